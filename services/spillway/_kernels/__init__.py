@@ -1,0 +1,1 @@
+"""Compiled hot loops, and nothing else."""

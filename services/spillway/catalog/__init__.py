@@ -1,0 +1,1 @@
+"""Bootstrap, the mirror of the physical catalog, relation descriptors."""

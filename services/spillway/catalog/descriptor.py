@@ -1,0 +1,153 @@
+"""Relation descriptors: what an encoder must know to read a table's tuples, as of one point in WAL.
+
+A descriptor is an immutable value. The catalog mirror makes it, the transaction log stores it as
+JSON beside the transactions that need it, output plugins compile it. It holds the closure of the
+types that its columns use, so that delivery never asks the catalog anything.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeDescriptor:
+    """One attribute of a composite type."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    dropped: bool = False
+    #: attlen, attalign, attbyval: needed to step over a dropped attribute, whose type is gone
+    length: int = 0
+    align: str = "i"
+    by_value: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDescriptor:
+    """A row of pg_type with what hangs on it."""
+
+    oid: int
+    schema: str
+    name: str
+    #: pg_type.typtype: b base, c composite, d domain, e enum, r range, m multirange, p pseudo
+    kind: str
+    category: str
+    length: int
+    by_value: bool
+    align: str
+    #: typelem; with ``is_array`` true it is the element of a true array type
+    element_oid: int = 0
+    is_array: bool = False
+    delimiter: str = ","
+    #: domains
+    base_oid: int = 0
+    base_typmod: int = -1
+    #: enums: (pg_enum.oid, label), in enumsortorder
+    enum_labels: tuple[tuple[int, str], ...] = ()
+    #: composites
+    attributes: tuple[AttributeDescriptor, ...] = ()
+    #: ranges: rngsubtype; multiranges: the range type
+    subtype_oid: int = 0
+    #: name of the extension-independent output function (typoutput's proname), '' if not known
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDescriptor:
+    """A row of pg_attribute with attnum > 0; dropped ones stay, tuples still hold them."""
+
+    attnum: int
+    name: str
+    type_oid: int
+    typmod: int
+    length: int
+    by_value: bool
+    align: str
+    dropped: bool = False
+    not_null: bool = False
+    #: attgenerated: '' or 's' stored, 'v' virtual
+    generated: str = ""
+    #: attidentity: '' or 'a' always, 'd' by default
+    identity: str = ""
+    #: The value of rows written before ADD COLUMN … DEFAULT (attmissingval), as the raw datum: by-value
+    #: types as ``length`` little-endian bytes, varlena with its header, cstring without the final zero.
+    missing: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RelationDescriptor:
+    """A table as of one point in WAL. ``columns[i].attnum == i + 1``."""
+
+    oid: int
+    schema: str
+    name: str
+    #: pg_class.relkind: r table, p partitioned, t TOAST, m matview, S sequence, …
+    kind: str
+    #: pg_class.relpersistence: p permanent, u unlogged, t temporary
+    persistence: str
+    #: pg_class.relreplident: d default, i index, f full, n nothing
+    replica_identity: str
+    columns: tuple[ColumnDescriptor, ...]
+    types: Mapping[int, TypeDescriptor] = field(default_factory=dict)
+    #: pg_class.reltoastrelid
+    toast_oid: int = 0
+    #: attnums of the primary key in index order; () without one
+    primary_key: tuple[int, ...] = ()
+    #: attnums of the replica identity in index order: the key's for 'd', the index's for 'i',
+    #: () for 'n', every live column for 'f'
+    identity_columns: tuple[int, ...] = ()
+    #: names of the publications that publish this table
+    publications: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; :meth:`from_json` reverses it exactly."""
+        return {
+            "oid": self.oid, "schema": self.schema, "name": self.name, "kind": self.kind,
+            "persistence": self.persistence, "replica_identity": self.replica_identity,
+            "toast_oid": self.toast_oid, "primary_key": list(self.primary_key),
+            "identity_columns": list(self.identity_columns), "publications": list(self.publications),
+            "columns": [
+                [c.attnum, c.name, c.type_oid, c.typmod, c.length, c.by_value, c.align, c.dropped, c.not_null,
+                 c.generated, c.identity, None if c.missing is None else base64.b64encode(c.missing).decode()]
+                for c in self.columns
+            ],
+            "types": [
+                [t.oid, t.schema, t.name, t.kind, t.category, t.length, t.by_value, t.align, t.element_oid, t.is_array,
+                 t.delimiter, t.base_oid, t.base_typmod, [list(e) for e in t.enum_labels],
+                 [[a.name, a.type_oid, a.typmod, a.dropped, a.length, a.align, a.by_value] for a in t.attributes],
+                 t.subtype_oid, t.output]
+                for _, t in sorted(self.types.items())
+            ],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Rebuild a descriptor from :meth:`to_json`'s result."""
+        columns = tuple(
+            ColumnDescriptor(*c[:-1], missing=None if c[-1] is None else base64.b64decode(c[-1]))
+            for c in value["columns"]
+        )
+        types = {
+            t[0]: TypeDescriptor(
+                *t[:13],
+                enum_labels=tuple((e[0], e[1]) for e in t[13]),
+                attributes=tuple(AttributeDescriptor(*a) for a in t[14]),
+                subtype_oid=t[15],
+                output=t[16],
+            )
+            for t in value["types"]
+        }
+        return cls(
+            oid=value["oid"], schema=value["schema"], name=value["name"], kind=value["kind"],
+            persistence=value["persistence"], replica_identity=value["replica_identity"],
+            columns=columns, types=types, toast_oid=value["toast_oid"],
+            primary_key=tuple(value["primary_key"]), identity_columns=tuple(value["identity_columns"]),
+            publications=tuple(value["publications"]),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Records to transactions: dispatch, snapshot builder, reorder buffer, spill, TOAST."""

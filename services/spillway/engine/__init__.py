@@ -1,0 +1,1 @@
+"""The running service below every interface: sources, decoding sessions, slots."""

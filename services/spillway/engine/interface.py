@@ -1,0 +1,96 @@
+"""What the engine does for the interfaces above it (REST, gRPC, UI).
+
+The interfaces depend on this protocol, not on how the engine does it; their tests may run on another
+implementation, production runs on :class:`spillway.engine.engine.Engine`. All methods are called on
+the event loop and never block it. All raise :class:`spillway.errors.SpillwayError` and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from spillway.engine.model import Change, SlotInfo, SlotSpec, SlotStats, SourceInfo, StreamBatch
+    from spillway.pg.lsn import Lsn
+
+
+class SlotStream(Protocol):
+    """A consumer's hold on a slot, from :meth:`EngineInterface.stream`."""
+
+    async def next_batch(self, timeout_s: float) -> StreamBatch:
+        """Wait for messages; after *timeout_s* without any, return a batch with none (a keepalive).
+
+        A batch ends after about the stream's ``batch_bytes`` or as soon as nothing more is ready.
+        Pull only: nothing is read ahead of the caller beyond one batch.
+        """
+        ...
+
+    async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:
+        """Take standby feedback: the slot's confirmed_flush_lsn advances to *flush_lsn*, never backward."""
+        ...
+
+
+class EngineInterface(Protocol):
+    """Sources and slots."""
+
+    async def create_source(self, name: str, dsn: str) -> SourceInfo: ...
+    async def list_sources(self) -> list[SourceInfo]: ...
+    async def get_source(self, name: str) -> SourceInfo: ...
+    async def drop_source(self, name: str) -> None: ...
+
+    async def create_slot(self, spec: SlotSpec) -> SlotInfo: ...
+    async def list_slots(self) -> list[SlotInfo]: ...
+    async def get_slot(self, slot_name: str) -> SlotInfo: ...
+    async def drop_slot(self, slot_name: str) -> None: ...
+
+    async def peek(
+        self,
+        slot_name: str,
+        upto_lsn: Lsn | None,
+        upto_nchanges: int | None,
+        options: Mapping[str, str],
+    ) -> list[Change]: ...
+    async def get_changes(
+        self,
+        slot_name: str,
+        upto_lsn: Lsn | None,
+        upto_nchanges: int | None,
+        options: Mapping[str, str],
+    ) -> list[Change]: ...
+    async def advance(self, slot_name: str, upto_lsn: Lsn) -> Lsn:
+        """Move the slot forward and return where it stands then."""
+        ...
+
+    async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo: ...
+    async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo: ...
+    async def slot_stats(self, slot_name: str) -> SlotStats: ...
+
+    def stream(
+        self,
+        slot_name: str,
+        *,
+        start_lsn: Lsn | None = None,
+        upto_lsn: Lsn | None = None,
+        options: Mapping[str, str] | None = None,
+        batch_bytes: int = 256 * 1024,
+        peek: bool = False,
+    ) -> AbstractAsyncContextManager[SlotStream]:
+        """Open a stream; the slot is active while it is open.
+
+        Args:
+            slot_name: the slot.
+            start_lsn: begin with transactions whose commit record starts here or later; the slot's
+                confirmed_flush_lsn when it is later than that or None is given.
+            upto_lsn: end after the last transaction whose commit record starts before this.
+            options: plugin options, over the slot's own.
+            batch_bytes: payload bytes after which a batch is handed out.
+            peek: read beside the consumer: the slot does not become active, ``confirm`` is refused.
+        """
+        ...
+
+    def ready(self) -> bool:
+        """Say whether metadata is reachable and every source's threads are alive."""
+        ...

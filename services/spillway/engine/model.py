@@ -1,0 +1,141 @@
+"""The values that the engine takes and gives: what REST, gRPC and the UI show.
+
+Plain frozen dataclasses; interfaces convert them to their own wire forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.pg.lsn import Lsn
+    from spillway.plugins.messages import EncodedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSpec:
+    """What a caller says to create a slot."""
+
+    slot_name: str
+    source: str
+    database: str
+    plugin: str = "test_decoding"
+    temporary: bool = False
+    two_phase: bool = False
+    failover: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    start_lsn: Lsn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """A slot: the columns of PG 18's pg_replication_slots under their names, then Spillway's own."""
+
+    slot_name: str
+    plugin: str
+    slot_type: str
+    datoid: int
+    database: str
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    xmin: int | None
+    catalog_xmin: int | None
+    restart_lsn: Lsn | None
+    confirmed_flush_lsn: Lsn | None
+    wal_status: str
+    safe_wal_size: int | None
+    two_phase: bool
+    two_phase_at: Lsn | None
+    inactive_since: datetime | None
+    conflicting: bool
+    invalidation_reason: str | None
+    failover: bool
+    synced: bool
+    # Spillway's own.
+    source: str
+    options: Mapping[str, str]
+    decoded_lsn: Lsn | None
+    retained_bytes: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStats:
+    """pg_stat_replication_slots."""
+
+    slot_name: str
+    spill_txns: int
+    spill_count: int
+    spill_bytes: int
+    stream_txns: int
+    stream_count: int
+    stream_bytes: int
+    total_txns: int
+    total_bytes: int
+    stats_reset: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSession:
+    """A decoding session: one database of a source."""
+
+    database: str
+    datoid: int
+    #: start, building_snapshot, full_snapshot, consistent (SnapBuildState), or failed
+    snapshot_state: str
+    decoded_lsn: Lsn | None
+    restart_lsn: Lsn | None
+    error: str | None = None
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """A PostgreSQL cluster that WAL comes from. Its DSN is never shown with the password in it."""
+
+    name: str
+    dsn: str
+    system_id: str
+    server_version_num: int
+    timeline: int
+    wal_segment_size: int
+    #: physical slot's name on the primary
+    slot_name: str
+    #: connecting, streaming, failed
+    state: str
+    received_lsn: Lsn | None
+    flushed_lsn: Lsn | None
+    sessions: tuple[DatabaseSession, ...]
+    created_at: datetime
+    error: str | None = None
+    error_code: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row of pg_logical_slot_peek_changes; *data* is ``\\x…`` hex for a binary plugin."""
+
+    lsn: Lsn
+    xid: int
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """What a stream hands out in one step; ``messages.count`` may be 0: then it is a keepalive."""
+
+    messages: EncodedBatch
+    #: lsn of the first message, or where the stream stands
+    wal_start: Lsn
+    #: how far the source's WAL is decoded
+    wal_end: Lsn
+    #: a consumer that has processed everything so far may confirm up to here
+    confirm_lsn: Lsn
+    #: the stream reached the caller's upto_lsn: no more comes
+    final: bool = False

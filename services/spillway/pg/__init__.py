@@ -1,0 +1,1 @@
+"""Facts of PostgreSQL: LSNs, xids, identifiers, rmgrs, per-version differences."""

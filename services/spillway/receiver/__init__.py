@@ -1,0 +1,1 @@
+"""Physical walreceiver and the WAL store."""

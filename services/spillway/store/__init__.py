@@ -1,0 +1,1 @@
+"""Metadata: SQLAlchemy models, slot store, leases."""

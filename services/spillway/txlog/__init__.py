@@ -1,0 +1,1 @@
+"""The durable transaction log and its cursors."""
