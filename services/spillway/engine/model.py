@@ -6,11 +6,11 @@ Plain frozen dataclasses; interfaces convert them to their own wire forms.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from spillway.pg.lsn import Lsn
     from spillway.plugins.messages import EncodedBatch
@@ -119,7 +119,7 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row of pg_logical_slot_peek_changes; *data* is ``\\x…`` hex for a binary plugin."""
+    r"""A row of pg_logical_slot_peek_changes; *data* is ``\\x…`` hex for a binary plugin."""
 
     lsn: Lsn
     xid: int

@@ -50,4 +50,6 @@ class Lsn(int):
         return f"Lsn('{self}')"
 
     def __format__(self, spec: str) -> str:
-        return format(str(self), spec) if spec == "" or spec[-1] in "<>^s" else format(int(self), spec)
+        return (
+            format(str(self), spec) if spec == "" or spec[-1] in "<>^s" else format(int(self), spec)
+        )

@@ -1,0 +1,207 @@
+"""Reading the transaction log: a cursor is a place in the sequence of transactions.
+
+A cursor belongs to one reader and one thread at a time; making one costs an index lookup and the relation
+descriptors of one segment, wherever in the log it starts. It never sees past the log's visible end, so
+it never meets half a transaction; where it finds a frame damaged it raises, with file, byte and LSN.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from spillway.catalog.descriptor import RelationDescriptor
+from spillway.errors import LsnNotRetained
+from spillway.pg.lsn import Lsn
+from spillway.txlog import frames
+from spillway.txlog.segment import Frame, Segment, SegmentReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from spillway.decoding.transaction import TransactionHeader
+    from spillway.txlog.log import TransactionLog
+
+
+@lru_cache(maxsize=4096)
+def _descriptor(text: bytes) -> RelationDescriptor:
+    """Parse a descriptor once, so that encoders may compare descriptors by identity."""
+    return RelationDescriptor.from_json(json.loads(text))
+
+
+class LoggedTransaction:
+    """A transaction in the log. Its chunks must be read, or skipped, before the cursor moves on."""
+
+    __slots__ = ("_cursor", "_first", "header", "relations")
+
+    def __init__(
+        self,
+        cursor: TransactionCursor,
+        header: TransactionHeader,
+        relations: Mapping[int, RelationDescriptor],
+        first: memoryview | None,
+    ) -> None:
+        self.header = header
+        #: descriptors by id; a live view, to be used while this transaction is the cursor's current one
+        self.relations = relations
+        self._cursor = cursor
+        self._first = first
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the changes in LSN order (decoding/change_format.py); once.
+
+        Raises:
+            CorruptTransactionLog: a frame is damaged.
+        """
+        if self._first is not None:
+            if len(self._first):
+                yield self._first
+            return
+        while (chunk := self._cursor._next_chunk()) is not None:  # noqa: SLF001 - one unit in two classes
+            yield chunk
+
+
+class TransactionCursor:
+    """A place in a :class:`TransactionLog`.
+
+    ``next`` returns transactions whose commit record starts at *lsn* or later, in commit order.
+    """
+
+    def __init__(self, log: TransactionLog, lsn: int) -> None:
+        """Place the cursor at *lsn*.
+
+        Raises:
+            LsnNotRetained: the log begins after *lsn*.
+        """
+        self._log = log
+        self._lsn = lsn
+        self._segment: Segment | None = None
+        self._reader: SegmentReader | None = None
+        self._offset = 0
+        self._relations: dict[int, RelationDescriptor] = {}
+        self._in_large = False
+        self._limit = 0
+        #: how far WAL was decoded when ``next`` last looked: with None from ``next``, nothing that
+        #: commits before this is missing
+        self.decoded_lsn = 0
+        start = log.start_lsn
+        if start is not None and lsn < start:
+            raise LsnNotRetained(
+                f"position {Lsn(lsn)} is no longer retained; the transaction log begins at {Lsn(start)}",
+                hint="Create the slot again, or take a position at or after that LSN.",
+                lsn=str(Lsn(lsn)),
+                first_lsn=str(Lsn(start)),
+            )
+
+    def close(self) -> None:
+        """Close the file that the cursor reads."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def next(self) -> LoggedTransaction | None:
+        """Return the next visible transaction, or None when there is none yet; never waits.
+
+        Raises:
+            CorruptTransactionLog: a frame is damaged.
+            LsnNotRetained: the log was cut off past the cursor.
+        """
+        while self._in_large:
+            self._next_chunk()
+        visible = self._log.snapshot()
+        if visible is None:
+            return None
+        newest = visible.segments[-1]
+        if self._segment is None:
+            first = self._segment_for(visible.segments)
+            self._enter(first, visible.end if first is newest else first.size)
+        while True:
+            segment = self._segment
+            assert segment is not None
+            self._limit = visible.end if segment is newest else segment.size
+            while self._offset < self._limit:
+                frame = self._frame()
+                if frame.kind == frames.RELATION:
+                    relation_id, _ = frames.RELATION_PREFIX.unpack_from(frame.payload)
+                    self._relations[relation_id] = _descriptor(bytes(frame.payload[8:]))
+                elif frame.kind == frames.TRANSACTION:
+                    header = frames.decode_transaction_header(frame.payload)
+                    if header.final_lsn >= self._lsn:
+                        self._lsn = header.final_lsn + 1
+                        chunk = frame.payload[frames.TRANSACTION_HEADER.size :]
+                        return LoggedTransaction(self, header, self._relations, chunk)
+                elif frame.kind == frames.BEGIN:
+                    self._in_large = True
+                    header = frames.decode_transaction_header(frame.payload)
+                    if header.final_lsn >= self._lsn:
+                        self._lsn = header.final_lsn + 1
+                        return LoggedTransaction(self, header, self._relations, None)
+                    while self._in_large:
+                        self._next_chunk()
+            if segment is newest:
+                self.decoded_lsn = visible.decoded_lsn
+                return None
+            following = self._successor(visible.segments, segment)
+            self._enter(following, visible.end if following is newest else following.size)
+
+    def _next_chunk(self) -> memoryview | None:
+        if not self._in_large:
+            return None
+        frame = self._frame()
+        if frame.kind == frames.CHANGES:
+            return frame.payload
+        self._in_large = False
+        if frame.kind != frames.END:
+            raise self._corrupt("a transaction without its end")
+        return None
+
+    def _frame(self) -> Frame:
+        assert self._reader is not None
+        frame = self._reader.frame(self._offset, self._limit)
+        if frame is None:
+            raise self._corrupt("a frame fails its checksum")
+        self._offset = frame.next_offset
+        return frame
+
+    def _corrupt(self, what: str) -> Exception:
+        assert self._segment is not None
+        return frames.corrupt(str(self._segment.path), self._offset, self._lsn, what)
+
+    def _segment_for(self, segments: tuple[Segment, ...]) -> Segment:
+        """Return the last segment that starts at or before the cursor's LSN."""
+        found = segments[0]
+        for segment in segments:
+            if segment.start_lsn > self._lsn:
+                break
+            found = segment
+        return found
+
+    def _successor(self, segments: tuple[Segment, ...], segment: Segment) -> Segment:
+        for candidate in segments:
+            if candidate.start_lsn > segment.start_lsn:
+                return candidate
+        raise self._corrupt("its successor is missing")
+
+    def _enter(self, segment: Segment, limit: int) -> None:
+        """Open *segment* at the cursor's LSN, with the descriptors that hold there."""
+        self.close()
+        try:
+            reader = SegmentReader(segment.path)
+        except FileNotFoundError as error:
+            raise LsnNotRetained(
+                f"position {Lsn(self._lsn)} was removed from the transaction log while it was read",
+                hint="The slot was invalidated or dropped meanwhile; look at its invalidation_reason.",
+                lsn=str(Lsn(self._lsn)),
+            ) from error
+        self._segment, self._reader = segment, reader
+        self._offset = segment.offset_for(self._lsn, limit)
+        self._relations = {}
+        for offset in tuple(segment.relations):
+            if offset >= self._offset:
+                break
+            frame = reader.frame(offset, limit)
+            if frame is None or frame.kind != frames.RELATION:
+                raise self._corrupt("a relation's frame fails its checksum")
+            relation_id, _ = frames.RELATION_PREFIX.unpack_from(frame.payload)
+            self._relations[relation_id] = _descriptor(bytes(frame.payload[8:]))

@@ -1,0 +1,155 @@
+"""The transaction log's file format.
+
+A log is a directory of segment files named by the LSN that they start at, ``<16 hex digits>.txlog``.
+A segment holds every transaction whose commit record starts at or after its start LSN and before the
+next segment's. It stands alone: the descriptor of a relation is written in front of the first
+transaction of the segment that needs it, so a reader needs nothing but the segment.
+
+::
+
+    segment := header frame*
+    header  := magic 8 | u32 format | u32 crc32c of the rest | u64 system_id | u32 database_oid | u32 0 | u64 start_lsn | zero to 64
+    frame   := u32 crc32c of the rest | u32 length | u32 kind | u32 0 | payload[length] | zero to 8
+
+    RELATION     u32 id | u32 0 | descriptor as JSON
+    TRANSACTION  transaction header | a chunk           a transaction of one chunk
+    BEGIN        transaction header                     then CHANGES*, END: a transaction of many
+    CHANGES      a chunk (decoding/change_format.py)
+    END          u64 final_lsn
+    PROGRESS     u64 decoded_lsn | u64 restart_lsn      no transaction that commits before decoded_lsn comes
+                                                        after this; those that do began at restart_lsn or later
+
+All integers are little-endian. Payloads begin 8-byte aligned in the file, as chunks want it. A relation
+id holds until the next RELATION frame of that id; ids of two segments have nothing to do with each other.
+
+A torn tail (the process or the machine died) shows as a frame that is cut, fails its checksum, or a
+BEGIN without its END; opening the log for writing cuts it off, and decoding writes it again.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from spillway._kernels.crc32c import crc32c
+from spillway.decoding.transaction import TransactionHeader
+from spillway.errors import CorruptTransactionLog
+from spillway.pg.lsn import Lsn
+
+SEGMENT_MAGIC: Final = b"SPWTXLOG"
+FORMAT: Final = 1
+SEGMENT_HEADER_SIZE: Final = 64
+FRAME_HEADER_SIZE: Final = 16
+
+RELATION: Final = 1
+TRANSACTION: Final = 2
+BEGIN: Final = 3
+CHANGES: Final = 4
+END: Final = 5
+PROGRESS: Final = 6
+
+#: A frame longer than this is not ours: a chunk is about 1 MiB, one change at most PostgreSQL's 1 GB twice over
+#: (old and new tuple) with TOAST values.
+FRAME_LENGTH_MAX: Final = (1 << 32) - 1
+
+FRAME: Final = struct.Struct("<IIII")
+_FRAME_TAIL: Final = struct.Struct("<III")
+TRANSACTION_HEADER: Final = struct.Struct("<IIQQQqQ")
+PROGRESS_PAYLOAD: Final = struct.Struct("<QQ")
+END_PAYLOAD: Final = struct.Struct("<Q")
+RELATION_PREFIX: Final = struct.Struct("<II")
+_SEGMENT_REST: Final = struct.Struct("<QIIQ")
+
+_PADDING: Final = tuple(b"\0" * n for n in range(8))
+
+
+def encode_frame(kind: int, *parts: bytes | memoryview) -> list[bytes | memoryview]:
+    """Return the pieces of a frame, ready for one gathered write; *parts* are not copied.
+
+    Raises:
+        CorruptTransactionLog: the payload is longer than a frame can be.
+    """
+    length = sum(len(part) for part in parts)
+    if length > FRAME_LENGTH_MAX:
+        raise CorruptTransactionLog(
+            f"a frame of {length} bytes is larger than the transaction log can hold",
+            hint="One row change is larger than 4 GiB with its old values; report this.",
+        )
+    tail = _FRAME_TAIL.pack(length, kind, 0)
+    crc = crc32c(tail)
+    for part in parts:
+        crc = crc32c(part, crc)
+    return [crc.to_bytes(4, "little"), tail, *parts, _PADDING[-length % 8]]
+
+
+def check_frame(header: bytes | memoryview, payload: bytes | memoryview) -> bool:
+    """Say whether *payload* is what *header*'s checksum was computed over."""
+    return crc32c(payload, crc32c(header[4:])) == int.from_bytes(header[:4], "little")
+
+
+def encode_transaction_header(header: TransactionHeader) -> bytes:
+    """Pack *header* into its 48 bytes."""
+    return TRANSACTION_HEADER.pack(
+        header.xid,
+        header.origin_id,
+        header.first_lsn,
+        header.final_lsn,
+        header.end_lsn,
+        header.commit_time,
+        header.origin_lsn,
+    )
+
+
+def decode_transaction_header(payload: bytes | memoryview) -> TransactionHeader:
+    """Reverse :func:`encode_transaction_header`."""
+    xid, origin_id, first, final, end, time, origin = TRANSACTION_HEADER.unpack_from(payload)
+    return TransactionHeader(xid, first, final, end, time, origin_id, origin)
+
+
+def encode_segment_header(system_id: int, database_oid: int, start_lsn: int) -> bytes:
+    """Return the 64 bytes that open a segment."""
+    rest = _SEGMENT_REST.pack(system_id, database_oid, 0, start_lsn)
+    rest = rest.ljust(SEGMENT_HEADER_SIZE - 16, b"\0")
+    return SEGMENT_MAGIC + struct.pack("<II", FORMAT, crc32c(rest)) + rest
+
+
+def decode_segment_header(data: bytes, where: str) -> tuple[int, int, int]:
+    """Return (system_id, database_oid, start_lsn) of a segment's first 64 bytes.
+
+    Raises:
+        CorruptTransactionLog: these are not a segment's first bytes; *where* names the file.
+    """
+    if len(data) < SEGMENT_HEADER_SIZE or data[:8] != SEGMENT_MAGIC:
+        raise CorruptTransactionLog(
+            f"{where} is not a transaction log segment", hint="Move the file out of the way."
+        )
+    version, crc = struct.unpack_from("<II", data, 8)
+    if crc != crc32c(data[16:SEGMENT_HEADER_SIZE]):
+        raise CorruptTransactionLog(
+            f"the header of {where} fails its checksum",
+            hint="Restore the file, or remove the log's directory: it is rebuilt from retained WAL.",
+        )
+    if version != FORMAT:
+        raise CorruptTransactionLog(
+            f"{where} has format {version}, this version reads {FORMAT}",
+            hint="Run the version of Spillway that wrote it, or remove the log's directory: it is rebuilt from WAL.",
+        )
+    system_id, database_oid, _, start_lsn = _SEGMENT_REST.unpack_from(data, 16)
+    return system_id, database_oid, start_lsn
+
+
+def segment_name(start_lsn: int) -> str:
+    """Return the file name of the segment that starts at *start_lsn*."""
+    return f"{start_lsn:016X}.txlog"
+
+
+def corrupt(path: str, offset: int, lsn: int, what: str) -> CorruptTransactionLog:
+    """Make the error that a reader raises when a frame is not what was written."""
+    return CorruptTransactionLog(
+        f"transaction log {path} is damaged at byte {offset}: {what}",
+        hint="The disk returned other bytes than were written. Check it; then drop and create the slots of this database "
+        "again, or restore the file.",
+        file=path,
+        offset=offset,
+        lsn=str(Lsn(lsn)),
+    )

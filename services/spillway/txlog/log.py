@@ -1,0 +1,419 @@
+"""The transaction log of one database: decoded once, read by every slot.
+
+In come committed transactions in commit order, from the decoder's thread (:class:`TransactionLog` is
+its sink). Out go the same transactions to any number of cursors, at any retained LSN. On disk it is a
+sequence of segments (``frames.py``).
+
+Durability. The log is a cache of what can be decoded again from WAL, so nothing here is fsynced per
+transaction. ``checkpoint`` writes a PROGRESS frame and syncs; WAL and serialised snapshots may be
+dropped only before the restart_lsn that such a synced frame names. After a crash ``open`` cuts off a torn
+tail, the decoder starts again at the restart_lsn of the last PROGRESS frame left, and ``transaction``
+drops what is already here.
+
+Visibility. Readers see a :class:`Snapshot`, whose end only moves past whole transactions, and only after
+their bytes are in the file. A transaction of many chunks is written as it is merged and
+becomes visible at its end.
+
+Bounds. Up to :data:`WRITE_BUFFER_BYTES` wait in memory for one gathered write. Segments are removed
+from the front by ``remove_before``; the engine calls it with the slots' oldest position.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from spillway.errors import CorruptTransactionLog, DiskFull, TransactionLogError
+from spillway.txlog import frames
+from spillway.txlog.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+    from spillway.catalog.descriptor import RelationDescriptor
+    from spillway.decoding.transaction import Transaction
+
+WRITE_BUFFER_BYTES: Final = 1 << 20
+SEGMENT_BYTES_DEFAULT: Final = 64 << 20
+
+
+class Snapshot(NamedTuple):
+    """What readers may see: segments in order, where the last of them ends, how far WAL is decoded."""
+
+    segments: tuple[Segment, ...]
+    end: int
+    decoded_lsn: int
+
+
+class TransactionLog:
+    """A database's transaction log. One thread writes; any thread may open cursors and listen."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        system_id: int,
+        database_oid: int,
+        segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+    ) -> None:
+        """Open the log in *directory*, made if absent, and cut off a torn tail.
+
+        Raises:
+            CorruptTransactionLog: a segment is of another cluster or database, or not a segment.
+            DiskFull: the directory can't be made.
+        """
+        self.directory = Path(directory)
+        self._system_id = system_id
+        self._database_oid = database_oid
+        self._segment_bytes = segment_bytes
+        self._lock = threading.Lock()
+        self._listeners: set[Callable[[], None]] = set()
+        self._pieces: list[bytes | memoryview] = []
+        self._pieces_bytes = 0
+        self._written: dict[int, RelationDescriptor] = {}
+        self._fd = -1
+        self._failed = False
+        with _storage_errors(self.directory, "open"):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._segments = self._open_segments()
+        last = self._segments[-1] if self._segments else None
+        #: commit record's start of the newest transaction, 0 without
+        self.last_final_lsn = max((s.last_final_lsn for s in self._segments), default=0)
+        #: where decoding must begin again so that nothing after the log's end is missed, 0 when empty
+        self.restart_lsn = last.restart_lsn if last else 0
+        self._decoded_lsn = max(
+            (max(s.decoded_lsn, s.last_end_lsn, s.start_lsn) for s in self._segments), default=0
+        )
+        self._pending_decoded_lsn = self._decoded_lsn
+        #: transactions that commit before this are all here already
+        self._complete_to = max((s.decoded_lsn for s in self._segments), default=0)
+        self._visible: Snapshot | None = None
+        if last is not None:
+            self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
+            os.lseek(self._fd, last.size, os.SEEK_SET)
+            # Ids of another process's life mean nothing in this one: descriptors are written again.
+            self._show()
+
+    # -- opening ------------------------------------------------------------------------------
+
+    def _open_segments(self) -> list[Segment]:
+        paths = sorted(self.directory.glob("*.txlog"))
+        segments: list[Segment] = []
+        for number, path in enumerate(paths):
+            is_last = number == len(paths) - 1
+            with path.open("rb") as file:
+                head = file.read(frames.SEGMENT_HEADER_SIZE)
+            if is_last and len(head) < frames.SEGMENT_HEADER_SIZE:
+                # The process died between creating the file and writing its header.
+                path.unlink()
+                break
+            system_id, database_oid, start_lsn = frames.decode_segment_header(head, str(path))
+            if (system_id, database_oid) != (self._system_id, self._database_oid):
+                raise CorruptTransactionLog(
+                    f"{path} belongs to database {database_oid} of system {system_id}, "
+                    f"not to database {self._database_oid} of system {self._system_id}",
+                    hint="Point --data-dir at the directory of this source.",
+                )
+            segment = Segment(path, start_lsn)
+            if is_last or not segment.load_index():
+                good = segment.scan()
+                if good < path.stat().st_size:
+                    if not is_last:
+                        raise frames.corrupt(
+                            str(path), good, segment.last_end_lsn, "a frame fails its checksum"
+                        )
+                    os.truncate(path, good)
+                if is_last:
+                    path.with_suffix(".idx").unlink(missing_ok=True)
+                else:
+                    segment.save_index()
+            segments.append(segment)
+        # A last segment that lost its only PROGRESS frame still follows the one before it.
+        for before, segment in itertools.pairwise(segments):
+            if not segment.restart_lsn:
+                segment.restart_lsn, segment.decoded_lsn = before.restart_lsn, before.decoded_lsn
+        return segments
+
+    # -- what readers ask ---------------------------------------------------------------------
+
+    @property
+    def start_lsn(self) -> int | None:
+        """Every transaction whose commit record starts here or later is in the log; None when empty."""
+        with self._lock:
+            return self._segments[0].start_lsn if self._segments else None
+
+    @property
+    def decoded_lsn(self) -> int:
+        """How far WAL is decoded, and visible to readers."""
+        return self._decoded_lsn
+
+    @property
+    def retained_bytes(self) -> int:
+        """Bytes on disk."""
+        with self._lock:
+            return sum(segment.size for segment in self._segments)
+
+    def bytes_from(self, lsn: int) -> int:
+        """Return about how many bytes of the log are at *lsn* or later (whole index steps)."""
+        with self._lock:
+            total = 0
+            for segment in reversed(self._segments):
+                if segment.start_lsn <= lsn:
+                    if segment.last_final_lsn >= lsn:
+                        total += segment.size - segment.offset_for(lsn, segment.size)
+                    break
+                total += segment.size
+            return total
+
+    def snapshot(self) -> Snapshot | None:
+        """Return what is visible as of one moment; None while the log is empty."""
+        return self._visible
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call *listener* from the writer's thread whenever there is more to see; it must not block."""
+        with self._lock:
+            self._listeners.add(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Stop calling *listener*."""
+        with self._lock:
+            self._listeners.discard(listener)
+
+    # -- the sink -----------------------------------------------------------------------------
+
+    def start(self, lsn: int) -> None:
+        """Begin an empty log at *lsn*: transactions whose commit record starts there or later will come.
+
+        Does nothing when the log has a segment.
+        """
+        if not self._segments:
+            self._new_segment(lsn)
+            self.progress(lsn)
+            self.publish()
+
+    def transaction(self, transaction: Transaction) -> None:
+        """Append *transaction*, unless it is here already or commits before the log's start.
+
+        Raises:
+            DiskFull: there is no space; the log is as it was before, and must be opened again.
+            TransactionLogError: the log was not started, or an earlier write failed.
+        """
+        header = transaction.header
+        if not self._segments:
+            raise TransactionLogError("the transaction log was not started")
+        if header.final_lsn <= self.last_final_lsn or header.final_lsn < self._complete_to:
+            return
+        if header.final_lsn < self._segments[0].start_lsn:
+            return
+        segment = self._segments[-1]
+        if segment.size + self._pieces_bytes >= self._segment_bytes and segment.last_final_lsn:
+            self._flush()
+            segment = self._new_segment(header.final_lsn)
+        self._write_relations(segment, transaction.relations)
+        offset = segment.size + self._pieces_bytes
+        packed = frames.encode_transaction_header(header)
+        chunks = transaction.chunks()
+        # A chunk is valid only until the next one is asked for, hence the copies.
+        first = bytes(next(chunks, b""))
+        second = bytes(next(chunks, b"")) if first else b""
+        if not second:
+            self._append(frames.encode_frame(frames.TRANSACTION, packed, first))
+        else:
+            self._append(frames.encode_frame(frames.BEGIN, packed))
+            self._append(frames.encode_frame(frames.CHANGES, first))
+            self._append(frames.encode_frame(frames.CHANGES, second))
+            for chunk in chunks:
+                self._append(frames.encode_frame(frames.CHANGES, bytes(chunk)))
+            end = frames.END_PAYLOAD.pack(header.final_lsn)
+            self._append(frames.encode_frame(frames.END, end))
+        segment.note_transaction(header.final_lsn, header.end_lsn, offset)
+        self.last_final_lsn = header.final_lsn
+
+    def progress(self, decoded_lsn: int) -> None:
+        """Note that WAL is decoded up to *decoded_lsn*; readers see it at the next :meth:`publish`."""
+        self._pending_decoded_lsn = max(self._pending_decoded_lsn, decoded_lsn)
+
+    def publish(self) -> None:
+        """Write what is buffered and let readers see it.
+
+        Raises:
+            DiskFull: as :meth:`transaction`.
+        """
+        if not self._segments or (
+            not self._pieces and self._pending_decoded_lsn <= self._decoded_lsn
+        ):
+            return
+        self._flush()
+        with self._lock:
+            self._decoded_lsn = max(self._decoded_lsn, self._pending_decoded_lsn)
+            listeners = tuple(self._listeners)
+        self._show()
+        for listener in listeners:
+            listener()
+
+    def _show(self) -> None:
+        """Move the visible end to the end of what is in the files."""
+        with self._lock:
+            segments = tuple(self._segments)
+            self._visible = Snapshot(segments, segments[-1].size, self._decoded_lsn)
+
+    def checkpoint(self, restart_lsn: int) -> None:
+        """Make everything published so far durable, with the point that decoding may restart from.
+
+        Afterwards ``restart_lsn`` is *restart_lsn*, and WAL and snapshots before it are no longer needed.
+        """
+        if not self._segments:
+            return
+        self.publish()
+        decoded = self._decoded_lsn
+        self._append(
+            frames.encode_frame(frames.PROGRESS, frames.PROGRESS_PAYLOAD.pack(decoded, restart_lsn))
+        )
+        self._flush()
+        with _storage_errors(self.directory, "sync"):
+            os.fsync(self._fd)
+        segment = self._segments[-1]
+        segment.decoded_lsn, segment.restart_lsn = decoded, restart_lsn
+        self._show()
+        self.restart_lsn = restart_lsn
+
+    def remove_before(self, lsn: int) -> None:
+        """Remove segments in which every transaction's commit record starts before *lsn*.
+
+        Cursors that still read a removed segment keep it open and go on.
+        """
+        with self._lock:
+            keep = 0
+            while keep + 1 < len(self._segments) and self._segments[keep + 1].start_lsn <= lsn:
+                keep += 1
+            removed, self._segments[:keep] = self._segments[:keep], []
+            if removed and self._visible is not None:
+                left = tuple(s for s in self._visible.segments if s not in removed)
+                self._visible = self._visible._replace(segments=left)
+        # The oldest first: a crash in between leaves no gap.
+        for segment in removed:
+            segment.path.unlink(missing_ok=True)
+            segment.path.with_suffix(".idx").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Write what is buffered and close; readers' cursors stay usable."""
+        if self._fd >= 0:
+            try:
+                if not self._failed:
+                    self.publish()
+            finally:
+                os.close(self._fd)
+                self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def _write_relations(
+        self, segment: Segment, relations: Mapping[int, RelationDescriptor]
+    ) -> None:
+        for relation_id, descriptor in relations.items():
+            if self._written.get(relation_id) is descriptor:
+                continue
+            text = json.dumps(descriptor.to_json(), separators=(",", ":"), ensure_ascii=False)
+            segment.relations.append(segment.size + self._pieces_bytes)
+            self._append(
+                frames.encode_frame(
+                    frames.RELATION, frames.RELATION_PREFIX.pack(relation_id, 0), text.encode()
+                )
+            )
+            self._written[relation_id] = descriptor
+
+    def _append(self, pieces: list[bytes | memoryview]) -> None:
+        if self._failed:
+            raise TransactionLogError(
+                "an earlier write to the transaction log failed",
+                hint="The decoding session opens it again by itself.",
+            )
+        self._pieces += pieces
+        self._pieces_bytes += sum(map(len, pieces))
+        if self._pieces_bytes >= WRITE_BUFFER_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the buffered pieces. On an error nothing of them counts: reopening cuts them off."""
+        pieces, self._pieces, written = self._pieces, [], 0
+        total, self._pieces_bytes = self._pieces_bytes, 0
+        if not pieces:
+            return
+        data = b"".join(pieces)
+        view = memoryview(data)
+        try:
+            with _storage_errors(self.directory, "write"):
+                while written < total:
+                    written += os.write(self._fd, view[written:])
+        except BaseException:
+            self._failed = True
+            raise
+        self._segments[-1].size += total
+
+    def _new_segment(self, start_lsn: int) -> Segment:
+        """Seal the segment being written, if any, and begin one at *start_lsn*."""
+        path = self.directory / frames.segment_name(start_lsn)
+        with _storage_errors(self.directory, "create a segment in"):
+            if self._segments:
+                old = self._segments[-1]
+                os.fsync(self._fd)
+                os.close(self._fd)
+                old.save_index()
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            header = frames.encode_segment_header(self._system_id, self._database_oid, start_lsn)
+            os.write(self._fd, header)
+            os.fsync(self._fd)
+            _fsync_directory(self.directory)
+        segment = Segment(path, start_lsn)
+        if self._segments:
+            segment.decoded_lsn = self._segments[-1].decoded_lsn
+            segment.restart_lsn = self._segments[-1].restart_lsn
+        self._written.clear()
+        with self._lock:
+            self._segments.append(segment)
+        return segment
+
+
+def _fsync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _storage_errors(directory: Path, verb: str) -> Iterator[None]:
+    """Turn an OSError into the typed error that says where and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFull(
+                f"no space left to {verb} the transaction log {directory}",
+                hint="Free space on that file system or drop slots that nobody reads; decoding goes on by itself.",
+                directory=str(directory),
+            ) from error
+        raise TransactionLogError(
+            f"can't {verb} the transaction log {directory}: {error.strerror}",
+            hint="Check the disk and the directory's permissions.",
+            directory=str(directory),
+        ) from error
