@@ -10,6 +10,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── InvalidRequest               invalid_request          400
     │   ├── InvalidLsn               invalid_lsn
     │   ├── InvalidSlotName          invalid_slot_name
+    │   ├── InvalidDsn               invalid_dsn
     │   ├── InvalidOption            invalid_option
     │   └── UnknownPlugin            unknown_plugin
     ├── NotFound                     not_found                404
@@ -22,13 +23,36 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   └── LsnNotRetained           lsn_not_retained
     ├── WalError                     wal_error                500, always with the LSN
     │   ├── CorruptWal               corrupt_wal
-    │   └── UnsupportedWal           unsupported_wal
+    │   ├── UnsupportedWal           unsupported_wal
+    │   ├── WalGap                   wal_gap
+    │   └── WalNotContiguous         wal_not_contiguous
     ├── DecodingError                decoding_error           500
     ├── TransactionLogError          transaction_log_error    500
     │   └── CorruptTransactionLog    corrupt_transaction_log
     ├── SourceError                  source_error             502, the PostgreSQL side
+    │   ├── SourceUnreachable        source_unreachable
+    │   ├── SourceAuthFailed         source_auth_failed
+    │   ├── SourceNotPermitted       source_not_permitted
+    │   ├── UnknownDatabase          unknown_database
+    │   ├── UnsupportedVersion       unsupported_version
+    │   ├── UnsupportedBuild         unsupported_build
+    │   ├── WalLevelNotLogical       wal_level_not_logical
+    │   ├── MissingReplicationPrivilege    missing_replication_privilege
+    │   ├── ReplicationNotAllowedByHba     replication_not_allowed_by_hba
+    │   ├── WalSendersExhausted      max_wal_senders_exhausted
+    │   ├── ReplicationSlotsExhausted      max_replication_slots_exhausted
+    │   ├── SourceInRecovery         source_in_recovery
+    │   ├── SystemIdMismatch         system_id_mismatch
+    │   ├── TimelineDiverged         timeline_diverged
+    │   ├── WalRemoved               wal_removed
+    │   ├── PhysicalSlotUnusable     physical_slot_unusable
+    │   └── ReplicationFailed        replication_failed
     ├── StorageError                 storage_error            507
-    │   └── DiskFull                 disk_full
+    │   ├── DiskFull                 disk_full
+    │   │   └── WalStoreFull         wal_store_full
+    │   ├── WalFlushFailed           wal_flush_failed
+    │   ├── CorruptWalStore          corrupt_wal_store
+    │   └── WalStoreInUse            wal_store_in_use
     ├── Unauthenticated              unauthenticated          401
     └── NotReady                     not_ready                503
 """
@@ -94,6 +118,12 @@ class InvalidOption(InvalidRequest):
     """An output plugin does not know an option, or not that value of it."""
 
     code = "invalid_option"
+
+
+class InvalidDsn(InvalidRequest):
+    """A connection string can't be parsed."""
+
+    code = "invalid_dsn"
 
 
 class UnknownPlugin(InvalidRequest):
@@ -183,6 +213,19 @@ class UnsupportedWal(WalError):
     sqlstate = "0A000"
 
 
+class WalGap(WalError):
+    """WAL that should be there is missing: a segment file is gone or too short."""
+
+    code = "wal_gap"
+
+
+class WalNotContiguous(WalError):
+    """WAL arrived that does not begin where the store ends."""
+
+    code = "wal_not_contiguous"
+    sqlstate = "08P01"
+
+
 class DecodingError(SpillwayError):
     """A record is sound but can't be decoded; ``details['lsn']`` says where."""
 
@@ -213,6 +256,129 @@ class SourceError(SpillwayError):
     sqlstate = "08000"
 
 
+class SourceUnreachable(SourceError):
+    """No connection to the source: name, network, port, or the server is down or starting."""
+
+    code = "source_unreachable"
+    grpc_status = "UNAVAILABLE"
+    sqlstate = "08001"
+
+
+class SourceAuthFailed(SourceError):
+    """The source does not accept the role or its password."""
+
+    code = "source_auth_failed"
+    sqlstate = "28P01"
+
+
+class SourceNotPermitted(SourceError):
+    """The source accepts the password but refuses the connection: pg_hba.conf, CONNECT, NOLOGIN."""
+
+    code = "source_not_permitted"
+    sqlstate = "28000"
+
+
+class UnknownDatabase(SourceError):
+    """The source has no database of that name."""
+
+    code = "unknown_database"
+    sqlstate = "3D000"
+
+
+class UnsupportedVersion(SourceError):
+    """The source is a PostgreSQL that Spillway can't decode."""
+
+    code = "unsupported_version"
+    sqlstate = "0A000"
+
+
+class UnsupportedBuild(SourceError):
+    """The source was built with another block size than PostgreSQL's 8 kB."""
+
+    code = "unsupported_build"
+    sqlstate = "0A000"
+
+
+class WalLevelNotLogical(SourceError):
+    """The source writes WAL without what decoding needs."""
+
+    code = "wal_level_not_logical"
+    sqlstate = "55000"
+
+
+class MissingReplicationPrivilege(SourceError):
+    """The role lacks the REPLICATION attribute."""
+
+    code = "missing_replication_privilege"
+    sqlstate = "42501"
+
+
+class ReplicationNotAllowedByHba(SourceError):
+    """The source's pg_hba.conf has no line that lets the role stream WAL."""
+
+    code = "replication_not_allowed_by_hba"
+    sqlstate = "28000"
+
+
+class WalSendersExhausted(SourceError):
+    """All of the source's max_wal_senders are taken."""
+
+    code = "max_wal_senders_exhausted"
+    sqlstate = "53300"
+
+
+class ReplicationSlotsExhausted(SourceError):
+    """All of the source's max_replication_slots are taken."""
+
+    code = "max_replication_slots_exhausted"
+    sqlstate = "53400"
+
+
+class SourceInRecovery(SourceError):
+    """The source is a standby."""
+
+    code = "source_in_recovery"
+    sqlstate = "55000"
+
+
+class SystemIdMismatch(SourceError):
+    """WAL, or a server, of another cluster than the one that this source is."""
+
+    code = "system_id_mismatch"
+    sqlstate = "55000"
+
+
+class TimelineDiverged(SourceError):
+    """WAL was received that is not in the history of the source's timeline."""
+
+    code = "timeline_diverged"
+    grpc_status = "DATA_LOSS"
+    sqlstate = "55000"
+
+
+class WalRemoved(SourceError):
+    """The source has recycled WAL that was not received yet."""
+
+    code = "wal_removed"
+    grpc_status = "DATA_LOSS"
+    sqlstate = "58P01"
+
+
+class PhysicalSlotUnusable(SourceError):
+    """The physical slot's name is taken by something else, in use by another receiver, or invalidated."""
+
+    code = "physical_slot_unusable"
+    sqlstate = "55006"
+
+
+class ReplicationFailed(SourceError):
+    """The replication connection broke, or the server said what the protocol does not allow."""
+
+    code = "replication_failed"
+    grpc_status = "UNAVAILABLE"
+    sqlstate = "08006"
+
+
 class StorageError(SpillwayError):
     """The service's own storage failed."""
 
@@ -227,6 +393,35 @@ class DiskFull(StorageError):
 
     code = "disk_full"
     sqlstate = "53100"
+
+
+class WalStoreFull(DiskFull):
+    """The WAL store has reached the size that it was allowed."""
+
+    code = "wal_store_full"
+
+
+class WalFlushFailed(StorageError):
+    """The kernel could not make written WAL durable; what was not durable before is fetched again."""
+
+    code = "wal_flush_failed"
+
+
+class CorruptWalStore(StorageError):
+    """The WAL store's state file can't be believed."""
+
+    code = "corrupt_wal_store"
+    grpc_status = "DATA_LOSS"
+    sqlstate = "XX001"
+
+
+class WalStoreInUse(StorageError):
+    """Another process has the WAL store open."""
+
+    code = "wal_store_in_use"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "55006"
 
 
 class Unauthenticated(SpillwayError):
