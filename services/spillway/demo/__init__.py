@@ -1,0 +1,1 @@
+"""The demo: a private PostgreSQL, the service, a workload, a lake, and proof that all rows agree."""

@@ -1,0 +1,376 @@
+"""A PostgreSQL server of one's own: made, started, stopped and killed by this process, gone with it.
+
+The demo runs on one and the tests' cluster builds on it. It listens on a free port of the loopback
+address only, trusts local connections, and lives in a directory that its owner may delete.
+
+Two things make this more than ``initdb`` and ``postgres``:
+
+- PostgreSQL refuses to run as root. As root, the server runs as ``postgres`` or, where there is none,
+  as ``nobody``; no system user is created. Its files must then be readable by that user: an
+  installation below a directory that is closed to it (/root, most often) is copied once per process.
+- The server is a child of this process in a process group of its own, so that Ctrl-C in a terminal
+  does not take it down under its clients, and so that :meth:`PrivatePostgres.kill` ends the
+  postmaster and all backends in the same instant, as a power cut does. What a process still has
+  running when it exits is stopped then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+import psycopg
+
+from spillway.errors import SpillwayError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Setting: TypeAlias = str | int | bool
+StopMode = Literal["smart", "fast", "immediate"]
+
+#: Superuser of every private server.
+SUPERUSER = "postgres"
+
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0
+_STOP_SIGNALS: dict[StopMode, signal.Signals] = {
+    "smart": signal.SIGTERM,
+    "fast": signal.SIGINT,
+    "immediate": signal.SIGQUIT,
+}
+_RUNNING: set[PrivatePostgres] = set()
+
+
+class PrivatePostgresError(SpillwayError):
+    """A private PostgreSQL server can't be made, started or stopped."""
+
+    code = "private_postgres_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The system user that a server runs as."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+@cache
+def server_account() -> Account | None:
+    """Say as whom servers run: None means as this process's own user.
+
+    Raises:
+        PrivatePostgresError: this is root, and the system has no unprivileged user to run as.
+    """
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return Account(name, entry.pw_uid, entry.pw_gid)
+    raise PrivatePostgresError(
+        "PostgreSQL does not run as root, and this system has neither a user postgres nor nobody",
+        hint="Run as an ordinary user.",
+    )
+
+
+def make_directory(prefix: str) -> Path:
+    """Make a temporary directory that belongs to the servers' user; the caller deletes it."""
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
+    account = server_account()
+    if account is not None:
+        os.chown(directory, account.uid, account.gid)
+    return directory
+
+
+@cache
+def reachable_programs(bin_directory: Path) -> Path:
+    """Return *bin_directory*, or that of a copy of its installation which the servers' user can read.
+
+    The installation is the directory above; a copy lasts as long as this process.
+    """
+    account = server_account()
+    if account is None or _searchable_by(account, bin_directory):
+        return bin_directory
+    installation, package = bin_directory.parent, bin_directory.parent.parent
+    copy = make_directory("spillway-postgres-")
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    copy.chmod(0o755)
+    target = copy / package.name / installation.name
+    shutil.copytree(installation, target, symlinks=True)
+    # A wheel keeps its shared libraries in <package>.libs beside the package.
+    if (libraries := package.with_name(f"{package.name}.libs")).is_dir():
+        shutil.copytree(libraries, copy / libraries.name)
+    return target / bin_directory.name
+
+
+def _searchable_by(account: Account, path: Path) -> bool:
+    def allowed(directory: Path) -> bool:
+        status = directory.stat()
+        if status.st_uid == account.uid:
+            return bool(status.st_mode & 0o100)
+        if status.st_gid == account.gid:
+            return bool(status.st_mode & 0o010)
+        return bool(status.st_mode & 0o001)
+
+    return all(allowed(directory) for directory in (path.resolve(), *path.resolve().parents))
+
+
+class PrivatePostgres:
+    """One private server. Not for use by several threads at once, its connections aside.
+
+    Args:
+        bin_directory: where ``postgres`` and ``initdb`` are.
+        directory: made, and deleted by :meth:`destroy`; a temporary one when None.
+        settings: postgresql.conf, over the defaults of a server whose WAL can be decoded.
+        initdb_options: further arguments of ``initdb``.
+    """
+
+    #: What every private server runs with unless told otherwise.
+    DEFAULT_SETTINGS: Mapping[str, Setting] = {
+        "wal_level": "logical",
+        "max_wal_senders": 32,
+        "max_replication_slots": 64,
+        "max_connections": 100,
+        "shared_buffers": "64MB",
+        "log_min_messages": "log",
+        "log_line_prefix": "%m [%p] %q%u@%d ",
+        "log_timezone": "UTC",
+        "timezone": "UTC",
+    }
+
+    def __init__(
+        self,
+        bin_directory: Path,
+        directory: Path | None = None,
+        *,
+        settings: Mapping[str, Setting] | None = None,
+        initdb_options: Sequence[str] = (),
+    ) -> None:
+        self.bin_directory = reachable_programs(bin_directory)
+        self.directory = directory or make_directory("spillway-pg-")
+        self.settings: dict[str, Setting] = {**self.DEFAULT_SETTINGS, **(settings or {})}
+        self.initdb_options = tuple(initdb_options)
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.destroy()
+
+    @property
+    def data_directory(self) -> Path:
+        """PGDATA."""
+        return self.directory / "data"
+
+    @property
+    def wal_directory(self) -> Path:
+        """The server's WAL segments."""
+        return self.data_directory / "pg_wal"
+
+    @property
+    def log_file(self) -> Path:
+        """What the server writes to stderr."""
+        return self.directory / "postgres.log"
+
+    @property
+    def running(self) -> bool:
+        """Say whether the postmaster lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process id, which is its process group's too."""
+        if self._process is None:
+            raise PrivatePostgresError("the server was not started")
+        return self._process.pid
+
+    def initialise(self) -> None:
+        """Make the data directory, once; :meth:`start` does it when it is not there."""
+        account = server_account()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if account is not None:
+            os.chown(self.directory, account.uid, account.gid)
+        arguments = [
+            str(self.bin_directory / "initdb"),
+            f"--pgdata={self.data_directory}",
+            f"--username={SUPERUSER}",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+            "--no-instructions",
+            *self.initdb_options,
+        ]
+        done = subprocess.run(
+            arguments,
+            check=False,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+        )
+        if done.returncode != 0:
+            raise PrivatePostgresError(
+                f"initdb failed:\n{done.stdout}", hint="See its output above."
+            )
+
+    def start(self) -> None:
+        """Start the server on a free port, the port it had before if there was one, and wait for it.
+
+        Raises:
+            PrivatePostgresError: it did not come up; the message ends with the server's log.
+        """
+        if self.running:
+            return
+        if not (self.data_directory / "PG_VERSION").exists():
+            self.initialise()
+        self.port = self.port or free_port()
+        self._write_settings()
+        account = server_account()
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(self.bin_directory / "postgres"), "-D", str(self.data_directory)],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                user=account.uid if account else None,
+                group=account.gid if account else None,
+                extra_groups=[] if account else None,
+            )
+        _RUNNING.add(self)
+        self.wait_ready()
+
+    def wait_ready(self, timeout_s: float = _START_TIMEOUT_S) -> None:
+        """Wait until the server takes connections, after crash recovery where it needs one.
+
+        Raises:
+            PrivatePostgresError: it ended, or was not ready in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if not self.running:
+                raise PrivatePostgresError(
+                    f"PostgreSQL did not start; its log ends:\n{self.log_tail()}"
+                )
+            try:
+                psycopg.connect(self.dsn(), connect_timeout=5).close()
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline:
+                    raise PrivatePostgresError(
+                        f"PostgreSQL was not ready after {timeout_s:.0f} s ({error}); "
+                        f"its log ends:\n{self.log_tail()}"
+                    ) from error
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        """Stop the server as pg_ctl would; ``immediate`` leaves it to crash recovery."""
+        if self._process is None:
+            return
+        if self.running:
+            self._process.send_signal(_STOP_SIGNALS[mode])
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._process.wait()
+        _RUNNING.discard(self)
+
+    def kill(self) -> None:
+        """End the postmaster and all backends with SIGKILL, as a power cut would."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        _RUNNING.discard(self)
+
+    def restart(self, mode: StopMode = "fast", **settings: Setting) -> None:
+        """Stop and start again on the same port, with *settings* changed."""
+        self.stop(mode)
+        self.settings.update(settings)
+        self.start()
+
+    def destroy(self) -> None:
+        """Stop the server and delete its directory."""
+        self.stop("immediate")
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def dsn(self, dbname: str = "postgres", user: str = SUPERUSER) -> str:
+        """Return a libpq connection string."""
+        return psycopg.conninfo.make_conninfo(
+            host="127.0.0.1", port=self.port, dbname=dbname, user=user
+        )
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the end of the server's log."""
+        if not self.log_file.exists():
+            return ""
+        with self.log_file.open("rb") as log:
+            log.seek(max(0, self.log_file.stat().st_size - 64 * 1024))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+
+    def _write_settings(self) -> None:
+        """Write the settings to a file of our own, which ends postgresql.conf by an include."""
+        settings: dict[str, Setting] = {
+            **self.settings,
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+        }
+        lines = [f"{name} = {_quoted(value)}" for name, value in settings.items()]
+        private = self.data_directory / "private.conf"
+        private.write_text("\n".join(lines) + "\n")
+        account = server_account()
+        if account is not None:
+            os.chown(private, account.uid, account.gid)
+        main = self.data_directory / "postgresql.conf"
+        include = "include 'private.conf'"
+        if include not in main.read_text():
+            with main.open("a") as file:
+                file.write(f"\n{include}\n")
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nothing listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _quoted(value: Setting) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+@atexit.register
+def _stop_all() -> None:
+    for server in list(_RUNNING):
+        server.kill()

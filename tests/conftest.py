@@ -1,0 +1,119 @@
+"""Fixtures for every test.
+
+========== ==================================================================================
+pg         a fresh database on the session's server, once on PostgreSQL 15 and once on 18
+pg15, pg18 the same on that one major
+fresh_cluster  a factory of servers of the test's own: ``fresh_cluster(17, wal_level="replica")``
+========== ==================================================================================
+
+When a test fails, what its servers logged meanwhile is shown with it.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import secrets
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from harness.cluster import Cluster, Database
+from harness.servers import PINS
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+    from spillway.demo.private_postgres import Setting
+
+_sessions: dict[int, Cluster] = {}
+_logs = pytest.StashKey[dict["Path", int]]()
+
+
+def pytest_report_header() -> list[str]:
+    versions = ", ".join(pin.version.split("-")[0] for pin in PINS.values())
+    return [f"kernel: {platform.release()} {platform.machine()}", f"PostgreSQL servers: {versions}"]
+
+
+class ClusterFactory(Protocol):
+    def __call__(self, major: int = 15, **settings: Setting) -> Cluster: ...
+
+
+def _session_cluster(major: int) -> Cluster:
+    """The session's server of *major*, started at first use, and again should a test have stopped it."""
+    cluster = _sessions.get(major)
+    if cluster is None:
+        cluster = _sessions[major] = Cluster(major)
+    cluster.start()
+    return cluster
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stop_session_clusters() -> Iterator[None]:
+    yield
+    for cluster in _sessions.values():
+        cluster.destroy()
+    _sessions.clear()
+
+
+def _fresh_database(request: pytest.FixtureRequest, major: int) -> Iterator[Database]:
+    cluster = _session_cluster(major)
+    _watch(request.node, cluster)
+    stem = re.sub(r"[^a-z0-9]+", "_", request.node.originalname.lower())[:40]
+    name = f"{stem}_{secrets.token_hex(4)}"
+    yield cluster.create_database(name)
+    cluster.start()
+    cluster.drop_database(name)
+
+
+@pytest.fixture(params=[15, 18], ids=["pg15", "pg18"])
+def pg(request: pytest.FixtureRequest) -> Iterator[Database]:
+    yield from _fresh_database(request, request.param)
+
+
+@pytest.fixture
+def pg15(request: pytest.FixtureRequest) -> Iterator[Database]:
+    yield from _fresh_database(request, 15)
+
+
+@pytest.fixture
+def pg18(request: pytest.FixtureRequest) -> Iterator[Database]:
+    yield from _fresh_database(request, 18)
+
+
+@pytest.fixture
+def fresh_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
+    clusters: list[Cluster] = []
+
+    def make(major: int = 15, **settings: Setting) -> Cluster:
+        cluster = Cluster(major, **settings)  # type: ignore[arg-type]
+        clusters.append(cluster)
+        _watch(request.node, cluster)
+        cluster.start()
+        return cluster
+
+    yield make
+    for cluster in clusters:
+        cluster.destroy()
+
+
+def _watch(item: pytest.Item, cluster: Cluster) -> None:
+    """Note where *cluster*'s log ends, to show what follows if the test fails."""
+    size = cluster.log_file.stat().st_size if cluster.log_file.exists() else 0
+    item.stash.setdefault(_logs, {}).setdefault(cluster.log_file, size)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for path, offset in item.stash.get(_logs, {}).items():
+            if path.exists():
+                with path.open("rb") as log:
+                    log.seek(offset)
+                    tail = log.read()[-16_000:].decode(errors="replace").splitlines()[-60:]
+                report.sections.append((f"PostgreSQL log {path}", "\n".join(tail)))
+    return report

@@ -1,0 +1,135 @@
+"""A PostgreSQL cluster for tests, and a database in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString, cast
+
+import psycopg
+
+from harness.servers import bin_directory
+from spillway.demo.private_postgres import SUPERUSER, PrivatePostgres, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from psycopg.abc import Query
+
+
+class Cluster(PrivatePostgres):
+    """A private server of one major. ``fsync`` is off: a killed process loses nothing by that, only a
+    power cut would.
+
+    ``with Cluster(15, wal_segment_size_mb=1, full_page_writes=False) as cluster: …``
+    """
+
+    def __init__(
+        self,
+        major: int = 15,
+        *,
+        directory: Path | None = None,
+        wal_segment_size_mb: int = 16,
+        initdb_options: Sequence[str] = (),
+        **settings: Setting,
+    ) -> None:
+        options = [*initdb_options]
+        if wal_segment_size_mb != 16:
+            options.append(f"--wal-segsize={wal_segment_size_mb}")
+        super().__init__(
+            bin_directory(major),
+            directory,
+            settings={"fsync": False, **settings},
+            initdb_options=options,
+        )
+        self.major = major
+        self.wal_segment_size = wal_segment_size_mb * 1024 * 1024
+
+    def connect(
+        self, dbname: str = "postgres", *, autocommit: bool = True, user: str = SUPERUSER
+    ) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self.dsn(dbname, user), autocommit=autocommit)
+
+    def execute(
+        self, sql: str, params: Sequence[object] | None = None, *, dbname: str = "postgres"
+    ) -> None:
+        """Run *sql* with autocommit; without *params* it may hold several statements."""
+        with self.connect(dbname) as connection:
+            connection.execute(_trusted(sql), params)
+
+    def query(
+        self, sql: str, params: Sequence[object] | None = None, *, dbname: str = "postgres"
+    ) -> list[tuple[Any, ...]]:
+        with self.connect(dbname) as connection:
+            return connection.execute(_trusted(sql), params).fetchall()
+
+    def value(
+        self, sql: str, params: Sequence[object] | None = None, *, dbname: str = "postgres"
+    ) -> Any:
+        """The one value of a query that gives one row of one column."""
+        ((only,),) = self.query(sql, params, dbname=dbname)
+        return only
+
+    def create_database(self, name: str) -> Database:
+        with self.connect() as connection:
+            connection.execute(
+                psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name))
+            )
+        return Database(self, name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database and the logical slots on it, whoever is connected."""
+        with self.connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                " WHERE database = %s AND active_pid IS NOT NULL",
+                [name],
+            )
+            connection.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
+                [name],
+            )
+            connection.execute(
+                psycopg.sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(
+                    psycopg.sql.Identifier(name)
+                )
+            )
+
+    def wal_lsn(self) -> str:
+        """Where the server writes WAL next, as text."""
+        return str(self.value("SELECT pg_current_wal_insert_lsn()"))
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database of a cluster."""
+
+    cluster: Cluster
+    name: str
+
+    @property
+    def dsn(self) -> str:
+        return self.cluster.dsn(self.name)
+
+    @property
+    def oid(self) -> int:
+        return int(self.value("SELECT oid FROM pg_database WHERE datname = current_database()"))
+
+    def connect(
+        self, *, autocommit: bool = True, user: str = SUPERUSER
+    ) -> psycopg.Connection[tuple[Any, ...]]:
+        return self.cluster.connect(self.name, autocommit=autocommit, user=user)
+
+    def execute(self, sql: str, params: Sequence[object] | None = None) -> None:
+        self.cluster.execute(sql, params, dbname=self.name)
+
+    def query(self, sql: str, params: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+        return self.cluster.query(sql, params, dbname=self.name)
+
+    def value(self, sql: str, params: Sequence[object] | None = None) -> Any:
+        return self.cluster.value(sql, params, dbname=self.name)
+
+
+def _trusted(sql: str) -> Query:
+    """Say to the type checker that tests write their own SQL."""
+    return cast("LiteralString", sql)

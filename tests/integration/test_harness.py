@@ -1,0 +1,45 @@
+"""The harness itself: servers come up, survive a kill, and the oracle decodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.oracle import create_slot
+
+if TYPE_CHECKING:
+    from conftest import ClusterFactory
+    from harness.cluster import Database
+
+
+def test_oracle_peeks_changes(pg: Database) -> None:
+    pg.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    slot = create_slot(pg)
+    pg.execute("INSERT INTO t VALUES (1, 'one')")
+
+    begin, insert, commit = slot.peek({"include-xids": "0"})
+
+    assert begin.data == "BEGIN"
+    assert insert.data == "table public.t: INSERT: id[integer]:1 v[text]:'one'"
+    assert commit.data == "COMMIT"
+    assert insert.xid == begin.xid == commit.xid
+
+
+def test_database_is_fresh(pg: Database) -> None:
+    assert pg.value("SELECT count(*) FROM pg_class WHERE relname = 't'") == 0
+    assert int(pg.value("SHOW server_version_num")) // 10000 == pg.cluster.major
+
+
+@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
+def test_kill_and_recover(fresh_cluster: ClusterFactory, major: int) -> None:
+    cluster = fresh_cluster(major, wal_segment_size_mb=1, full_page_writes=False)
+    cluster.execute("CREATE TABLE t AS SELECT generate_series(1, 100) AS id")
+
+    cluster.kill()
+    assert not cluster.running
+    cluster.start()
+
+    assert cluster.value("SELECT count(*) FROM t") == 100
+    assert cluster.value("SHOW wal_segment_size") == "1MB"
+    assert int(cluster.value("SHOW server_version_num")) // 10000 == major
