@@ -20,7 +20,8 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── DuplicateName            duplicate_name
     │   ├── SlotActive               slot_active
     │   ├── SlotInvalidated          slot_invalidated
-    │   └── LsnNotRetained           lsn_not_retained
+    │   ├── LsnNotRetained           lsn_not_retained
+    │   └── LeaseLost                lease_lost
     ├── WalError                     wal_error                500, always with the LSN
     │   ├── CorruptWal               corrupt_wal
     │   ├── UnsupportedWal           unsupported_wal
@@ -53,6 +54,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── WalFlushFailed           wal_flush_failed
     │   ├── CorruptWalStore          corrupt_wal_store
     │   └── WalStoreInUse            wal_store_in_use
+    ├── MetadataError                metadata_unavailable     503
     ├── Unauthenticated              unauthenticated          401
     └── NotReady                     not_ready                503
 """
@@ -189,6 +191,14 @@ class LsnNotRetained(Conflict):
 
     code = "lsn_not_retained"
     grpc_status = "OUT_OF_RANGE"
+
+
+class LeaseLost(Conflict):
+    """Another process took the lease over: what this one still wants to write is out of date."""
+
+    code = "lease_lost"
+    grpc_status = "ABORTED"
+    sqlstate = "55006"
 
 
 class WalError(SpillwayError):
@@ -422,6 +432,15 @@ class WalStoreInUse(StorageError):
     http_status = 409
     grpc_status = "FAILED_PRECONDITION"
     sqlstate = "55006"
+
+
+class MetadataError(SpillwayError):
+    """The metadata store can't be reached or does not work."""
+
+    code = "metadata_unavailable"
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    sqlstate = "57P03"
 
 
 class Unauthenticated(SpillwayError):

@@ -1,0 +1,1 @@
+"""Alembic's scripts; ``spillway.store.migrate`` runs them, ``migrations/alembic.ini`` is for writing new ones."""

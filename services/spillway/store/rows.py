@@ -1,0 +1,71 @@
+"""What the metadata store gives: frozen rows, detached from any session or connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.pg.lsn import Lsn
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRow:
+    """A PostgreSQL cluster that WAL comes from."""
+
+    name: str
+    #: with its password, if it has one: never show it
+    dsn: str
+    #: pg_control's system identifier, decimal
+    system_id: str
+    #: PG_VERSION_NUM, 180004 for one
+    server_version_num: int
+    timeline: int
+    #: bytes
+    wal_segment_size: int
+    #: the physical slot's name on the primary
+    slot_name: str
+    state: str = "connecting"
+    error: str | None = None
+    error_code: str | None = None
+    hint: str | None = None
+    created_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRow:
+    """What must be remembered of a slot; the rest of its columns is computed when it is shown."""
+
+    slot_name: str
+    source: str
+    database: str
+    datoid: int
+    plugin: str
+    slot_type: str = "logical"
+    temporary: bool = False
+    catalog_xmin: int | None = None
+    restart_lsn: Lsn | None = None
+    confirmed_flush_lsn: Lsn | None = None
+    two_phase: bool = False
+    two_phase_at: Lsn | None = None
+    inactive_since: datetime | None = None
+    conflicting: bool = False
+    invalidation_reason: str | None = None
+    failover: bool = False
+    synced: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime = field(default_factory=_now)
+
+
+class Fence(NamedTuple):
+    """Proof of a lease: a write that carries it fails once somebody else has taken the lease."""
+
+    resource: str
+    token: int
