@@ -1,0 +1,55 @@
+# Spillway: every command a newcomer or CI needs. `make` alone lists them.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv/bin
+DATA_DIR ?= .spillway
+HTTP_PORT ?= 8432
+GRPC_PORT ?= 8433
+TESTS ?= tests
+
+.PHONY: help
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: ## make .venv with everything in it, and fetch Spark's Delta jars
+	@scripts/install
+
+.PHONY: demo
+demo: install ## PostgreSQL, the service, a workload, a lake; compares every row
+	@$(VENV)/spillway demo
+
+.PHONY: test
+test: install ## the whole test suite, against real PostgreSQL servers
+	@PYTHONPATH=tests $(VENV)/python -m harness.servers
+	@$(VENV)/pytest $(TESTS)
+
+.PHONY: serve
+serve: install ## the service on loopback; DATA_DIR, HTTP_PORT and GRPC_PORT may be set
+	@SPILLWAY_AUTH=$${SPILLWAY_AUTH:-off} $(VENV)/spillway serve \
+	  --data-dir $(DATA_DIR) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT)
+
+.PHONY: bench
+bench: install ## time decoding against PostgreSQL's own, on the same WAL
+	@PYTHONPATH=tests:bench $(VENV)/python -m decode_benchmark
+
+.PHONY: lint
+lint: install ## ruff, mypy and cython-lint
+	@$(VENV)/ruff check
+	@$(VENV)/ruff format --check
+	@$(VENV)/mypy
+	@$(VENV)/cython-lint services/spillway/_kernels
+
+.PHONY: proto
+proto: install ## generate the gRPC modules from proto/
+	@$(VENV)/python scripts/generate_proto.py
+
+.PHONY: clean
+clean: ## delete what was built; downloads in .cache stay
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .spillway spark-warehouse
+	@rm -f services/spillway/_kernels/*.c services/spillway/_kernels/*.so
+	@find . -name __pycache__ -type d -not -path './.cache/*' -prune -exec rm -rf {} +
+	@echo "clean: done; delete .cache as well to download everything again"
