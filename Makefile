@@ -41,7 +41,7 @@ lint: install ## ruff, mypy and cython-lint
 	@$(VENV)/ruff check
 	@$(VENV)/ruff format --check
 	@$(VENV)/mypy
-	@$(VENV)/cython-lint services/spillway/_kernels
+	@PATH=$(CURDIR)/$(VENV):$$PATH cython-lint services/spillway/_kernels
 
 .PHONY: proto
 proto: install ## generate the gRPC modules from proto/

@@ -56,7 +56,8 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   └── WalStoreInUse            wal_store_in_use
     ├── MetadataError                metadata_unavailable     503
     ├── Unauthenticated              unauthenticated          401
-    └── NotReady                     not_ready                503
+    ├── NotReady                     not_ready                503
+    └── PrivatePostgresError         private_postgres_error   500, of the demo's own server
 """
 
 from __future__ import annotations
@@ -459,3 +460,10 @@ class NotReady(SpillwayError):
     http_status = 503
     grpc_status = "UNAVAILABLE"
     sqlstate = "57P03"
+
+
+class PrivatePostgresError(SpillwayError):
+    """A PostgreSQL server of the demo's own can't be made, started or stopped."""
+
+    code = "private_postgres_error"
+    sqlstate = "58000"

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import psycopg
 
-from spillway.errors import SpillwayError
+from spillway.errors import PrivatePostgresError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,12 +52,6 @@ _STOP_SIGNALS: dict[StopMode, signal.Signals] = {
     "immediate": signal.SIGQUIT,
 }
 _RUNNING: set[PrivatePostgres] = set()
-
-
-class PrivatePostgresError(SpillwayError):
-    """A private PostgreSQL server can't be made, started or stopped."""
-
-    code = "private_postgres_error"
 
 
 @dataclass(frozen=True, slots=True)
