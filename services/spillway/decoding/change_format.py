@@ -31,7 +31,8 @@ Tuple section (INSERT new; UPDATE new and old; DELETE old)::
                   8 + (hoff - 23) the attributes; alignment counts from there
 
 TRUNCATE: the new section is ``u32 flags`` (1 CASCADE, 2 RESTART IDENTITY), ``u32 n``, ``u32 relation[n]``.
-MESSAGE: the new section is ``u32 transactional``, ``u32 prefix_size``, prefix, content.
+MESSAGE: the new section is ``u32 transactional``, ``u32 prefix_size``, prefix (without its final zero),
+content. Its lsn is the *end* of the WAL record: PostgreSQL queues messages with that and prints it.
 
 TOAST value (``toast_count`` times; the value of an external pointer with that va_valueid)::
 
@@ -41,6 +42,10 @@ TOAST value (``toast_count`` times; the value of an external pointer with that v
                   begins with the 4-byte tcinfo (raw size and method), as on disk.
 
 An external pointer in a new tuple whose value id is not listed is an unchanged TOAST datum.
+
+Between record and commit there are further actions. TOAST_CHUNK: the new section is ``u32 value_id``,
+``u32 chunk_seq``, the chunk's bytes. SPECULATIVE_INSERT is an INSERT that counts only once a
+SPECULATIVE_CONFIRM follows; a SPECULATIVE_ABORT withdraws it and the TOAST chunks gathered for it.
 """
 
 from __future__ import annotations

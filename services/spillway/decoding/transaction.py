@@ -32,6 +32,10 @@ class TransactionHeader:
     #: replication origin (0 for none) and its position
     origin_id: int = 0
     origin_lsn: int = 0
+    #: False: not a transaction but one non-transactional logical message, which PostgreSQL delivers the
+    #: moment it is read, outside of any transaction (``xid`` is 0 when its writer had none). Plugins get
+    #: it as the only change of a chunk and write neither BEGIN nor COMMIT around it.
+    transactional: bool = True
 
 
 class Transaction(Protocol):

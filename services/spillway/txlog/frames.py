@@ -52,9 +52,12 @@ PROGRESS: Final = 6
 #: (old and new tuple) with TOAST values.
 FRAME_LENGTH_MAX: Final = (1 << 32) - 1
 
+#: Flag of a transaction header: a non-transactional logical message (TransactionHeader.transactional is False).
+NOT_TRANSACTIONAL: Final = 1
+
 FRAME: Final = struct.Struct("<IIII")
 _FRAME_TAIL: Final = struct.Struct("<III")
-TRANSACTION_HEADER: Final = struct.Struct("<IIQQQqQ")
+TRANSACTION_HEADER: Final = struct.Struct("<IHHQQQqQ")
 PROGRESS_PAYLOAD: Final = struct.Struct("<QQ")
 END_PAYLOAD: Final = struct.Struct("<Q")
 RELATION_PREFIX: Final = struct.Struct("<II")
@@ -92,6 +95,7 @@ def encode_transaction_header(header: TransactionHeader) -> bytes:
     return TRANSACTION_HEADER.pack(
         header.xid,
         header.origin_id,
+        0 if header.transactional else NOT_TRANSACTIONAL,
         header.first_lsn,
         header.final_lsn,
         header.end_lsn,
@@ -102,8 +106,9 @@ def encode_transaction_header(header: TransactionHeader) -> bytes:
 
 def decode_transaction_header(payload: bytes | memoryview) -> TransactionHeader:
     """Reverse :func:`encode_transaction_header`."""
-    xid, origin_id, first, final, end, time, origin = TRANSACTION_HEADER.unpack_from(payload)
-    return TransactionHeader(xid, first, final, end, time, origin_id, origin)
+    xid, origin_id, flags, first, final, end, time, origin = TRANSACTION_HEADER.unpack_from(payload)
+    transactional = not flags & NOT_TRANSACTIONAL
+    return TransactionHeader(xid, first, final, end, time, origin_id, origin, transactional)
 
 
 def encode_segment_header(system_id: int, database_oid: int, start_lsn: int) -> bytes:
