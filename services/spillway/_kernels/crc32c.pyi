@@ -1,0 +1,6 @@
+from typing_extensions import Buffer
+
+IMPLEMENTATION: str
+
+def crc32c(data: Buffer, crc: int = 0) -> int: ...
+def checksum_by_table(data: Buffer, crc: int = 0) -> int: ...

@@ -1,0 +1,233 @@
+"""What differs between PostgreSQL's major versions in WAL: one table, selected once.
+
+Nothing else in Spillway asks for a version number to read WAL. A :class:`WalVersion` is chosen by the
+server's version or by a page's magic when a source or a directory is opened, and handed down; code
+reads a field that says *what* is different, so that a new major is a new row here and, where its
+format is new, the code that a new field asks for.
+
+Not in the table because 14 to 18 agree: page and record headers, block headers other than image bits,
+heap tuple headers, xl_heap_insert/update/delete/multi_insert/lock, xl_running_xacts, SMGR and multixact
+records, xl_xact_xinfo bits (but for the one from 15 on), resource manager ids.
+
+Source: src/include/access/{xlog_internal,xlogrecord,heapam_xlog,xact}.h,
+src/backend/utils/cache/relmapper.c of the release branches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from spillway.errors import UnsupportedWal
+from spillway.pg.rmgr import RM_MAX_BUILTIN_ID, RM_MIN_CUSTOM_ID
+
+#: Where a magic begins that is at least one of PostgreSQL's.
+_MAGIC_HIGH_BYTE: Final = 0xD1
+
+
+@dataclass(frozen=True, slots=True)
+class WalVersion:
+    """The WAL format of one PostgreSQL major."""
+
+    major: int
+    #: xlp_magic: XLOG_PAGE_MAGIC
+    page_magic: int
+    #: highest xl_tot_len that the server writes (XLogRecordMaxSize; MaxAllocSize before 16)
+    record_size_max: int
+
+    # Block images: bits of bimg_info. BKPIMAGE_HAS_HOLE is 0x01 in all.
+    image_apply: int
+    image_pglz: int
+    image_lz4: int
+    image_zstd: int
+
+    #: resource manager ids of extensions may occur (RM_MIN_CUSTOM_ID and up)
+    custom_rmgrs: bool
+
+    # Heap2, info 0x10 to 0x30.
+    #: one family of XLOG_HEAP2_PRUNE_* records with XLHP_* sub-records, instead of PRUNE, VACUUM and
+    #: FREEZE_PAGE records each with a layout of its own
+    prune_family: bool
+    #: FREEZE_PAGE holds plans (12 bytes: xmax, infomask2, infomask, frzflags, ntuples) and then offsets;
+    #: else one 12-byte xl_heap_freeze_tuple (xmax, offset, infomask2, infomask, frzflags) a tuple
+    freeze_plans: bool
+    #: xl_heap_prune and xl_heap_freeze_page end with isCatalogRel
+    conflict_is_catalog_rel: bool
+
+    #: xl_heap_inplace goes on after offnum: dbId, tsId, relcacheInitFileInval, nmsgs, messages
+    inplace_invalidations: bool
+
+    #: size of pg_filenode.map, and of the data of an XLOG_RELMAP_UPDATE
+    relmap_file_size: int
+    #: entries that it has room for (MAX_MAPPINGS)
+    relmap_entries_max: int
+
+    # Commit and abort records.
+    #: sizeof(xl_xact_stats_item) of XACT_XINFO_HAS_DROPPED_STATS; 0: the version has no such part
+    dropped_stats_item_size: int
+
+    # Database, info codes.
+    #: XLOG_DBASE_CREATE before 15
+    dbase_create_file_copy: int
+    #: None: the version has no XLOG_DBASE_CREATE_WAL_LOG
+    dbase_create_wal_log: int | None
+    dbase_drop: int
+
+    #: XLOG_CHECKPOINT_REDO records exist
+    checkpoint_redo: bool
+
+    def knows_rmgr(self, rmid: int) -> bool:
+        """Say whether *rmid* can occur in WAL of this version."""
+        return rmid <= RM_MAX_BUILTIN_ID or (self.custom_rmgrs and RM_MIN_CUSTOM_ID <= rmid <= 255)
+
+
+_MAX_ALLOC_SIZE: Final = 0x3FFFFFFF
+_RECORD_SIZE_MAX: Final = 1020 * 1024 * 1024
+
+_PG14: Final = WalVersion(
+    major=14,
+    page_magic=0xD10D,
+    record_size_max=_MAX_ALLOC_SIZE,
+    image_apply=0x04,
+    image_pglz=0x02,
+    image_lz4=0,
+    image_zstd=0,
+    custom_rmgrs=False,
+    prune_family=False,
+    freeze_plans=False,
+    conflict_is_catalog_rel=False,
+    inplace_invalidations=False,
+    relmap_file_size=512,
+    relmap_entries_max=62,
+    dropped_stats_item_size=0,
+    dbase_create_file_copy=0x00,
+    dbase_create_wal_log=None,
+    dbase_drop=0x10,
+    checkpoint_redo=False,
+)
+_PG15: Final = WalVersion(
+    major=15,
+    page_magic=0xD110,
+    record_size_max=_MAX_ALLOC_SIZE,
+    image_apply=0x02,
+    image_pglz=0x04,
+    image_lz4=0x08,
+    image_zstd=0x10,
+    custom_rmgrs=True,
+    prune_family=False,
+    freeze_plans=False,
+    conflict_is_catalog_rel=False,
+    inplace_invalidations=False,
+    relmap_file_size=512,
+    relmap_entries_max=62,
+    dropped_stats_item_size=12,
+    dbase_create_file_copy=0x00,
+    dbase_create_wal_log=0x10,
+    dbase_drop=0x20,
+    checkpoint_redo=False,
+)
+_PG16: Final = WalVersion(
+    major=16,
+    page_magic=0xD113,
+    record_size_max=_RECORD_SIZE_MAX,
+    image_apply=0x02,
+    image_pglz=0x04,
+    image_lz4=0x08,
+    image_zstd=0x10,
+    custom_rmgrs=True,
+    prune_family=False,
+    freeze_plans=True,
+    conflict_is_catalog_rel=True,
+    inplace_invalidations=False,
+    relmap_file_size=524,
+    relmap_entries_max=64,
+    dropped_stats_item_size=12,
+    dbase_create_file_copy=0x00,
+    dbase_create_wal_log=0x10,
+    dbase_drop=0x20,
+    checkpoint_redo=False,
+)
+_PG17: Final = WalVersion(
+    major=17,
+    page_magic=0xD116,
+    record_size_max=_RECORD_SIZE_MAX,
+    image_apply=0x02,
+    image_pglz=0x04,
+    image_lz4=0x08,
+    image_zstd=0x10,
+    custom_rmgrs=True,
+    prune_family=True,
+    freeze_plans=True,
+    conflict_is_catalog_rel=False,
+    inplace_invalidations=False,
+    relmap_file_size=524,
+    relmap_entries_max=64,
+    dropped_stats_item_size=12,
+    dbase_create_file_copy=0x00,
+    dbase_create_wal_log=0x10,
+    dbase_drop=0x20,
+    checkpoint_redo=True,
+)
+_PG18: Final = WalVersion(
+    major=18,
+    page_magic=0xD118,
+    record_size_max=_RECORD_SIZE_MAX,
+    image_apply=0x02,
+    image_pglz=0x04,
+    image_lz4=0x08,
+    image_zstd=0x10,
+    custom_rmgrs=True,
+    prune_family=True,
+    freeze_plans=True,
+    conflict_is_catalog_rel=False,
+    inplace_invalidations=True,
+    relmap_file_size=524,
+    relmap_entries_max=64,
+    dropped_stats_item_size=16,
+    dbase_create_file_copy=0x00,
+    dbase_create_wal_log=0x10,
+    dbase_drop=0x20,
+    checkpoint_redo=True,
+)
+
+#: Every version that Spillway reads, by major.
+WAL_VERSIONS: Final = {v.major: v for v in (_PG14, _PG15, _PG16, _PG17, _PG18)}
+_BY_MAGIC: Final = {v.page_magic: v for v in WAL_VERSIONS.values()}
+_SUPPORTED: Final = f"Spillway reads WAL of PostgreSQL {min(WAL_VERSIONS)} to {max(WAL_VERSIONS)}."
+
+
+def version_of_server(server_version_num: int) -> WalVersion:
+    """Return the WAL format of a server by its ``server_version_num``, 180004 for one.
+
+    Raises:
+        UnsupportedWal: Spillway does not read that major.
+    """
+    major = server_version_num // 10000
+    version = WAL_VERSIONS.get(major)
+    if version is None:
+        raise UnsupportedWal(
+            f"WAL of PostgreSQL {major} is not supported",
+            hint=_SUPPORTED,
+            lsn="0/0",
+            server_version_num=server_version_num,
+        )
+    return version
+
+
+def version_of_magic(page_magic: int) -> WalVersion:
+    """Return the WAL format that begins its pages with *page_magic*.
+
+    Raises:
+        UnsupportedWal: no supported version does; the text tells WAL of another version from what is
+            no WAL at all.
+    """
+    version = _BY_MAGIC.get(page_magic)
+    if version is None:
+        what = "of an unsupported version" if page_magic >> 8 == _MAGIC_HIGH_BYTE else "no WAL"
+        raise UnsupportedWal(
+            f"page magic {page_magic:04X} is {what}",
+            hint=_SUPPORTED,
+            lsn="0/0",
+            page_magic=page_magic,
+        )
+    return version

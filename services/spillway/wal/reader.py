@@ -1,0 +1,134 @@
+"""Read WAL from a directory of segment files: for tools and tests.
+
+The files are PostgreSQL's own, named by timeline and position, or the WAL store's, which are the same.
+Reading begins at an LSN and ends where written WAL ends: with the last file, at a record of length zero,
+or at a page that a recycled file held before. A file is read in pieces, never whole.
+
+A service reads through the WAL store instead, which knows how far the stream has come.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spillway._kernels.walker import Walker
+from spillway.errors import CorruptWal
+from spillway.pg.lsn import Lsn
+from spillway.pg.versions import WalVersion, version_of_magic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spillway._kernels.walker import RecordBatch
+    from spillway.wal.record import Record
+
+_SEGMENT_NAME: Final = re.compile(r"([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})")
+#: Large enough that a read costs little beside the walk, small beside a segment's 16 MiB.
+_READ_SIZE: Final = 1 << 20
+_LONG_HEADER_SIZE: Final = 40
+_XLP_LONG_HEADER: Final = 0x0002
+
+
+def segment_name(timeline: int, lsn: int, segment_size: int) -> str:
+    """Return the name of the segment file that holds *lsn* (XLogFileName)."""
+    number = lsn // segment_size
+    per_id = (1 << 32) // segment_size
+    return f"{timeline:08X}{number // per_id:08X}{number % per_id:08X}"
+
+
+def parse_segment_name(name: str, segment_size: int) -> tuple[int, int] | None:
+    """Return ``(timeline, first LSN)`` of a segment file's name, None if *name* is not one."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    if match is None:
+        return None
+    timeline, high, low = (int(part, 16) for part in match.groups())
+    return timeline, ((high << 32) // segment_size + low) * segment_size
+
+
+class WalDirectory:
+    """The segment files of one directory; version, segment size and system id are read from their pages.
+
+    Where several timelines have a segment, the newest one's file is read: it begins with what it shares
+    with the older.
+
+    Raises:
+        CorruptWal: there are no segment files, or the first is no WAL.
+        UnsupportedWal: they are of a version that Spillway does not read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        names = sorted(p.name for p in path.iterdir() if _SEGMENT_NAME.fullmatch(p.name))
+        if not names:
+            raise CorruptWal(
+                f"there are no WAL segment files in {path}",
+                hint="Segment files have 24 hexadecimal digits for a name.",
+                lsn="0/0",
+            )
+        with (path / names[0]).open("rb") as file:
+            header = file.read(_LONG_HEADER_SIZE)
+        if len(header) < _LONG_HEADER_SIZE or not header[2] & _XLP_LONG_HEADER:
+            raise CorruptWal(
+                f"{path / names[0]} does not begin as a WAL segment",
+                hint="The file is cut or damaged: fetch it again from the server or its archive.",
+                lsn="0/0",
+            )
+        self.version: WalVersion = version_of_magic(int.from_bytes(header[0:2], "little"))
+        self.system_id = int.from_bytes(header[24:32], "little")
+        self.segment_size = int.from_bytes(header[32:36], "little")
+        if self.segment_size.bit_count() != 1 or not 1 << 20 <= self.segment_size <= 1 << 30:
+            raise CorruptWal(
+                f"{path / names[0]}: segment size {self.segment_size}", hint="", lsn="0/0"
+            )
+        #: first LSN → file, in order
+        self._files: dict[int, Path] = {}
+        for name in names:  # by timeline, so that a newer one's file replaces an older's
+            parsed = parse_segment_name(name, self.segment_size)
+            if parsed is not None:
+                self._files[parsed[1]] = path / name
+        self.first_lsn = Lsn(min(self._files))
+
+    def batches(self, start_lsn: int | None = None, end_lsn: int | None = None) -> Iterator[RecordBatch]:
+        """Yield records that start in [*start_lsn*, *end_lsn*), as the walker makes them; see :meth:`records`."""
+        begin = self.first_lsn if start_lsn is None else start_lsn
+        walker = Walker(
+            self.version, begin, self.segment_size, system_id=self.system_id, end_is_error=False
+        )
+        for lsn, data in self._read(begin):
+            walker.feed(lsn, data)
+            while (batch := walker.next_batch()) is not None:
+                yield batch
+            if walker.end_of_wal is not None or (end_lsn is not None and walker.position >= end_lsn):
+                return
+
+    def records(self, start_lsn: int | None = None, end_lsn: int | None = None) -> Iterator[Record]:
+        """Yield the records that start in [*start_lsn*, *end_lsn*), by default all that are written.
+
+        *start_lsn* is a record's start or a page's first byte, by default the first file's.
+
+        Raises:
+            CorruptWal: the bytes contradict themselves before written WAL ends.
+            UnsupportedWal: they use what Spillway does not know.
+        """
+        for batch in self.batches(start_lsn, end_lsn):
+            for i in range(len(batch)):
+                if end_lsn is not None and batch.header(i)[0] >= end_lsn:
+                    return
+                yield batch.record(i)
+
+    def _read(self, lsn: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the bytes from *lsn*'s page on, up to the first segment that is not there or is cut."""
+        segment = lsn - lsn % self.segment_size
+        offset = (lsn - segment) // 8192 * 8192
+        while (path := self._files.get(segment)) is not None:
+            with path.open("rb") as file:
+                file.seek(offset)
+                while offset < self.segment_size and (data := file.read(_READ_SIZE)):
+                    yield segment + offset, data
+                    offset += len(data)
+            if offset < self.segment_size:
+                return
+            segment += self.segment_size
+            offset = 0
