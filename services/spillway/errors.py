@@ -57,6 +57,13 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── MetadataError                metadata_unavailable     503
     ├── Unauthenticated              unauthenticated          401
     ├── NotReady                     not_ready                503
+    ├── LakeError                    lake_error               500, of the Spark job
+    │   ├── JavaMissing              java_missing
+    │   ├── JarsMissing              jars_missing
+    │   ├── SparkMissing             spark_missing
+    │   ├── LakeSchemaConflict       lake_schema_conflict
+    │   ├── LakeTableConflict        lake_table_conflict
+    │   └── LakeBehindSlot           lake_behind_slot
     └── PrivatePostgresError         private_postgres_error   500, of the demo's own server
 """
 
@@ -460,6 +467,57 @@ class NotReady(SpillwayError):
     http_status = 503
     grpc_status = "UNAVAILABLE"
     sqlstate = "57P03"
+
+
+class LakeError(SpillwayError):
+    """Materialising a slot into lake tables failed."""
+
+    code = "lake_error"
+
+
+class JavaMissing(LakeError):
+    """Spark needs a Java runtime and none was found."""
+
+    code = "java_missing"
+
+
+class JarsMissing(LakeError):
+    """The jars of the table format are absent, or are not the pinned ones."""
+
+    code = "jars_missing"
+
+
+class SparkMissing(LakeError):
+    """PySpark is not installed: it is an extra."""
+
+    code = "spark_missing"
+
+
+class LakeSchemaConflict(LakeError):
+    """A table changed in a way that its lake table can't follow by itself."""
+
+    code = "lake_schema_conflict"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "42804"
+
+
+class LakeTableConflict(LakeError):
+    """What stands at a lake table's path was made by something else, or for another slot."""
+
+    code = "lake_table_conflict"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "55000"
+
+
+class LakeBehindSlot(LakeError):
+    """The slot was confirmed past what the lake has: changes between are gone for it."""
+
+    code = "lake_behind_slot"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "55000"
 
 
 class PrivatePostgresError(SpillwayError):
