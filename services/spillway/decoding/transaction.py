@@ -66,6 +66,12 @@ class Transaction(Protocol):
 class TransactionSink(Protocol):
     """Takes committed transactions in commit order."""
 
+    def consistent(self, lsn: int) -> None:
+        """Hear that the snapshot builder reached CONSISTENT: every transaction whose commit record starts
+        at *lsn* or later comes, whole. Called before the first of them, and again after every restart.
+        """
+        ...
+
     def transaction(self, transaction: Transaction) -> None:
         """Take one transaction; *transaction* is closed by the caller of this method afterwards.
 
