@@ -12,6 +12,8 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── InvalidSlotName          invalid_slot_name
     │   ├── InvalidDsn               invalid_dsn
     │   ├── InvalidOption            invalid_option
+    │   ├── ResultTooLarge           result_too_large
+    │   ├── UnsupportedFeature       unsupported_feature
     │   └── UnknownPlugin            unknown_plugin
     ├── NotFound                     not_found                404
     │   ├── UnknownSource            unknown_source
@@ -21,6 +23,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── SlotActive               slot_active
     │   ├── SlotInvalidated          slot_invalidated
     │   ├── LsnNotRetained           lsn_not_retained
+    │   ├── AdvanceBackward          advance_backward
     │   └── LeaseLost                lease_lost
     ├── WalError                     wal_error                500, always with the LSN
     │   ├── CorruptWal               corrupt_wal
@@ -30,6 +33,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── DecodingError                decoding_error           500
     ├── TransactionLogError          transaction_log_error    500
     │   └── CorruptTransactionLog    corrupt_transaction_log
+    ├── DecodingStateLost            decoding_state_lost      500
     ├── SourceError                  source_error             502, the PostgreSQL side
     │   ├── SourceUnreachable        source_unreachable
     │   ├── SourceAuthFailed         source_auth_failed
@@ -136,6 +140,21 @@ class InvalidDsn(InvalidRequest):
     code = "invalid_dsn"
 
 
+class ResultTooLarge(InvalidRequest):
+    """The answer would not fit in memory; limit it or stream it."""
+
+    code = "result_too_large"
+    sqlstate = "54000"
+
+
+class UnsupportedFeature(InvalidRequest):
+    """PostgreSQL can do this, Spillway can't yet."""
+
+    code = "unsupported_feature"
+    grpc_status = "UNIMPLEMENTED"
+    sqlstate = "0A000"
+
+
 class UnknownPlugin(InvalidRequest):
     """No output plugin is registered under that name."""
 
@@ -209,6 +228,12 @@ class LeaseLost(Conflict):
     sqlstate = "55006"
 
 
+class AdvanceBackward(Conflict):
+    """A slot's position only advances; going back is called rewind."""
+
+    code = "advance_backward"
+
+
 class WalError(SpillwayError):
     """Something is wrong with WAL at a position; ``details['lsn']`` says where."""
 
@@ -261,6 +286,14 @@ class CorruptTransactionLog(TransactionLogError):
     """A frame of the transaction log fails its checksum or contradicts itself."""
 
     code = "corrupt_transaction_log"
+    grpc_status = "DATA_LOSS"
+    sqlstate = "XX001"
+
+
+class DecodingStateLost(SpillwayError):
+    """A transaction log is there, but nothing to go on decoding from without a gap."""
+
+    code = "decoding_state_lost"
     grpc_status = "DATA_LOSS"
     sqlstate = "XX001"
 

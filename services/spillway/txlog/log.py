@@ -139,6 +139,11 @@ class TransactionLog:
         for before, segment in itertools.pairwise(segments):
             if not segment.restart_lsn:
                 segment.restart_lsn, segment.decoded_lsn = before.restart_lsn, before.decoded_lsn
+        if segments and not segments[-1].restart_lsn:
+            # The process died inside start(): nobody has seen this log yet.
+            for segment in segments:
+                segment.path.unlink()
+            return []
         return segments
 
     # -- what readers ask ---------------------------------------------------------------------
@@ -188,15 +193,16 @@ class TransactionLog:
 
     # -- the sink -----------------------------------------------------------------------------
 
-    def start(self, lsn: int) -> None:
+    def start(self, lsn: int, restart_lsn: int) -> None:
         """Begin an empty log at *lsn*: transactions whose commit record starts there or later will come.
 
-        Does nothing when the log has a segment.
+        *restart_lsn* is where decoding would have to begin to meet all of them. Durable on return; does
+        nothing when the log has a segment.
         """
         if not self._segments:
             self._new_segment(lsn)
             self.progress(lsn)
-            self.publish()
+            self.checkpoint(restart_lsn)
 
     def transaction(self, transaction: Transaction) -> None:
         """Append *transaction*, unless it is here already or commits before the log's start.
@@ -284,14 +290,46 @@ class TransactionLog:
         self._show()
         self.restart_lsn = restart_lsn
 
-    def remove_before(self, lsn: int) -> None:
+    def recover(self) -> None:
+        """Go back to what readers see, after a failed write or to decode again from ``restart_lsn``.
+
+        Whatever was written but not published is cut off; cursors are not disturbed.
+        """
+        visible = self._visible
+        with _storage_errors(self.directory, "recover"):
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            self._pieces, self._pieces_bytes = [], 0
+            self._written.clear()
+            self._pending_decoded_lsn = self._decoded_lsn
+            shown = set(visible.segments) if visible else set()
+            with self._lock:
+                unseen = [s for s in self._segments if s not in shown]
+                self._segments = [s for s in self._segments if s in shown]
+            for segment in unseen:
+                segment.path.unlink(missing_ok=True)
+            if visible is not None:
+                last = visible.segments[-1]
+                os.truncate(last.path, visible.end)
+                last.scan()
+                self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
+                os.lseek(self._fd, last.size, os.SEEK_SET)
+        self.last_final_lsn = max((s.last_final_lsn for s in self._segments), default=0)
+        self._failed = False
+
+    def remove_before(self, lsn: int, keep_bytes: int = 0) -> None:
         """Remove segments in which every transaction's commit record starts before *lsn*.
 
-        Cursors that still read a removed segment keep it open and go on.
+        At least *keep_bytes* of the newest segments stay. Cursors that still read a removed segment
+        keep it open and go on.
         """
         with self._lock:
-            keep = 0
+            keep, left = 0, sum(segment.size for segment in self._segments)
             while keep + 1 < len(self._segments) and self._segments[keep + 1].start_lsn <= lsn:
+                left -= self._segments[keep].size
+                if left < keep_bytes:
+                    break
                 keep += 1
             removed, self._segments[:keep] = self._segments[:keep], []
             if removed and self._visible is not None:

@@ -35,7 +35,7 @@ class Frame(NamedTuple):
     next_offset: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Segment:
     """A segment file and what is known of its content.
 
