@@ -1,0 +1,2 @@
+# cython: language_level=3
+"""Placeholder for the text_output kernel."""
