@@ -54,6 +54,7 @@ KNOWS_ONLY = {
 #: The lowest layer that a kernel serves; that layer and those above may import it.
 KERNELS = {
     "crc32c": "pg",
+    "record_batch": "wal",
     "walker": "wal",
     "compress": "wal",
     "heap": "catalog",

@@ -1,15 +1,7 @@
-from collections.abc import Iterator
-
 from typing_extensions import Buffer
 
+from spillway._kernels.record_batch import RecordBatch
 from spillway.pg.versions import WalVersion
-from spillway.wal.record import Record
-
-class RecordBatch:
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Record]: ...
-    def record(self, i: int) -> Record: ...
-    def header(self, i: int) -> tuple[int, int, int, int, int, int, int]: ...
 
 class Walker:
     def __init__(

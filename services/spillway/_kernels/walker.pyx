@@ -21,49 +21,37 @@ Memory: the chunk being walked, at most one unfinished record, and what its batc
 
 The walker holds no lock and releases the GIL while it walks: one thread at a time, which it checks.
 
-Source: src/backend/access/transam/xlogreader.c (XLogReaderValidatePageHeader, XLogDecodeNextRecord,
-DecodeXLogRecord), src/include/access/xlogrecord.h
+Source: src/backend/access/transam/xlogreader.c (XLogReaderValidatePageHeader, XLogDecodeNextRecord)
 """
-
-import sys
 
 from libc.stddef cimport size_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from spillway._kernels.crc32c cimport crc32c
+from spillway._kernels.record_batch cimport (
+    BLOCK_SIZE,
+    BLOCK_ORDER, BLOCK_DATA_FLAG, BLOCK_NO_LOCATOR, CHECKSUM, CONTRECORD_LENGTH, DATA_LENGTH, HEADERS_TRUNCATED,
+    IMAGE_HOLE, IMAGE_LENGTH, IMAGE_METHOD, NO_CONTRECORD, NO_FAILURE, OUT_OF_MEMORY, PAGE_ADDRESS, PAGE_BLOCK_SIZE,
+    PAGE_FLAGS, PAGE_LONG, PAGE_MAGIC, PAGE_NOT_LONG, PREV_LINK, RECORD_LONG, RECORD_SHORT, SEGMENT_SIZE, SYSTEM_ID,
+    TIMELINE, UNEXPECTED_CONTRECORD, UNKNOWN_BLOCK_ID, UNKNOWN_RMGR, ZERO_LENGTH, ZERO_PAGE,
+    ArenaBlock, Failure, FailureKind, RecordBatch, RecordFormat, WalRecord, fail, load_u16, load_u32, load_u64,
+)
 
 from spillway.errors import CorruptWal, UnsupportedWal
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_magic
-from spillway.wal.images import restore_image
-from spillway.wal.record import BlockRef, Record, RelFileLocator
-
-if sys.byteorder != "little":
-    raise ImportError("Spillway reads WAL of little-endian servers on little-endian machines only")
 
 cdef enum:
     SHORT_HEADER = 24           # SizeOfXLogShortPHD
     LONG_HEADER = 40            # SizeOfXLogLongPHD
     RECORD_HEADER = 24          # SizeOfXLogRecord
-    CRC_OFFSET = 20             # offsetof(XLogRecord, xl_crc)
     XLP_FIRST_IS_CONTRECORD = 0x01
     XLP_LONG_HEADER = 0x02
     XLP_FIRST_IS_OVERWRITE_CONTRECORD = 0x08
     XLP_ALL_FLAGS = 0x0F
     RM_XLOG_ID = 0
-    RM_MAX_BUILTIN_ID = 21
-    RM_MIN_CUSTOM_ID = 128
     XLOG_SWITCH = 0x40
-    BKPBLOCK_FORK_MASK = 0x0F
-    BKPIMAGE_HAS_HOLE = 0x01
-    XLR_MAX_BLOCK_ID = 32
-    XLR_BLOCK_ID_TOPLEVEL_XID = 252
-    XLR_BLOCK_ID_ORIGIN = 253
-    XLR_BLOCK_ID_DATA_LONG = 254
-    XLR_BLOCK_ID_DATA_SHORT = 255
-    FIRST_ARENA_SIZE = 64 * 1024
     # Assembled records from here on keep their own memory instead of being copied to the arena.
     ADOPT_SIZE = 32 * 1024
 
@@ -71,41 +59,6 @@ cdef enum Outcome:
     GOING_ON = 0
     NEED_MORE = 1
     FAILED = 2
-
-cdef enum Failure:
-    NONE = 0
-    OUT_OF_MEMORY
-    # The end of WAL in a segment file; corruption in a stream.
-    ZERO_LENGTH
-    ZERO_PAGE
-    PAGE_ADDRESS
-    # Corrupt.
-    PAGE_FLAGS
-    PAGE_NOT_LONG
-    PAGE_LONG
-    SYSTEM_ID
-    SEGMENT_SIZE
-    TIMELINE
-    NO_CONTRECORD
-    CONTRECORD_LENGTH
-    UNEXPECTED_CONTRECORD
-    RECORD_SHORT
-    RECORD_LONG
-    PREV_LINK
-    CHECKSUM
-    BLOCK_ORDER
-    BLOCK_DATA_FLAG
-    BLOCK_NO_LOCATOR
-    IMAGE_HOLE
-    IMAGE_LENGTH
-    HEADERS_TRUNCATED
-    DATA_LENGTH
-    # Unsupported.
-    PAGE_MAGIC
-    PAGE_BLOCK_SIZE
-    UNKNOWN_RMGR
-    UNKNOWN_BLOCK_ID
-    IMAGE_METHOD
 
 _MESSAGES = {
     ZERO_LENGTH: "there is no record: its length is zero",
@@ -139,106 +92,6 @@ _MESSAGES = {
 }
 
 
-cdef class RecordBatch:
-    """Records in WAL order, as :meth:`Walker.next_batch` hands them out.
-
-    Kernels read ``records`` and ``blocks`` (see walker.pxd); Python takes single records.
-    """
-
-    def __dealloc__(self):
-        cdef ArenaBlock *block = self._arena
-        cdef ArenaBlock *following
-        while block is not NULL:
-            following = block.next
-            free(block)
-            block = following
-        free(self.records)
-        free(self.blocks)
-
-    def __init__(self):
-        raise TypeError("a RecordBatch comes from Walker.next_batch()")
-
-    def __len__(self):
-        return self.count
-
-    def __iter__(self):
-        for i in range(self.count):
-            yield self.record(i)
-
-    def record(self, Py_ssize_t i):
-        """Return record *i* as a :class:`spillway.wal.record.Record`, its page images restored.
-
-        Raises:
-            IndexError: there is no record *i*.
-            CorruptWal: a page image can't be decompressed.
-        """
-        if not 0 <= i < self.count:
-            raise IndexError(i)
-        cdef const WalRecord *r = &self.records[i]
-        cdef const WalBlockRef *b
-        cdef Py_ssize_t k
-        blocks = []
-        for k in range(r.block_count):
-            b = &self.blocks[r.first_block + k]
-            image = None
-            if b.image is not NULL:
-                try:
-                    image = restore_image(b.image[:b.image_len], b.image_method, b.hole_offset, b.hole_length)
-                except ValueError as error:
-                    raise CorruptWal(
-                        f"block {b.id} of the record at {Lsn(r.lsn)}: {error}", lsn=str(Lsn(r.lsn))
-                    ) from error
-            blocks.append(BlockRef(
-                b.id, RelFileLocator(b.spc, b.db, b.rel), b.fork, b.block,
-                b.data[:b.data_len] if b.data is not NULL else b"", image,
-                bool(b.apply_image), bool(b.flags & BKPBLOCK_WILL_INIT)))
-        return Record(
-            r.lsn, r.end_lsn, r.xid, r.rmid, r.info,
-            r.main_data[:r.main_len] if r.main_data is not NULL else b"",
-            tuple(blocks), r.origin, r.top_xid)
-
-    def header(self, Py_ssize_t i):
-        """Return ``(lsn, end_lsn, prev_lsn, total_len, xid, rmid, info)`` of record *i*; no data is copied."""
-        if not 0 <= i < self.count:
-            raise IndexError(i)
-        cdef const WalRecord *r = &self.records[i]
-        return (r.lsn, r.end_lsn, r.prev_lsn, r.total_len, r.xid, r.rmid, r.info)
-
-    cdef const WalBlockRef *find_block(self, const WalRecord *record, uint8_t block_id) noexcept nogil:
-        """Return the record's block *block_id*, NULL if it has none."""
-        cdef Py_ssize_t k
-        for k in range(record.block_count):
-            if self.blocks[record.first_block + k].id == block_id:
-                return &self.blocks[record.first_block + k]
-        return NULL
-
-    cdef uint8_t *_allocate(self, size_t size) noexcept nogil:
-        """Return *size* bytes that live as long as the batch, NULL when there are none."""
-        cdef ArenaBlock *block = self._arena
-        cdef size_t room
-        if block is NULL or block.size - block.used < size:
-            room = size if size > FIRST_ARENA_SIZE else FIRST_ARENA_SIZE
-            block = <ArenaBlock *> malloc(sizeof(ArenaBlock) + room)
-            if block is NULL:
-                return NULL
-            block.size = room
-            block.used = 0
-            block.next = self._arena
-            self._arena = block
-        cdef uint8_t *place = <uint8_t *> (block + 1) + block.used
-        block.used += size
-        return place
-
-    cdef void _adopt(self, ArenaBlock *block) noexcept nogil:
-        """Take over a full block; the one with room stays in front."""
-        if self._arena is NULL:
-            block.next = NULL
-            self._arena = block
-        else:
-            block.next = self._arena.next
-            self._arena.next = block
-
-
 cdef class Walker:
     """Walks WAL from *start_lsn* on.
 
@@ -260,9 +113,7 @@ cdef class Walker:
 
     # The version, unpacked.
     cdef uint16_t _page_magic
-    cdef uint32_t _record_size_max
-    cdef uint8_t _image_apply, _image_pglz, _image_lz4, _image_zstd
-    cdef bint _custom_rmgrs
+    cdef RecordFormat _format
     cdef uint64_t _segment_size
     cdef uint64_t _system_id
     cdef bint _end_is_error
@@ -294,9 +145,6 @@ cdef class Walker:
     cdef uint64_t _overwritten
     # What stopped it for good.
     cdef Failure _failure
-    cdef uint64_t _failure_lsn
-    cdef uint64_t _failure_a
-    cdef uint64_t _failure_b
     cdef bint _busy
 
     def __init__(
@@ -305,12 +153,12 @@ cdef class Walker:
         if segment_size < 1 << 20 or segment_size > 1 << 30 or segment_size & (segment_size - 1):
             raise ValueError(f"segment_size must be a power of two from 1 MiB to 1 GiB, not {segment_size}")
         self._page_magic = version.page_magic
-        self._record_size_max = version.record_size_max
-        self._image_apply = version.image_apply
-        self._image_pglz = version.image_pglz
-        self._image_lz4 = version.image_lz4
-        self._image_zstd = version.image_zstd
-        self._custom_rmgrs = version.custom_rmgrs
+        self._format.record_size_max = version.record_size_max
+        self._format.image_apply = version.image_apply
+        self._format.image_pglz = version.image_pglz
+        self._format.image_lz4 = version.image_lz4
+        self._format.image_zstd = version.image_zstd
+        self._format.custom_rmgrs = version.custom_rmgrs
         self._segment_size = segment_size
         self._system_id = system_id
         self._end_is_error = end_is_error
@@ -352,9 +200,9 @@ cdef class Walker:
     @property
     def end_of_wal(self):
         """``(lsn, why)`` once written WAL has ended, None before; see *end_is_error*."""
-        if self._end_is_error or not ZERO_LENGTH <= self._failure <= PAGE_ADDRESS:
+        if self._end_is_error or not ZERO_LENGTH <= self._failure.kind <= PAGE_ADDRESS:
             return None
-        return (self._failure_lsn, self._failure_text())
+        return (self._failure.lsn, self._failure_text())
 
     def feed(self, uint64_t lsn, data):
         """Append *data*, WAL from *lsn* on, to what is being walked.
@@ -399,10 +247,10 @@ cdef class Walker:
             raise ValueError("max_records must be at least 1")
         if self._busy:
             raise RuntimeError("the walker is in use by another thread")
-        if self._failure != NONE:
+        if self._failure.kind != NO_FAILURE:
             return self._stopped()
         batch = RecordBatch.__new__(RecordBatch)
-        batch._fed = self._chunk
+        batch.fed = self._chunk
         self._busy = True
         with nogil:
             outcome = self._walk(batch, max_records)
@@ -417,22 +265,22 @@ cdef class Walker:
 
     def _stopped(self):
         """Return None at the end of WAL, raise what stopped the walker otherwise."""
-        if not self._end_is_error and ZERO_LENGTH <= self._failure <= PAGE_ADDRESS:
+        if not self._end_is_error and ZERO_LENGTH <= self._failure.kind <= PAGE_ADDRESS:
             return None
-        if self._failure == OUT_OF_MEMORY:
+        if self._failure.kind == OUT_OF_MEMORY:
             raise MemoryError
-        lsn = str(Lsn(self._failure_lsn))
+        lsn = str(Lsn(self._failure.lsn))
         text = self._failure_text()
-        if self._failure == PAGE_MAGIC:
+        if self._failure.kind == PAGE_MAGIC:
             hint = ""
             try:
-                hint = f"The page is WAL of PostgreSQL {version_of_magic(self._failure_a).major}."
+                hint = f"The page is WAL of PostgreSQL {version_of_magic(self._failure.a).major}."
             except UnsupportedWal as error:
-                if self._failure_a >> 8 != 0xD1:
+                if self._failure.a >> 8 != 0xD1:
                     raise CorruptWal(f"WAL at {lsn}: {text}", lsn=lsn) from None
                 hint = error.hint
             raise UnsupportedWal(f"WAL at {lsn}: {text}", hint=hint, lsn=lsn)
-        if self._failure >= PAGE_MAGIC:
+        if self._failure.kind >= PAGE_MAGIC:
             raise UnsupportedWal(f"WAL at {lsn}: {text}", lsn=lsn)
         raise CorruptWal(
             f"WAL at {lsn}: {text}",
@@ -440,14 +288,11 @@ cdef class Walker:
             lsn=lsn)
 
     def _failure_text(self):
-        return _MESSAGES[self._failure].format(
-            a=self._failure_a, b=self._failure_b, a_lsn=Lsn(self._failure_a), b_lsn=Lsn(self._failure_b))
+        return _MESSAGES[self._failure.kind].format(
+            a=self._failure.a, b=self._failure.b, a_lsn=Lsn(self._failure.a), b_lsn=Lsn(self._failure.b))
 
-    cdef Outcome _fail(self, Failure failure, uint64_t lsn, uint64_t a, uint64_t b) noexcept nogil:
-        self._failure = failure
-        self._failure_lsn = lsn
-        self._failure_a = a
-        self._failure_b = b
+    cdef Outcome _fail(self, FailureKind kind, uint64_t lsn, uint64_t a, uint64_t b) noexcept nogil:
+        fail(&self._failure, kind, lsn, a, b)
         return FAILED
 
     cdef inline void _advance(self, size_t size) noexcept nogil:
@@ -589,8 +434,8 @@ cdef class Walker:
             return self._fail(ZERO_LENGTH, lsn, 0, 0)
         if total < RECORD_HEADER:
             return self._fail(RECORD_SHORT, lsn, total, 0)
-        if total > self._record_size_max:
-            return self._fail(RECORD_LONG, lsn, total, self._record_size_max)
+        if total > self._format.record_size_max:
+            return self._fail(RECORD_LONG, lsn, total, self._format.record_size_max)
         return GOING_ON
 
     cdef Outcome _check_prev(self, const uint8_t *p, uint64_t lsn) noexcept nogil:
@@ -639,10 +484,10 @@ cdef class Walker:
         # Whole.
         if self._record_len >= ADOPT_SIZE:
             self._partial.used = self._partial.size
-            batch._adopt(self._partial)
+            batch.adopt(self._partial)
             self._partial = NULL
         else:
-            record = batch._allocate(self._record_len)
+            record = batch.allocate(self._record_len)
             if record is NULL:
                 return self._fail(OUT_OF_MEMORY, self._record_lsn, 0, 0)
             memcpy(record, <uint8_t *> (self._partial + 1), self._record_len)
@@ -651,206 +496,18 @@ cdef class Walker:
 
     cdef Outcome _take_record(
         self, RecordBatch batch, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end) noexcept nogil:
-        """Check the whole record at *p*, of *total* bytes that end at *end*, and append it to the batch."""
-        cdef Outcome outcome = self._check_prev(p, lsn)
-        cdef uint32_t crc
-        cdef WalRecord *records
+        """Append the whole record at *p*, of *total* bytes that end at *end*."""
         cdef WalRecord *r
-        cdef Py_ssize_t room
-        if outcome != GOING_ON:
-            return outcome
-        crc = crc32c(crc32c(0, p + RECORD_HEADER, total - RECORD_HEADER), p, CRC_OFFSET)
-        if crc != load_u32(p + CRC_OFFSET):
-            return self._fail(CHECKSUM, lsn, load_u32(p + CRC_OFFSET), crc)
-        if batch.count == batch._records_room:
-            room = batch._records_room * 2 if batch._records_room > 0 else 256
-            records = <WalRecord *> realloc(batch.records, room * sizeof(WalRecord))
-            if records is NULL:
-                return self._fail(OUT_OF_MEMORY, lsn, 0, 0)
-            batch.records = records
-            batch._records_room = room
-        r = &batch.records[batch.count]
-        r.lsn = lsn
-        r.end_lsn = (end + 7) & ~<uint64_t> 7
-        r.prev_lsn = load_u64(p + 8)
-        r.total_len = total
-        r.xid = load_u32(p + 4)
-        r.info = p[16] & 0xF0
-        r.rmid = p[17]
-        r.top_xid = 0
-        r.origin = 0
-        r.main_data = NULL
-        r.main_len = 0
-        r.first_block = <uint32_t> batch.block_count
-        r.block_count = 0
-        if r.rmid > RM_MAX_BUILTIN_ID and not (self._custom_rmgrs and r.rmid >= RM_MIN_CUSTOM_ID):
-            return self._fail(UNKNOWN_RMGR, lsn, r.rmid, 0)
-        outcome = self._parse_headers(batch, r, p, total)
-        if outcome != GOING_ON:
-            batch.block_count = r.first_block
-            return outcome
+        if self._check_prev(p, lsn) != GOING_ON:
+            return FAILED
+        if batch.append(&self._format, p, total, lsn, end, &self._failure) != NO_FAILURE:
+            return FAILED
+        r = &batch.records[batch.count - 1]
         if r.rmid == RM_XLOG_ID and r.info == XLOG_SWITCH:
+            # The rest of the segment is void.
             r.end_lsn = (r.end_lsn + self._segment_size - 1) & ~(self._segment_size - 1)
-        batch.count += 1
         self._has_prev = True
         self._prev_lsn = lsn
         self._position = r.end_lsn
         self._skip_until = r.end_lsn
-        return GOING_ON
-
-    cdef Outcome _parse_headers(
-        self, RecordBatch batch, WalRecord *r, const uint8_t *p, uint32_t total) noexcept nogil:
-        """Read the block and data headers, then share out the data that follows them in the same order."""
-        cdef uint32_t at = RECORD_HEADER
-        # What the headers read so far announce; the headers end where only that much is left.
-        cdef uint64_t announced = 0
-        cdef uint8_t block_id
-        cdef int last_id = -1
-        cdef WalBlockRef *b
-        cdef Outcome outcome
-        cdef Py_ssize_t k
-        cdef uint32_t left
-        while total - at > announced:
-            left = total - at
-            block_id = p[at]
-            if block_id == XLR_BLOCK_ID_DATA_SHORT:
-                if left < 2:
-                    return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-                r.main_len = p[at + 1]
-                announced += r.main_len
-                at += 2
-                break  # by convention the main data's header is the last
-            if block_id == XLR_BLOCK_ID_DATA_LONG:
-                if left < 5:
-                    return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-                r.main_len = load_u32(p + at + 1)
-                announced += r.main_len
-                at += 5
-                break
-            if block_id == XLR_BLOCK_ID_ORIGIN:
-                if left < 3:
-                    return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-                r.origin = load_u16(p + at + 1)
-                at += 3
-            elif block_id == XLR_BLOCK_ID_TOPLEVEL_XID:
-                if left < 5:
-                    return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-                r.top_xid = load_u32(p + at + 1)
-                at += 5
-            elif block_id <= XLR_MAX_BLOCK_ID:
-                if block_id <= last_id:
-                    return self._fail(BLOCK_ORDER, r.lsn, block_id, <uint64_t> last_id)
-                last_id = block_id
-                outcome = self._parse_block(batch, r, p, total, &at)
-                if outcome != GOING_ON:
-                    return outcome
-                b = &batch.blocks[batch.block_count - 1]
-                announced += <uint64_t> b.data_len + b.image_len
-            else:
-                return self._fail(UNKNOWN_BLOCK_ID, r.lsn, block_id, 0)
-        if total - at != announced:
-            return self._fail(DATA_LENGTH, r.lsn, announced, total - at)
-        for k in range(r.block_count):
-            b = &batch.blocks[r.first_block + k]
-            if b.flags & BKPBLOCK_HAS_IMAGE:
-                b.image = p + at
-                at += b.image_len
-            if b.flags & BKPBLOCK_HAS_DATA:
-                b.data = p + at
-                at += b.data_len
-        if r.main_len > 0:
-            r.main_data = p + at
-        return GOING_ON
-
-    cdef Outcome _parse_block(
-        self, RecordBatch batch, WalRecord *r, const uint8_t *p, uint32_t total, uint32_t *place) noexcept nogil:
-        """Append the block reference whose header is at *place*, and step behind it."""
-        cdef uint32_t at = place[0]
-        cdef uint8_t image_info, block_id = p[at], compressed
-        cdef WalBlockRef *blocks
-        cdef WalBlockRef *b
-        cdef WalBlockRef *before
-        cdef Py_ssize_t room
-        if total - at < 4:
-            return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-        if batch.block_count == batch._blocks_room:
-            room = batch._blocks_room * 2 if batch._blocks_room > 0 else 256
-            blocks = <WalBlockRef *> realloc(batch.blocks, room * sizeof(WalBlockRef))
-            if blocks is NULL:
-                return self._fail(OUT_OF_MEMORY, r.lsn, 0, 0)
-            batch.blocks = blocks
-            batch._blocks_room = room
-        b = &batch.blocks[batch.block_count]
-        b.id = block_id
-        b.fork = p[at + 1] & BKPBLOCK_FORK_MASK
-        b.flags = p[at + 1] & 0xF0
-        b.data_len = load_u16(p + at + 2)
-        b.data = NULL
-        b.image = NULL
-        b.image_len = 0
-        b.hole_offset = 0
-        b.hole_length = 0
-        b.image_method = IMAGE_PLAIN
-        b.apply_image = False
-        at += 4
-        if (b.flags & BKPBLOCK_HAS_DATA != 0) != (b.data_len > 0):
-            return self._fail(BLOCK_DATA_FLAG, r.lsn, block_id, b.data_len)
-        if b.flags & BKPBLOCK_HAS_IMAGE:
-            if total - at < 5:
-                return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-            b.image_len = load_u16(p + at)
-            b.hole_offset = load_u16(p + at + 2)
-            image_info = p[at + 4]
-            at += 5
-            b.apply_image = image_info & self._image_apply != 0
-            compressed = image_info & (self._image_pglz | self._image_lz4 | self._image_zstd)
-            if image_info & ~(BKPIMAGE_HAS_HOLE | self._image_apply | compressed):
-                return self._fail(IMAGE_METHOD, r.lsn, block_id, image_info)
-            if compressed == 0:
-                b.image_method = IMAGE_PLAIN
-            elif compressed == self._image_pglz:
-                b.image_method = IMAGE_PGLZ
-            elif compressed == self._image_lz4:
-                b.image_method = IMAGE_LZ4
-            elif compressed == self._image_zstd:
-                b.image_method = IMAGE_ZSTD
-            else:
-                return self._fail(IMAGE_METHOD, r.lsn, block_id, image_info)
-            if b.image_len == 0 or b.image_len > BLOCK_SIZE:
-                return self._fail(IMAGE_LENGTH, r.lsn, block_id, b.image_len)
-            if compressed == 0:
-                b.hole_length = <uint16_t> (BLOCK_SIZE - b.image_len)
-            elif image_info & BKPIMAGE_HAS_HOLE:
-                if total - at < 2:
-                    return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-                b.hole_length = load_u16(p + at)
-                at += 2
-            if image_info & BKPIMAGE_HAS_HOLE:
-                if b.hole_offset == 0 or b.hole_length == 0 or <uint32_t> b.hole_offset + b.hole_length > BLOCK_SIZE:
-                    return self._fail(IMAGE_HOLE, r.lsn, block_id, b.image_len)
-            elif b.hole_offset != 0 or b.hole_length != 0:
-                return self._fail(IMAGE_HOLE, r.lsn, block_id, b.image_len)
-            if compressed != 0 and b.image_len >= BLOCK_SIZE - b.hole_length:
-                return self._fail(IMAGE_LENGTH, r.lsn, block_id, b.image_len)
-        if b.flags & BKPBLOCK_SAME_REL:
-            if r.block_count == 0:
-                return self._fail(BLOCK_NO_LOCATOR, r.lsn, block_id, 0)
-            before = b - 1
-            b.spc = before.spc
-            b.db = before.db
-            b.rel = before.rel
-        else:
-            if total - at < 12:
-                return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-            b.spc = load_u32(p + at)
-            b.db = load_u32(p + at + 4)
-            b.rel = load_u32(p + at + 8)
-            at += 12
-        if total - at < 4:
-            return self._fail(HEADERS_TRUNCATED, r.lsn, 0, 0)
-        b.block = load_u32(p + at)
-        at += 4
-        batch.block_count += 1
-        r.block_count += 1
-        place[0] = at
         return GOING_ON

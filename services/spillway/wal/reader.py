@@ -9,42 +9,31 @@ A service reads through the WAL store instead, which knows how far the stream ha
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.walker import Walker
 from spillway.errors import CorruptWal
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import WalVersion, version_of_magic
+from spillway.pg.wal_segment import (
+    SEGMENT_SIZE_MIN,
+    XLOG_BLCKSZ,
+    is_valid_segment_size,
+    parse_segment_name,
+    segment_start,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from spillway._kernels.walker import RecordBatch
+    from spillway._kernels.record_batch import RecordBatch
     from spillway.wal.record import Record
 
-_SEGMENT_NAME: Final = re.compile(r"([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})")
 #: Large enough that a read costs little beside the walk, small beside a segment's 16 MiB.
 _READ_SIZE: Final = 1 << 20
 _LONG_HEADER_SIZE: Final = 40
 _XLP_LONG_HEADER: Final = 0x0002
-
-
-def segment_name(timeline: int, lsn: int, segment_size: int) -> str:
-    """Return the name of the segment file that holds *lsn* (XLogFileName)."""
-    number = lsn // segment_size
-    per_id = (1 << 32) // segment_size
-    return f"{timeline:08X}{number // per_id:08X}{number % per_id:08X}"
-
-
-def parse_segment_name(name: str, segment_size: int) -> tuple[int, int] | None:
-    """Return ``(timeline, first LSN)`` of a segment file's name, None if *name* is not one."""
-    match = _SEGMENT_NAME.fullmatch(name)
-    if match is None:
-        return None
-    timeline, high, low = (int(part, 16) for part in match.groups())
-    return timeline, ((high << 32) // segment_size + low) * segment_size
 
 
 class WalDirectory:
@@ -60,7 +49,11 @@ class WalDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        names = sorted(p.name for p in path.iterdir() if _SEGMENT_NAME.fullmatch(p.name))
+        names = sorted(
+            p.name
+            for p in path.iterdir()
+            if parse_segment_name(p.name, SEGMENT_SIZE_MIN) is not None
+        )
         if not names:
             raise CorruptWal(
                 f"there are no WAL segment files in {path}",
@@ -78,19 +71,23 @@ class WalDirectory:
         self.version: WalVersion = version_of_magic(int.from_bytes(header[0:2], "little"))
         self.system_id = int.from_bytes(header[24:32], "little")
         self.segment_size = int.from_bytes(header[32:36], "little")
-        if self.segment_size.bit_count() != 1 or not 1 << 20 <= self.segment_size <= 1 << 30:
+        if not is_valid_segment_size(self.segment_size):
             raise CorruptWal(
-                f"{path / names[0]}: segment size {self.segment_size}", hint="", lsn="0/0"
+                f"{path / names[0]} says that segments have {self.segment_size} bytes",
+                hint="The file is damaged: fetch it again from the server or its archive.",
+                lsn="0/0",
             )
         #: first LSN → file, in order
         self._files: dict[int, Path] = {}
         for name in names:  # by timeline, so that a newer one's file replaces an older's
             parsed = parse_segment_name(name, self.segment_size)
             if parsed is not None:
-                self._files[parsed[1]] = path / name
+                self._files[parsed[1] * self.segment_size] = path / name
         self.first_lsn = Lsn(min(self._files))
 
-    def batches(self, start_lsn: int | None = None, end_lsn: int | None = None) -> Iterator[RecordBatch]:
+    def batches(
+        self, start_lsn: int | None = None, end_lsn: int | None = None
+    ) -> Iterator[RecordBatch]:
         """Yield records that start in [*start_lsn*, *end_lsn*), as the walker makes them; see :meth:`records`."""
         begin = self.first_lsn if start_lsn is None else start_lsn
         walker = Walker(
@@ -100,7 +97,9 @@ class WalDirectory:
             walker.feed(lsn, data)
             while (batch := walker.next_batch()) is not None:
                 yield batch
-            if walker.end_of_wal is not None or (end_lsn is not None and walker.position >= end_lsn):
+            if walker.end_of_wal is not None or (
+                end_lsn is not None and walker.position >= end_lsn
+            ):
                 return
 
     def records(self, start_lsn: int | None = None, end_lsn: int | None = None) -> Iterator[Record]:
@@ -120,8 +119,8 @@ class WalDirectory:
 
     def _read(self, lsn: int) -> Iterator[tuple[int, bytes]]:
         """Yield the bytes from *lsn*'s page on, up to the first segment that is not there or is cut."""
-        segment = lsn - lsn % self.segment_size
-        offset = (lsn - segment) // 8192 * 8192
+        segment = int(segment_start(lsn, self.segment_size))
+        offset = (lsn - segment) // XLOG_BLCKSZ * XLOG_BLCKSZ
         while (path := self._files.get(segment)) is not None:
             with path.open("rb") as file:
                 file.seek(offset)
