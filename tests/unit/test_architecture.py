@@ -10,6 +10,7 @@ import importlib
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
@@ -51,7 +52,7 @@ KNOWS_ONLY = {
     "demo": GROUND | {"stream.client", "lake"},
 }
 
-#: The lowest layer that a kernel serves; that layer and those above may import it.
+#: The lowest layer that a kernel (or a family of them) serves; that layer and those above may import it.
 KERNELS = {
     "crc32c": "pg",
     "record_batch": "wal",
@@ -62,6 +63,7 @@ KERNELS = {
     "reorder": "decoding",
     "message_buffer": "plugins",
     "datum": "plugins",
+    "text_*": "plugins",
     "test_decoding": "plugins",
     "arrow": "plugins",
 }
@@ -87,7 +89,8 @@ class Module:
         """The layer it belongs to; of a kernel, the one it serves."""
         first, _, rest = self.name.partition(".")
         if first == "_kernels":
-            return KERNELS.get(rest.split(".")[0], "") if rest else ""
+            kernel = rest.split(".")[0]
+            return next((layer for name, layer in KERNELS.items() if fnmatch(kernel, name)), "")
         return first
 
 
