@@ -1,0 +1,93 @@
+"""The application: features, guard, problem documents and pages put together."""
+
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Security
+from fastapi.openapi.utils import get_openapi
+from fastapi.security import HTTPBearer
+
+from spillway.engine.interface import EngineInterface
+from spillway.errors import NotReady
+from spillway.slot_manager import guard, metrics, pages, problems
+from spillway.slot_manager.dependencies import Engine
+from spillway.slot_manager.slots.routes import router as slots_router
+from spillway.slot_manager.sources.routes import router as sources_router
+
+_DESCRIPTION: Final = (
+    "PostgreSQL logical decoding outside the server: replication slots as a service. LSNs are texts such as "
+    "0/16B3748, as PostgreSQL prints them. Every error is a problem document (RFC 9457) with a stable code and a hint."
+)
+
+
+def create_app(engine: EngineInterface, *, token: str | None, version: str) -> FastAPI:
+    """Make the REST service.
+
+    The caller starts and stops *engine*; the app only calls it.
+
+    Args:
+        engine: what does the work.
+        token: the bearer token that callers must present; None only where the service listens on loopback.
+        version: Spillway's version, shown on the pages and by ``/healthz``.
+    """
+    # FastAPI's own pages load scripts from elsewhere; ours do not.
+    app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.engine = engine
+    app.state.version = version
+    # The dependency only documents what the guard checks.
+    bearer = Security(HTTPBearer(auto_error=False, description="SPILLWAY_TOKEN"))
+    v1 = APIRouter(prefix="/v1", dependencies=[bearer], responses=_PROBLEM)
+    v1.include_router(sources_router)
+    v1.include_router(slots_router)
+    app.include_router(v1)
+    app.include_router(_health)
+    app.include_router(metrics.router)
+    app.include_router(pages.router)
+    problems.install(app)
+    app.add_middleware(guard.Guard, token=token)
+    app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
+    return app
+
+
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """Give the contract: what FastAPI knows, less the validation errors that the app never sends."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title="Spillway", version="1", description=_DESCRIPTION, routes=app.routes
+        )
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+        for unused in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(unused, None)
+        document["components"]["schemas"]["Problem"] = problems.Problem.model_json_schema()
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+_PROBLEM: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {
+        "description": "A problem; its code is stable.",
+        "content": {
+            problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}},
+        },
+    }
+}
+
+_health = APIRouter(include_in_schema=False)
+
+
+@_health.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """Say that the process answers."""
+    return {"status": "ok"}
+
+
+@_health.get("/readyz")
+async def readyz(engine: Engine) -> dict[str, str]:
+    """Say whether the service can do its work."""
+    if not engine.ready():
+        raise NotReady(
+            "the metadata store or a source is not available",
+            hint="GET /v1/sources shows the state of each source.",
+        )
+    return {"status": "ready"}

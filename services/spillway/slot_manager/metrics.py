@@ -1,0 +1,129 @@
+"""``/metrics``: positions and lags in Prometheus's text format.
+
+Made afresh of the engine's lists at each scrape, so that a dropped slot's series end at once. LSNs are numbers
+of bytes: differences and rates of them are bytes and bytes per second. (A sample is a float64:
+exact up to 2**53, 8 PiB of WAL.)
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from fastapi import APIRouter, Response
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from spillway.engine.model import SlotInfo, SourceInfo
+from spillway.slot_manager.dependencies import Engine
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/metrics")
+async def metrics(engine: Engine) -> Response:
+    """Give every metric."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Positions(await engine.list_sources(), await engine.list_slots()))
+    ProcessCollector(registry=registry)
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Positions(Collector):
+    def __init__(self, sources: Sequence[SourceInfo], slots: Sequence[SlotInfo]) -> None:
+        self._sources = sources
+        self._slots = slots
+
+    def collect(self) -> Iterator[Metric]:
+        sources = self._sources
+        yield _family(
+            "spillway_source_streaming",
+            "1 while WAL is being received from the source.",
+            ("source",),
+            (((s.name,), float(s.state == "streaming")) for s in sources),
+        )
+        yield _family(
+            "spillway_source_received_lsn",
+            "How far WAL has been received.",
+            ("source",),
+            (((s.name,), s.received_lsn) for s in sources),
+        )
+        yield _family(
+            "spillway_source_flushed_lsn",
+            "How far received WAL is durable, and confirmed to the source.",
+            ("source",),
+            (((s.name,), s.flushed_lsn) for s in sources),
+        )
+        sessions = [(source, session) for source in sources for session in source.sessions]
+        yield _family(
+            "spillway_session_decoded_lsn",
+            "How far WAL is decoded.",
+            ("source", "database"),
+            (((s.name, d.database), d.decoded_lsn) for s, d in sessions),
+        )
+        yield _family(
+            "spillway_session_restart_lsn",
+            "The oldest WAL that decoding needs after a restart.",
+            ("source", "database"),
+            (((s.name, d.database), d.restart_lsn) for s, d in sessions),
+        )
+        yield _family(
+            "spillway_session_consistent",
+            "1 while the decoding session is consistent.",
+            ("source", "database"),
+            (((s.name, d.database), float(d.snapshot_state == "consistent")) for s, d in sessions),
+        )
+        yield from self._collect_slots()
+
+    def _collect_slots(self) -> Iterator[Metric]:
+        labels = ("slot", "source", "database", "plugin")
+        slots = [((s.slot_name, s.source, s.database, s.plugin), s) for s in self._slots]
+        yield _family(
+            "spillway_slot_active",
+            "1 while a consumer has the slot.",
+            labels,
+            ((where, float(s.active)) for where, s in slots),
+        )
+        yield _family(
+            "spillway_slot_confirmed_flush_lsn",
+            "How far the consumer has confirmed.",
+            labels,
+            ((where, s.confirmed_flush_lsn) for where, s in slots),
+        )
+        yield _family(
+            "spillway_slot_lag_bytes",
+            "Decoded WAL that the consumer has not confirmed.",
+            labels,
+            ((where, lag_bytes(s)) for where, s in slots),
+        )
+        yield _family(
+            "spillway_slot_retained_bytes",
+            "Bytes of the transaction log that are kept for the slot.",
+            labels,
+            ((where, s.retained_bytes) for where, s in slots),
+        )
+        yield _family(
+            "spillway_slot_invalidated",
+            "1 if the slot's history was given up.",
+            labels,
+            ((where, float(s.invalidation_reason is not None)) for where, s in slots),
+        )
+
+
+def lag_bytes(slot: SlotInfo) -> int | None:
+    """Give how much decoded WAL the slot's consumer has not confirmed."""
+    if slot.decoded_lsn is None or slot.confirmed_flush_lsn is None:
+        return None
+    return max(0, int(slot.decoded_lsn) - int(slot.confirmed_flush_lsn))
+
+
+def _family(
+    name: str,
+    documentation: str,
+    labels: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], float | None]],
+) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(list(values), float(int(value)))
+    return family

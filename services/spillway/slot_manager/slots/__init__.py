@@ -1,0 +1,1 @@
+"""Slots: PostgreSQL's logical replication slots and the functions on them."""

@@ -1,0 +1,166 @@
+"""Slots on the wire: the columns of PostgreSQL 18's views under their own names."""
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from spillway.errors import InvalidOption, InvalidRequest
+from spillway.slot_manager.wire import LsnText, Options, RequestModel, ResponseModel
+
+_OPTION_PREFIX: Final = "options."
+
+#: PostgreSQL's int4 argument: none and 0 mean no limit. Negative ones, which PostgreSQL takes for 1, are refused.
+ChangeCount = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=2**31 - 1,
+        description="Stop at the end of the transaction in which this many changes are reached; 0: no limit.",
+    ),
+]
+
+
+class CreateSlot(RequestModel):
+    """pg_create_logical_replication_slot's arguments, and where the WAL comes from."""
+
+    slot_name: str = Field(examples=["orders_to_lake"])
+    source: str = Field(examples=["shop"])
+    database: str = Field(examples=["shop"])
+    plugin: str = "test_decoding"
+    temporary: bool = False
+    two_phase: bool = False
+    failover: bool = False
+    options: Options = Field(default_factory=dict, description="The plugin's options, as text.")
+    start_lsn: LsnText | None = Field(
+        default=None, description="Begin at this retained position instead of at the present."
+    )
+
+
+class GetChanges(RequestModel):
+    """pg_logical_slot_get_changes's arguments."""
+
+    upto_lsn: LsnText | None = None
+    upto_nchanges: ChangeCount | None = None
+    options: Options = Field(default_factory=dict)
+
+
+class PeekQuery(BaseModel):
+    """pg_logical_slot_peek_changes's arguments; each plugin option is a parameter ``options.NAME=VALUE``."""
+
+    # Options have no fixed names, so extras are let in and then looked at.
+    model_config = ConfigDict(extra="allow")
+
+    upto_lsn: LsnText | None = None
+    upto_nchanges: ChangeCount | None = None
+
+    @model_validator(mode="after")
+    def _check_extra(self) -> Self:
+        for name, value in (self.__pydantic_extra__ or {}).items():
+            if not name.startswith(_OPTION_PREFIX) or name == _OPTION_PREFIX:
+                raise InvalidRequest(
+                    f'unknown query parameter "{name}"',
+                    hint="peek takes upto_lsn, upto_nchanges and options.NAME=VALUE.",
+                )
+            if not isinstance(value, str):
+                raise InvalidOption(
+                    f'option "{name.removeprefix(_OPTION_PREFIX)}" is given more than once',
+                    hint="Give each option once.",
+                )
+        return self
+
+    def options(self) -> Options:
+        """Give the plugin's options."""
+        extra: dict[str, Any] = self.__pydantic_extra__ or {}
+        return {name.removeprefix(_OPTION_PREFIX): value for name, value in extra.items()}
+
+
+class AdvanceSlot(RequestModel):
+    """pg_replication_slot_advance's argument."""
+
+    upto_lsn: LsnText
+
+
+class RewindSlot(RequestModel):
+    """Where to go back to."""
+
+    lsn: LsnText
+
+
+class CopySlot(RequestModel):
+    """pg_copy_logical_replication_slot's destination."""
+
+    slot_name: str = Field(examples=["orders_to_lake_2"])
+
+
+class SlotView(ResponseModel):
+    """A slot: pg_replication_slots of PostgreSQL 18, then Spillway's own."""
+
+    slot_name: str
+    plugin: str
+    slot_type: str
+    datoid: int
+    database: str
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    xmin: int | None
+    catalog_xmin: int | None
+    restart_lsn: LsnText | None
+    confirmed_flush_lsn: LsnText | None
+    wal_status: str
+    safe_wal_size: int | None
+    two_phase: bool
+    two_phase_at: LsnText | None
+    inactive_since: datetime | None
+    conflicting: bool
+    invalidation_reason: str | None
+    failover: bool
+    synced: bool
+    source: str
+    options: Options
+    decoded_lsn: LsnText | None = Field(description="How far the source's WAL is decoded.")
+    retained_bytes: int = Field(description="Of the transaction log, for this slot.")
+    created_at: datetime
+
+
+class SlotList(ResponseModel):
+    """All slots."""
+
+    slots: list[SlotView]
+
+
+class SlotStatsView(ResponseModel):
+    """pg_stat_replication_slots of PostgreSQL 18."""
+
+    slot_name: str
+    spill_txns: int
+    spill_count: int
+    spill_bytes: int
+    stream_txns: int
+    stream_count: int
+    stream_bytes: int
+    total_txns: int
+    total_bytes: int
+    stats_reset: datetime | None
+
+
+class ChangeView(ResponseModel):
+    """A row of pg_logical_slot_peek_changes."""
+
+    lsn: LsnText
+    xid: int
+    data: str = Field(description="What the plugin wrote; `\\x…` hexadecimal for a binary one.")
+
+
+class ChangeList(ResponseModel):
+    """Whole transactions in commit order."""
+
+    changes: list[ChangeView]
+
+
+class Advanced(ResponseModel):
+    """Where a slot stands after an advance."""
+
+    slot_name: str
+    end_lsn: LsnText

@@ -1,0 +1,145 @@
+"""``/v1/slots``.
+
+Changes may be many, so their JSON is written piece by piece from what the engine gave, not through a
+model per row.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+
+from spillway.engine.model import Change, SlotSpec
+from spillway.slot_manager.dependencies import Engine, NoQuery
+from spillway.slot_manager.slots.models import (
+    Advanced,
+    AdvanceSlot,
+    ChangeList,
+    CopySlot,
+    CreateSlot,
+    GetChanges,
+    PeekQuery,
+    RewindSlot,
+    SlotList,
+    SlotStatsView,
+    SlotView,
+)
+
+router = APIRouter(prefix="/slots", tags=["slots"])
+
+#: Changes encoded between two looks at the network.
+_CHANGES_PER_PIECE: Final = 1000
+
+_CHANGES: Final[dict[int | str, dict[str, Any]]] = {200: {"model": ChangeList}}
+
+
+@router.post("", status_code=201, operation_id="create_slot", dependencies=[NoQuery])
+async def create_slot(body: CreateSlot, engine: Engine, response: Response) -> SlotView:
+    """Create a slot (pg_create_logical_replication_slot)."""
+    slot = await engine.create_slot(
+        SlotSpec(
+            slot_name=body.slot_name,
+            source=body.source,
+            database=body.database,
+            plugin=body.plugin,
+            temporary=body.temporary,
+            two_phase=body.two_phase,
+            failover=body.failover,
+            options=body.options,
+            start_lsn=body.start_lsn,
+        )
+    )
+    response.headers["Location"] = f"/v1/slots/{slot.slot_name}"
+    return SlotView.model_validate(slot)
+
+
+@router.get("", operation_id="list_slots", dependencies=[NoQuery])
+async def list_slots(engine: Engine) -> SlotList:
+    """List the slots (pg_replication_slots)."""
+    slots = await engine.list_slots()
+    return SlotList(slots=[SlotView.model_validate(slot) for slot in slots])
+
+
+@router.get("/{slot_name}", operation_id="get_slot", dependencies=[NoQuery])
+async def get_slot(slot_name: str, engine: Engine) -> SlotView:
+    """Show a slot."""
+    return SlotView.model_validate(await engine.get_slot(slot_name))
+
+
+@router.delete("/{slot_name}", status_code=204, operation_id="drop_slot", dependencies=[NoQuery])
+async def drop_slot(slot_name: str, engine: Engine) -> None:
+    """Drop a slot (pg_drop_replication_slot)."""
+    await engine.drop_slot(slot_name)
+
+
+@router.get("/{slot_name}/peek", operation_id="peek_changes", responses=_CHANGES)
+async def peek_changes(
+    slot_name: str, query: Annotated[PeekQuery, Query()], engine: Engine
+) -> Response:
+    """Show what comes next, without consuming it (pg_logical_slot_peek_changes).
+
+    Plugin options are query parameters named `options.NAME`, such as `options.include-xids=0`.
+    """
+    changes = await engine.peek(
+        slot_name, query.upto_lsn, query.upto_nchanges or None, query.options()
+    )
+    return _change_list(changes)
+
+
+@router.post(
+    "/{slot_name}/get", operation_id="get_changes", responses=_CHANGES, dependencies=[NoQuery]
+)
+async def get_changes(slot_name: str, engine: Engine, body: GetChanges | None = None) -> Response:
+    """Give what comes next and confirm it (pg_logical_slot_get_changes)."""
+    asked = body or GetChanges()
+    changes = await engine.get_changes(
+        slot_name, asked.upto_lsn, asked.upto_nchanges or None, asked.options
+    )
+    return _change_list(changes)
+
+
+@router.post("/{slot_name}/advance", operation_id="advance_slot", dependencies=[NoQuery])
+async def advance_slot(slot_name: str, body: AdvanceSlot, engine: Engine) -> Advanced:
+    """Move a slot forward (pg_replication_slot_advance), never past what is decoded."""
+    end_lsn = await engine.advance(slot_name, body.upto_lsn)
+    return Advanced(slot_name=slot_name, end_lsn=end_lsn)
+
+
+@router.post("/{slot_name}/rewind", operation_id="rewind_slot", dependencies=[NoQuery])
+async def rewind_slot(slot_name: str, body: RewindSlot, engine: Engine) -> SlotView:
+    """Move a slot back to a position that is still retained."""
+    return SlotView.model_validate(await engine.rewind(slot_name, body.lsn))
+
+
+@router.post("/{slot_name}/copy", status_code=201, operation_id="copy_slot", dependencies=[NoQuery])
+async def copy_slot(slot_name: str, body: CopySlot, engine: Engine, response: Response) -> SlotView:
+    """Make another slot at the same position (pg_copy_logical_replication_slot)."""
+    copy = await engine.copy_slot(slot_name, body.slot_name)
+    response.headers["Location"] = f"/v1/slots/{copy.slot_name}"
+    return SlotView.model_validate(copy)
+
+
+@router.get("/{slot_name}/stats", operation_id="get_slot_stats", dependencies=[NoQuery])
+async def get_slot_stats(slot_name: str, engine: Engine) -> SlotStatsView:
+    """Show a slot's statistics (pg_stat_replication_slots)."""
+    return SlotStatsView.model_validate(await engine.slot_stats(slot_name))
+
+
+def _change_list(changes: list[Change]) -> Response:
+    return StreamingResponse(_pieces(changes), media_type="application/json")
+
+
+def _pieces(changes: list[Change]) -> Iterator[str]:
+    text = json.dumps
+    separator = ""
+    yield '{"changes":['
+    for start in range(0, len(changes), _CHANGES_PER_PIECE):
+        some = changes[start : start + _CHANGES_PER_PIECE]
+        yield separator + ",".join(
+            f'{{"lsn":"{change.lsn}","xid":{change.xid},"data":{text(change.data)}}}'
+            for change in some
+        )
+        separator = ","
+    yield "]}"

@@ -1,0 +1,1 @@
+"""Sources: the PostgreSQL clusters that WAL comes from."""

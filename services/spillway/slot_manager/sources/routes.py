@@ -1,0 +1,38 @@
+"""``/v1/sources``."""
+
+from fastapi import APIRouter, Response
+
+from spillway.slot_manager.dependencies import Engine, NoQuery
+from spillway.slot_manager.sources.models import CreateSource, SourceList, SourceView
+
+router = APIRouter(prefix="/sources", tags=["sources"], dependencies=[NoQuery])
+
+
+@router.post("", status_code=201, operation_id="create_source")
+async def create_source(body: CreateSource, engine: Engine, response: Response) -> SourceView:
+    """Check a PostgreSQL cluster and begin to receive its WAL.
+
+    What the cluster lacks (wal_level, privileges, version) is said with the SQL that mends it.
+    """
+    source = await engine.create_source(body.name, body.dsn)
+    response.headers["Location"] = f"/v1/sources/{source.name}"
+    return SourceView.model_validate(source)
+
+
+@router.get("", operation_id="list_sources")
+async def list_sources(engine: Engine) -> SourceList:
+    """List the sources."""
+    sources = await engine.list_sources()
+    return SourceList(sources=[SourceView.model_validate(source) for source in sources])
+
+
+@router.get("/{name}", operation_id="get_source")
+async def get_source(name: str, engine: Engine) -> SourceView:
+    """Show a source."""
+    return SourceView.model_validate(await engine.get_source(name))
+
+
+@router.delete("/{name}", status_code=204, operation_id="drop_source")
+async def drop_source(name: str, engine: Engine) -> None:
+    """Stop receiving from a source and forget it; its slots must be gone."""
+    await engine.drop_source(name)

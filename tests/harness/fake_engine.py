@@ -1,0 +1,441 @@
+"""An engine in memory, for tests of the interfaces above it.
+
+Its WAL is a list of transactions that the test commits; positions, one-consumer-at-a-time, peek/get/advance
+semantics and errors are those of :class:`spillway.engine.interface.EngineInterface`. No plugin runs:
+a change is the text that the test gave. ::
+
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1", "shop")
+    engine.commit("shop", "BEGIN 7", "table public.t: INSERT: id[integer]:1", "COMMIT 7")
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import dataclasses
+import itertools
+import os
+import re
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from spillway.engine.model import (
+    Change,
+    DatabaseSession,
+    SlotInfo,
+    SlotSpec,
+    SlotStats,
+    SourceInfo,
+    StreamBatch,
+)
+from spillway.errors import (
+    Conflict,
+    DuplicateName,
+    InvalidOption,
+    InvalidRequest,
+    InvalidSlotName,
+    LsnNotRetained,
+    SlotActive,
+    SpillwayError,
+    UnknownPlugin,
+    UnknownSlot,
+    UnknownSource,
+)
+from spillway.pg.lsn import Lsn
+from spillway.plugins.messages import EncodedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+CREATED_AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+FIRST_LSN = Lsn.parse("0/1000000")
+#: the distance between two records, so that positions in tests are easy to read
+STEP = 0x100
+KNOWN_OPTIONS = frozenset({"include-xids", "skip-empty-xacts"})
+
+
+@dataclass(frozen=True)
+class FakeTransaction:
+    """Whole and committed; the commit record is at ``final_lsn``."""
+
+    xid: int
+    final_lsn: Lsn
+    end_lsn: Lsn
+    changes: tuple[Change, ...]
+
+
+class FakeEngine:
+    """Implements EngineInterface."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, SourceInfo] = {}
+        self.slots: dict[str, SlotInfo] = {}
+        self.transactions: dict[str, list[FakeTransaction]] = defaultdict(list)
+        self.is_ready = True
+        #: raised by the next call, whatever it is
+        self.next_error: Exception | None = None
+        #: (slot_name, write, flush, apply) of every confirm, in order
+        self.feedback: list[tuple[str, Lsn, Lsn, Lsn]] = []
+        #: options of every peek, get and stream, in order
+        self.options_seen: list[dict[str, str]] = []
+        self.streams_open = 0
+        self._xids = itertools.count(700)
+        self._end = FIRST_LSN
+        self._moved = asyncio.Condition()
+
+    # What tests call
+
+    def add_source(self, name: str = "shop") -> SourceInfo:
+        self.sources[name] = SourceInfo(
+            name=name,
+            dsn=f"host=db dbname={name}",
+            system_id="7432109876543210987",
+            server_version_num=180004,
+            timeline=1,
+            wal_segment_size=16 * 1024 * 1024,
+            slot_name=f"spillway_{name}",
+            state="streaming",
+            received_lsn=self._end,
+            flushed_lsn=self._end,
+            sessions=(DatabaseSession("shop", 16384, "consistent", self._end, self._end),),
+            created_at=CREATED_AT,
+        )
+        return self.sources[name]
+
+    def add_slot(self, slot_name: str = "s1", source: str = "shop") -> SlotInfo:
+        return self._add(SlotSpec(slot_name, source, "shop"))
+
+    def commit(self, source: str, *data: str, xid: int | None = None) -> FakeTransaction:
+        """Commit a transaction with one change per text."""
+        xid = next(self._xids) if xid is None else xid
+        changes = []
+        for text in data:
+            changes.append(Change(self._end, xid, text))
+            self._end = Lsn(self._end + STEP)
+        transaction = FakeTransaction(xid, self._end, Lsn(self._end + STEP), tuple(changes))
+        self._end = transaction.end_lsn
+        self.transactions[source].append(transaction)
+        return transaction
+
+    @property
+    def decoded_lsn(self) -> Lsn:
+        return self._end
+
+    def move_wal(self, nbytes: int) -> Lsn:
+        """Let WAL go on without a transaction."""
+        self._end = Lsn(self._end + nbytes)
+        return self._end
+
+    def change_slot(self, slot_name: str, **columns: object) -> None:
+        self.slots[slot_name] = dataclasses.replace(self.slots[slot_name], **columns)
+
+    # Sources
+
+    async def create_source(self, name: str, dsn: str) -> SourceInfo:
+        self._raise_next()
+        if name in self.sources:
+            raise DuplicateName(f'source "{name}" already exists', source=name)
+        self.add_source(name)
+        shown = re.sub(r"password=\S+", "password=****", dsn)
+        self.sources[name] = dataclasses.replace(self.sources[name], dsn=shown)
+        return self.sources[name]
+
+    async def list_sources(self) -> list[SourceInfo]:
+        self._raise_next()
+        return list(self.sources.values())
+
+    async def get_source(self, name: str) -> SourceInfo:
+        self._raise_next()
+        if name not in self.sources:
+            raise UnknownSource(f'source "{name}" does not exist', source=name)
+        return self.sources[name]
+
+    async def drop_source(self, name: str) -> None:
+        await self.get_source(name)
+        if any(slot.source == name for slot in self.slots.values()):
+            raise Conflict(f'source "{name}" still has slots', hint="Drop its slots first.")
+        del self.sources[name]
+
+    # Slots
+
+    async def create_slot(self, spec: SlotSpec) -> SlotInfo:
+        self._raise_next()
+        if not re.fullmatch("[a-z0-9_]+", spec.slot_name):
+            raise InvalidSlotName(
+                f'replication slot name "{spec.slot_name}" contains invalid character',
+                hint="Replication slot names may only contain lower case letters, numbers, and the "
+                "underscore character.",
+                slot=spec.slot_name,
+            )
+        if spec.source not in self.sources:
+            raise UnknownSource(f'source "{spec.source}" does not exist', source=spec.source)
+        if spec.slot_name in self.slots:
+            raise DuplicateName(f'replication slot "{spec.slot_name}" already exists')
+        if spec.plugin not in ("test_decoding", "arrow"):
+            raise UnknownPlugin(f'output plugin "{spec.plugin}" is not known')
+        self._check_options(spec.options)
+        return self._add(spec)
+
+    async def list_slots(self) -> list[SlotInfo]:
+        self._raise_next()
+        return [self._now(slot) for slot in self.slots.values()]
+
+    async def get_slot(self, slot_name: str) -> SlotInfo:
+        self._raise_next()
+        return self._now(self._slot(slot_name))
+
+    async def drop_slot(self, slot_name: str) -> None:
+        self._raise_next()
+        self._idle_slot(slot_name)
+        del self.slots[slot_name]
+
+    async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo:
+        slot = self._slot(slot_name)
+        if new_name in self.slots:
+            raise DuplicateName(f'replication slot "{new_name}" already exists')
+        self.slots[new_name] = dataclasses.replace(slot, slot_name=new_name, active=False)
+        return self.slots[new_name]
+
+    async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo:
+        self._idle_slot(slot_name)
+        if not FIRST_LSN <= lsn <= self._end:
+            raise LsnNotRetained(f"{lsn} is not retained", slot=slot_name, lsn=str(lsn))
+        self.change_slot(slot_name, confirmed_flush_lsn=lsn)
+        return self.slots[slot_name]
+
+    async def advance(self, slot_name: str, upto_lsn: Lsn) -> Lsn:
+        slot = self._idle_slot(slot_name)
+        assert slot.confirmed_flush_lsn is not None
+        if upto_lsn < slot.confirmed_flush_lsn:
+            raise InvalidRequest(
+                f"cannot advance replication slot to {upto_lsn}, minimum is {slot.confirmed_flush_lsn}"
+            )
+        end_lsn = min(upto_lsn, self._end)
+        self.change_slot(slot_name, confirmed_flush_lsn=end_lsn)
+        return end_lsn
+
+    async def slot_stats(self, slot_name: str) -> SlotStats:
+        slot = self._slot(slot_name)
+        transactions = self.transactions[slot.source]
+        return SlotStats(slot_name, 0, 0, 0, 0, 0, 0, len(transactions), 0, None)
+
+    async def peek(
+        self,
+        slot_name: str,
+        upto_lsn: Lsn | None,
+        upto_nchanges: int | None,
+        options: Mapping[str, str],
+    ) -> list[Change]:
+        self._raise_next()
+        return self._read(slot_name, upto_lsn, upto_nchanges, options)[0]
+
+    async def get_changes(
+        self,
+        slot_name: str,
+        upto_lsn: Lsn | None,
+        upto_nchanges: int | None,
+        options: Mapping[str, str],
+    ) -> list[Change]:
+        self._raise_next()
+        changes, confirm_lsn = self._read(slot_name, upto_lsn, upto_nchanges, options)
+        self.change_slot(slot_name, confirmed_flush_lsn=confirm_lsn)
+        return changes
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        slot_name: str,
+        *,
+        start_lsn: Lsn | None = None,
+        upto_lsn: Lsn | None = None,
+        options: Mapping[str, str] | None = None,
+        batch_bytes: int = 256 * 1024,
+        peek: bool = False,
+    ) -> AsyncIterator[FakeStream]:
+        self._raise_next()
+        slot = self._slot(slot_name) if peek else self._idle_slot(slot_name)
+        self._check_options(options or {})
+        assert slot.confirmed_flush_lsn is not None
+        begin = max(start_lsn or Lsn(0), slot.confirmed_flush_lsn)
+        if not peek:
+            self.change_slot(slot_name, active=True, active_pid=os.getpid())
+        self.streams_open += 1
+        try:
+            yield FakeStream(self, slot_name, begin, upto_lsn, batch_bytes, peek=peek)
+        finally:
+            self.streams_open -= 1
+            if not peek and slot_name in self.slots:
+                self.change_slot(slot_name, active=False, active_pid=None)
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    # Inside
+
+    def _raise_next(self) -> None:
+        error, self.next_error = self.next_error, None
+        if error is not None:
+            raise error
+
+    def _add(self, spec: SlotSpec) -> SlotInfo:
+        start = self._end if spec.start_lsn is None else spec.start_lsn
+        self.slots[spec.slot_name] = SlotInfo(
+            slot_name=spec.slot_name,
+            plugin=spec.plugin,
+            slot_type="logical",
+            datoid=16384,
+            database=spec.database,
+            temporary=spec.temporary,
+            active=False,
+            active_pid=None,
+            xmin=None,
+            catalog_xmin=700,
+            restart_lsn=start,
+            confirmed_flush_lsn=start,
+            wal_status="reserved",
+            safe_wal_size=None,
+            two_phase=spec.two_phase,
+            two_phase_at=None,
+            inactive_since=CREATED_AT,
+            conflicting=False,
+            invalidation_reason=None,
+            failover=spec.failover,
+            synced=False,
+            source=spec.source,
+            options=dict(spec.options),
+            decoded_lsn=self._end,
+            retained_bytes=0,
+            created_at=CREATED_AT,
+        )
+        return self.slots[spec.slot_name]
+
+    def _slot(self, slot_name: str) -> SlotInfo:
+        if slot_name not in self.slots:
+            raise UnknownSlot(f'replication slot "{slot_name}" does not exist', slot=slot_name)
+        return self.slots[slot_name]
+
+    def _idle_slot(self, slot_name: str) -> SlotInfo:
+        slot = self._slot(slot_name)
+        if slot.active:
+            raise SlotActive(
+                f'replication slot "{slot_name}" is active for PID {slot.active_pid}',
+                hint="Stop the other consumer first.",
+                slot=slot_name,
+            )
+        return slot
+
+    def _now(self, slot: SlotInfo) -> SlotInfo:
+        return dataclasses.replace(slot, decoded_lsn=self._end)
+
+    def _check_options(self, options: Mapping[str, str]) -> None:
+        for name in options:
+            if name not in KNOWN_OPTIONS:
+                raise InvalidOption(f'option "{name}" = "{options[name]}" is unknown')
+        self.options_seen.append(dict(options))
+
+    def _read(
+        self,
+        slot_name: str,
+        upto_lsn: Lsn | None,
+        upto_nchanges: int | None,
+        options: Mapping[str, str],
+    ) -> tuple[list[Change], Lsn]:
+        slot = self._idle_slot(slot_name)
+        self._check_options(options)
+        assert slot.confirmed_flush_lsn is not None
+        changes: list[Change] = []
+        confirm_lsn = slot.confirmed_flush_lsn
+        for transaction in self.transactions[slot.source]:
+            if transaction.final_lsn < slot.confirmed_flush_lsn:
+                continue
+            if upto_lsn is not None and transaction.final_lsn >= upto_lsn:
+                break
+            changes.extend(transaction.changes)
+            confirm_lsn = transaction.end_lsn
+            if upto_nchanges is not None and len(changes) >= upto_nchanges:
+                break
+        return changes, confirm_lsn
+
+
+class FakeStream:
+    """Implements SlotStream; a batch is a whole transaction, or several up to *batch_bytes*."""
+
+    def __init__(
+        self,
+        engine: FakeEngine,
+        slot_name: str,
+        begin: Lsn,
+        upto_lsn: Lsn | None,
+        batch_bytes: int,
+        *,
+        peek: bool,
+    ) -> None:
+        self.engine = engine
+        self.slot_name = slot_name
+        self._next = begin
+        self._upto_lsn = upto_lsn
+        self._batch_bytes = batch_bytes
+        self._peek = peek
+
+    async def next_batch(self, timeout_s: float) -> StreamBatch:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not (transactions := self._ready()):
+            final = self._upto_lsn is not None and self.engine.decoded_lsn >= self._upto_lsn
+            if final or asyncio.get_running_loop().time() >= deadline:
+                self._next = self.engine.decoded_lsn
+                return self._batch([], final=final)
+            self.engine._raise_next()
+            await asyncio.sleep(0.005)
+        self._next = transactions[-1].end_lsn
+        return self._batch([change for t in transactions for change in t.changes])
+
+    async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:
+        if self._peek:
+            raise InvalidRequest("a peek does not confirm")
+        self.engine.feedback.append((self.slot_name, write_lsn, flush_lsn, apply_lsn))
+        slot = self.engine.slots[self.slot_name]
+        assert slot.confirmed_flush_lsn is not None
+        self.engine.change_slot(
+            self.slot_name, confirmed_flush_lsn=max(slot.confirmed_flush_lsn, flush_lsn)
+        )
+
+    def _ready(self) -> list[FakeTransaction]:
+        source = self.engine.slots[self.slot_name].source
+        found: list[FakeTransaction] = []
+        size = 0
+        for transaction in self.engine.transactions[source]:
+            if transaction.final_lsn < self._next:
+                continue
+            if self._upto_lsn is not None and transaction.final_lsn >= self._upto_lsn:
+                break
+            found.append(transaction)
+            size += sum(len(change.data) for change in transaction.changes)
+            if size >= self._batch_bytes:
+                break
+        return found
+
+    def _batch(self, changes: list[Change], *, final: bool = False) -> StreamBatch:
+        payloads = [change.data.encode() for change in changes]
+        return StreamBatch(
+            messages=EncodedBatch(
+                payload=b"".join(payloads),
+                lengths=array.array("I", map(len, payloads)).tobytes(),
+                lsns=array.array("Q", [change.lsn for change in changes]).tobytes(),
+                xids=array.array("I", [change.xid for change in changes]).tobytes(),
+                count=len(changes),
+            ),
+            wal_start=changes[0].lsn if changes else self._next,
+            wal_end=self.engine.decoded_lsn,
+            confirm_lsn=self._next,
+            final=final,
+        )
+
+
+def internal_error() -> SpillwayError:
+    """An error that is nobody's request's fault."""
+    return SpillwayError("the engine broke", hint="Read the log.")

@@ -1,0 +1,90 @@
+"""Who may talk to the REST service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from harness.fake_engine import FakeEngine
+from spillway.slot_manager.app import create_app
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TOKEN = "s3cret-töken"
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(FakeEngine(), token=TOKEN, version="")
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://spillway.example") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/slots", "/v1/nonsense", "/", "/docs", "/openapi.json", "/metrics", "/problems/conflict"],
+)
+async def test_everything_needs_the_token(guarded: httpx.AsyncClient, path: str) -> None:
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "Bearer "},
+        {"authorization": "Basic s3cret"},
+        {"authorization": b"Bearer \xff"},
+    ):
+        response = await guarded.get(path, headers=headers)
+        assert response.status_code == 401
+        assert response.headers["www-authenticate"] == 'Bearer realm="spillway"'
+        assert response.json()["code"] == "unauthenticated"
+    for scheme in ("Bearer", "bearer"):
+        authorization = f"{scheme} {TOKEN}".encode()
+        response = await guarded.get(path, headers={"authorization": authorization})
+        assert response.status_code in (200, 404)
+
+
+async def test_probes_need_none(guarded: httpx.AsyncClient) -> None:
+    assert (await guarded.get("/healthz")).status_code == 200
+    assert (await guarded.get("/readyz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": "localhost", "origin": "https://evil.example"},
+        {"host": "localhost", "origin": "null"},
+        {"host": "localhost:8080", "origin": "http://localhost:9999"},
+        {"host": "localhost", "sec-fetch-site": "cross-site"},
+        {"host": "["},
+    ],
+)
+async def test_web_pages_of_others_are_kept_out(
+    client: httpx.AsyncClient, headers: dict[str, str]
+) -> None:
+    response = await client.post("/v1/slots/s1/get", headers=headers)
+    assert response.status_code == 403
+    assert response.json()["code"] == "forbidden"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "localhost"},
+        {"host": "127.0.0.1:8080"},
+        {"host": "[::1]:8080"},
+        {
+            "host": "localhost:8080",
+            "origin": "http://localhost:8080",
+            "sec-fetch-site": "same-origin",
+        },
+    ],
+)
+async def test_local_programs_and_own_pages_get_in(
+    client: httpx.AsyncClient, headers: dict[str, str]
+) -> None:
+    assert (await client.get("/v1/slots", headers=headers)).status_code == 200

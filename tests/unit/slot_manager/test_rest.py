@@ -1,0 +1,372 @@
+"""The REST contract, over the engine in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from harness.fake_engine import FIRST_LSN, FakeEngine
+from spillway.engine.model import Change
+from spillway.errors import CorruptWal, MetadataError
+from spillway.pg.lsn import Lsn
+from spillway.slot_manager.app import create_app
+from spillway.slot_manager.guard import BODY_BYTES_MAX
+from spillway.slot_manager.openapi import contract
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PROBLEM_FIELDS = {"type", "title", "status", "detail", "code", "hint", "instance", "details"}
+#: pg_replication_slots of PostgreSQL 18
+VIEW_COLUMNS = [
+    "slot_name",
+    "plugin",
+    "slot_type",
+    "datoid",
+    "database",
+    "temporary",
+    "active",
+    "active_pid",
+    "xmin",
+    "catalog_xmin",
+    "restart_lsn",
+    "confirmed_flush_lsn",
+    "wal_status",
+    "safe_wal_size",
+    "two_phase",
+    "two_phase_at",
+    "inactive_since",
+    "conflicting",
+    "invalidation_reason",
+    "failover",
+    "synced",
+]
+SLOT = {"slot_name": "s2", "source": "shop", "database": "shop"}
+
+
+def assert_problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
+    assert set(problem) == PROBLEM_FIELDS
+    assert problem["code"] == code
+    assert problem["status"] == status
+    assert problem["type"] == f"/problems/{code}"
+    assert problem["instance"] == response.request.url.path
+    return problem
+
+
+async def test_sources(client: httpx.AsyncClient) -> None:
+    made = await client.post(
+        "/v1/sources", json={"name": "books", "dsn": "host=db password=secret user=u"}
+    )
+    assert made.status_code == 201
+    assert made.headers["location"] == "/v1/sources/books"
+    assert "secret" not in made.text
+    source = made.json()
+    assert source["received_lsn"] == str(FIRST_LSN)
+    assert source["sessions"][0]["snapshot_state"] == "consistent"
+    assert (await client.get("/v1/sources/books")).json() == source
+    names = [s["name"] for s in (await client.get("/v1/sources")).json()["sources"]]
+    assert names == ["shop", "books"]
+    assert (await client.delete("/v1/sources/books")).status_code == 204
+    assert_problem(await client.get("/v1/sources/books"), 404, "unknown_source")
+    assert_problem(await client.delete("/v1/sources/shop"), 409, "conflict")
+    duplicate = await client.post("/v1/sources", json={"name": "shop", "dsn": "x"})
+    assert_problem(duplicate, 409, "duplicate_name")
+
+
+async def test_slot_has_the_columns_of_the_view(client: httpx.AsyncClient) -> None:
+    made = await client.post("/v1/slots", json={**SLOT, "options": {"include-xids": "0"}})
+    assert made.status_code == 201
+    assert made.headers["location"] == "/v1/slots/s2"
+    slot = made.json()
+    assert list(slot)[: len(VIEW_COLUMNS)] == VIEW_COLUMNS
+    assert set(slot) - set(VIEW_COLUMNS) == {
+        "source",
+        "options",
+        "decoded_lsn",
+        "retained_bytes",
+        "created_at",
+    }
+    assert slot["options"] == {"include-xids": "0"}
+    assert slot["confirmed_flush_lsn"] == "0/1000000"
+    assert slot["created_at"] == "2026-11-21T08:00:00Z"
+    assert (await client.get("/v1/slots/s2")).json() == slot
+    names = [s["slot_name"] for s in (await client.get("/v1/slots")).json()["slots"]]
+    assert names == ["s1", "s2"]
+    dropped = await client.delete("/v1/slots/s2")
+    assert (dropped.status_code, dropped.content) == (204, b"")
+    assert_problem(await client.delete("/v1/slots/s2"), 404, "unknown_slot")
+
+
+async def test_start_lsn(client: httpx.AsyncClient) -> None:
+    made = await client.post("/v1/slots", json={**SLOT, "start_lsn": "0/fffff0"})
+    assert made.json()["confirmed_flush_lsn"] == "0/FFFFF0"
+
+
+async def test_peek_then_get(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.commit(
+        "shop", "BEGIN 1", 'table public."ü": INSERT: t[text]:\'"\\\n\u2028\'', "COMMIT 1"
+    )
+    engine.commit("shop", "BEGIN 2", "COMMIT 2")
+    expected = {
+        "changes": [
+            {"lsn": str(c.lsn), "xid": c.xid, "data": c.data}
+            for t in engine.transactions["shop"]
+            for c in t.changes
+        ]
+    }
+    peeked = await client.get("/v1/slots/s1/peek")
+    assert peeked.headers["content-type"] == "application/json"
+    assert peeked.json() == expected
+    assert (await client.get("/v1/slots/s1/peek")).json() == expected, "a peek consumes nothing"
+    assert (await client.post("/v1/slots/s1/get")).json() == expected
+    assert (await client.post("/v1/slots/s1/get", json={})).json() == {"changes": []}
+
+
+async def test_limits(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    first = engine.commit("shop", "BEGIN", "a", "COMMIT")
+    second = engine.commit("shop", "BEGIN", "b", "COMMIT")
+
+    async def count(query: str) -> int:
+        return len((await client.get(f"/v1/slots/s1/peek?{query}")).json()["changes"])
+
+    assert await count("upto_nchanges=1") == 3, "stops at a transaction's end"
+    assert await count("upto_nchanges=3") == 3
+    assert await count("upto_nchanges=4") == 6
+    assert await count("upto_nchanges=0") == 6, "no limit, as in PostgreSQL"
+    assert await count(f"upto_lsn={second.final_lsn}") == 3
+    assert await count(f"upto_lsn={first.final_lsn}&upto_nchanges=9") == 0
+    got = await client.post("/v1/slots/s1/get", json={"upto_nchanges": 1, "upto_lsn": None})
+    assert len(got.json()["changes"]) == 3
+    assert (await client.get("/v1/slots/s1")).json()["confirmed_flush_lsn"] == str(first.end_lsn)
+
+
+async def test_options(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    query = "options.include-xids=0&options.skip-empty-xacts="
+    assert (await client.get(f"/v1/slots/s1/peek?{query}")).status_code == 200
+    assert engine.options_seen[-1] == {"include-xids": "0", "skip-empty-xacts": ""}
+    await client.post("/v1/slots/s1/get", json={"options": {"include-xids": "1"}})
+    assert engine.options_seen[-1] == {"include-xids": "1"}
+    unknown = await client.get("/v1/slots/s1/peek?options.nonsense=1")
+    assert assert_problem(unknown, 400, "invalid_option")["detail"] == (
+        'option "nonsense" = "1" is unknown'
+    )
+    twice = await client.get("/v1/slots/s1/peek?options.include-xids=0&options.include-xids=1")
+    assert_problem(twice, 400, "invalid_option")
+
+
+async def test_many_changes(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.commit("shop", *(f"row {i}" for i in range(2500)))
+    changes = (await client.get("/v1/slots/s1/peek")).json()["changes"]
+    assert [change["data"] for change in changes] == [f"row {i}" for i in range(2500)]
+
+
+async def test_binary_data_passes_as_it_is(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.commit("shop", "\\x00ff")
+    changes = (await client.get("/v1/slots/s1/peek")).json()["changes"]
+    assert changes[0]["data"] == "\\x00ff"
+
+
+async def test_advance_rewind_copy_stats(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    transaction = engine.commit("shop", "BEGIN", "COMMIT")
+    advanced = await client.post("/v1/slots/s1/advance", json={"upto_lsn": "FFFFFFFF/FFFFFFFF"})
+    assert advanced.json() == {"slot_name": "s1", "end_lsn": str(transaction.end_lsn)}
+    backward = await client.post("/v1/slots/s1/advance", json={"upto_lsn": "0/1"})
+    assert_problem(backward, 400, "invalid_request")
+    rewound = await client.post("/v1/slots/s1/rewind", json={"lsn": str(FIRST_LSN)})
+    assert rewound.json()["confirmed_flush_lsn"] == str(FIRST_LSN)
+    lost = await client.post("/v1/slots/s1/rewind", json={"lsn": "0/1"})
+    assert assert_problem(lost, 409, "lsn_not_retained")["details"] == {"slot": "s1", "lsn": "0/1"}
+    copied = await client.post("/v1/slots/s1/copy", json={"slot_name": "s9"})
+    assert copied.status_code == 201
+    assert copied.json()["slot_name"] == "s9"
+    stats = (await client.get("/v1/slots/s9/stats")).json()
+    assert (stats["slot_name"], stats["total_txns"]) == ("s9", 1)
+
+
+async def test_one_consumer_at_a_time(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    async with engine.stream("s1"):
+        for response in (
+            await client.get("/v1/slots/s1/peek"),
+            await client.post("/v1/slots/s1/get"),
+            await client.delete("/v1/slots/s1"),
+        ):
+            assert_problem(response, 409, "slot_active")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("POST", "/v1/slots", {**SLOT, "slot_name": "Bad-Name"}, "invalid_slot_name"),
+        ("POST", "/v1/slots", {**SLOT, "plugin": "nonsense"}, "unknown_plugin"),
+        ("POST", "/v1/slots", {**SLOT, "nonsense": 1}, "invalid_request"),
+        ("POST", "/v1/slots", {**SLOT, "temporary": "yes"}, "invalid_request"),
+        ("POST", "/v1/slots", {**SLOT, "temporary": 1}, "invalid_request"),
+        ("POST", "/v1/slots", {**SLOT, "options": {"a": 1}}, "invalid_request"),
+        ("POST", "/v1/slots", {**SLOT, "options": ["a"]}, "invalid_request"),
+        ("POST", "/v1/slots", {**SLOT, "start_lsn": "nonsense"}, "invalid_lsn"),
+        ("POST", "/v1/slots", {**SLOT, "start_lsn": 7}, "invalid_lsn"),
+        ("POST", "/v1/slots", {"slot_name": "x"}, "invalid_request"),
+        ("POST", "/v1/slots", [], "invalid_request"),
+        ("POST", "/v1/slots", None, "invalid_request"),
+        ("POST", "/v1/slots?x=1", SLOT, "invalid_request"),
+        ("POST", "/v1/sources", {"name": "a"}, "invalid_request"),
+        ("POST", "/v1/slots/s1/advance", {}, "invalid_request"),
+        ("POST", "/v1/slots/s1/advance", {"upto_lsn": None}, "invalid_lsn"),
+        ("POST", "/v1/slots/s1/advance", {"upto_lsn": "1/2/3"}, "invalid_lsn"),
+        ("POST", "/v1/slots/s1/advance", {"upto_lsn": "1FFFFFFFF/0"}, "invalid_lsn"),
+        ("POST", "/v1/slots/s1/advance", {"upto_lsn": "0/-1"}, "invalid_lsn"),
+        ("POST", "/v1/slots/s1/get", {"upto_nchanges": -1}, "invalid_request"),
+        ("POST", "/v1/slots/s1/get", {"upto_nchanges": 2**31}, "invalid_request"),
+        ("POST", "/v1/slots/s1/get", {"upto_nchanges": "1"}, "invalid_request"),
+        ("POST", "/v1/slots/s1/get", {"upto_nchanges": 1.5}, "invalid_request"),
+        ("GET", "/v1/slots/s1/peek?upto_nchanges=", None, "invalid_request"),
+        ("GET", "/v1/slots/s1/peek?upto_nchanges=x", None, "invalid_request"),
+        ("GET", "/v1/slots/s1/peek?upto_lsn=", None, "invalid_lsn"),
+        ("GET", "/v1/slots/s1/peek?upto_lsn=0/G", None, "invalid_lsn"),
+        ("GET", "/v1/slots/s1/peek?nonsense=1", None, "invalid_request"),
+        ("GET", "/v1/slots/s1/peek?options.=1", None, "invalid_request"),
+        ("GET", "/v1/slots?source=shop", None, "invalid_request"),
+    ],
+)
+async def test_bad_requests(
+    client: httpx.AsyncClient, method: str, path: str, body: object, code: str
+) -> None:
+    problem = assert_problem(await client.request(method, path, json=body), 400, code)
+    assert problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"", b"\xff\xfe", b'"x"', b"NaN", b'{"slot_name": "\\ud800"}', b"[" * 5000]
+)
+async def test_bodies_that_are_no_json(client: httpx.AsyncClient, content: bytes) -> None:
+    response = await client.post(
+        "/v1/slots", content=content, headers={"content-type": "application/json"}
+    )
+    assert_problem(response, 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "name", ["%00", "%ff", "a%2fb", "..", "x" * 5000, "%F0%9F%92%A3", "' OR 1=1"]
+)
+async def test_odd_names_are_unknown(client: httpx.AsyncClient, name: str) -> None:
+    for path in (f"/v1/slots/{name}/stats", f"/v1/sources/{name}"):
+        response = await client.get(path)
+        assert response.status_code == 404
+        assert response.json()["code"] in ("unknown_slot", "unknown_source", "not_found")
+
+
+async def test_a_surrogate_in_an_error_message(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.next_error = CorruptWal("bad \udcff bytes", lsn=Lsn(1), path=Path("x"))
+    problem = assert_problem(await client.get("/v1/slots/s1"), 500, "corrupt_wal")
+    assert problem["detail"] == "bad \udcff bytes"
+
+
+async def test_http_errors_are_problems(client: httpx.AsyncClient) -> None:
+    assert_problem(await client.get("/v1/nonsense"), 404, "not_found")
+    assert_problem(await client.get("/v1/slots/"), 404, "not_found")
+    response = await client.put("/v1/slots", json={})
+    assert_problem(response, 405, "method_not_allowed")
+    assert response.headers["allow"]
+
+
+async def test_internal_errors_tell_nothing(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.next_error = RuntimeError("host=db password=secret")
+    response = await client.get("/v1/slots")
+    assert_problem(response, 500, "internal_error")
+    assert "secret" not in response.text
+
+
+async def test_metadata_unavailable(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.next_error = MetadataError("gone", hint="wait")
+    assert (
+        assert_problem(await client.get("/v1/slots"), 503, "metadata_unavailable")["hint"] == "wait"
+    )
+
+
+async def test_problem_types_lead_to_an_explanation(client: httpx.AsyncClient) -> None:
+    for code in ("duplicate_name", "not_found", "method_not_allowed", "internal_error"):
+        explained = await client.get(f"/problems/{code}")
+        assert explained.json()["meaning"]
+    assert_problem(await client.get("/problems/nonsense"), 404, "not_found")
+
+
+async def test_large_bodies_are_refused(client: httpx.AsyncClient) -> None:
+    headers = {"content-type": "application/json"}
+    response = await client.post("/v1/slots", content=b" " * (BODY_BYTES_MAX + 1), headers=headers)
+    assert_problem(response, 413, "request_too_large")
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b" " * 65536
+
+    response = await client.post("/v1/slots", content=chunks(), headers=headers)
+    assert_problem(response, 413, "request_too_large")
+
+
+async def test_health_and_readiness(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    assert (await client.get("/readyz")).json() == {"status": "ready"}
+    engine.is_ready = False
+    assert_problem(await client.get("/readyz"), 503, "not_ready")
+    assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_metrics(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.move_wal(5000)
+    engine.change_slot("s1", retained_bytes=77)
+    text = (await client.get("/metrics")).text
+    labels = '{database="shop",plugin="test_decoding",slot="s1",source="shop"}'
+    samples = dict(
+        line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#")
+    )
+    assert float(samples[f"spillway_slot_lag_bytes{labels}"]) == 5000
+    assert float(samples[f"spillway_slot_retained_bytes{labels}"]) == 77
+    assert float(samples['spillway_source_received_lsn{source="shop"}']) == FIRST_LSN
+    assert (
+        float(samples['spillway_session_decoded_lsn{database="shop",source="shop"}']) == FIRST_LSN
+    )
+    assert "process_resident_memory_bytes" in samples
+
+
+async def test_pages(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.sources["shop"] = engine.add_source("shop")
+    engine.change_slot("s1", invalidation_reason="<script>")
+    state = await client.get("/")
+    assert "s1" in state.text
+    assert "1.2.3" in state.text
+    assert "<script>" not in state.text
+    docs = await client.get("/docs")
+    assert "/v1/slots/{slot_name}/peek" in docs.text
+    assert "http" not in docs.text.replace("HTTPBearer", ""), "nothing to fetch from elsewhere"
+    empty = FakeEngine()
+    transport = httpx.ASGITransport(create_app(empty, token=None, version=""))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as other:
+        assert "None yet" in (await other.get("/")).text
+
+
+async def test_contract_file_is_up_to_date() -> None:
+    path = Path(__file__).parents[3] / "openapi" / "spillway-v1.json"
+    assert path.read_text() == contract(), "run make openapi"
+
+
+async def test_contract_is_what_the_app_serves(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/openapi.json")).json() == json.loads(contract())
+    slot = json.loads(contract())["components"]["schemas"]["SlotView"]
+    assert list(slot["properties"])[: len(VIEW_COLUMNS)] == VIEW_COLUMNS
+
+
+def test_changes_are_one_json_document() -> None:
+    from spillway.slot_manager.slots.routes import _pieces
+
+    changes = [Change(Lsn(i), i, "x") for i in range(2001)]
+    assert len(json.loads("".join(_pieces(changes)))["changes"]) == 2001
+    assert json.loads("".join(_pieces([]))) == {"changes": []}
