@@ -1,0 +1,109 @@
+"""What a failed connection means: libpq's message to a typed error.
+
+libpq reports a refused connection as text only, without the SQLSTATE. The server's wording has been stable
+over the supported versions but follows its lc_messages; what is not recognised stays ``source_unreachable``
+with the server's own words in it, which is safe: it is retried.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import (
+    MissingReplicationPrivilege,
+    ReplicationNotAllowedByHba,
+    SourceAuthFailed,
+    SourceError,
+    SourceNotPermitted,
+    SourceUnreachable,
+    UnknownDatabase,
+    WalSendersExhausted,
+)
+from spillway.receiver.conninfo import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What the server calls a client on a Unix-domain socket.
+LOCAL_CLIENT: Final = "[local]"
+
+_PATTERNS: Final[tuple[tuple[str, type[SourceError]], ...]] = (
+    (r"no pg_hba\.conf entry for replication|pg_hba\.conf rejects replication", ReplicationNotAllowedByHba),
+    (r"no pg_hba\.conf entry|pg_hba\.conf rejects|is not permitted to log in|permission denied for database|"
+     r"not currently accepting connections", SourceNotPermitted),
+    (r"must be superuser or replication role|permission denied to start WAL sender|"
+     r"Only roles with the REPLICATION attribute", MissingReplicationPrivilege),
+    (r"exceeds max_wal_senders", WalSendersExhausted),
+    (r"authentication failed|no password supplied|role \".*\" does not exist|password is required",
+     SourceAuthFailed),
+    (r"database \".*\" does not exist", UnknownDatabase),
+)  # fmt: skip
+
+
+def connect_error(
+    message: str, dsn: str, parameters: Mapping[str, str], *, password_rejected: bool = False
+) -> SourceError:
+    """Make the typed error for libpq's *message*.
+
+    Args:
+        message: libpq's text; secrets of *dsn* are masked.
+        dsn: the connection string, for the masking.
+        parameters: its parameters, for the hints.
+        password_rejected: libpq sent a password and no session came of it. Tells a wrong password when
+            the server speaks another language.
+    """
+    text = re.sub(r"\s+", " ", redact(message, dsn)).strip()
+    text = re.sub(r"^connection failed: ", "", text)
+    host, port = parameters.get("host", "(local socket)"), parameters.get("port", "5432")
+    for pattern, kind in _PATTERNS:
+        if re.search(pattern, text):
+            return _make(kind, text, host, port, parameters)
+    if password_rejected:
+        return _make(SourceAuthFailed, text, host, port, parameters)
+    return _make(SourceUnreachable, text, host, port, parameters)
+
+
+def _make(
+    kind: type[SourceError], text: str, host: str, port: str, parameters: Mapping[str, str]
+) -> SourceError:
+    user = parameters.get("user", "")
+    quoted = quote_identifier(user) if user else "…"
+    database = parameters.get("dbname", user)
+    hint = {
+        SourceAuthFailed: f"Check user and password in the DSN; ALTER ROLE {quoted} PASSWORD '…'; sets a new one.",
+        SourceNotPermitted: f"Let the role in: a line in pg_hba.conf, ALTER ROLE {quoted} LOGIN; or "
+        f"GRANT CONNECT ON DATABASE {quote_identifier(database) if database else '…'} TO {quoted}; as the message says.",
+        MissingReplicationPrivilege: f"ALTER ROLE {quoted} REPLICATION;",
+        ReplicationNotAllowedByHba: hba_hint(user, _client_address(text)),
+        WalSendersExhausted: "ALTER SYSTEM SET max_wal_senders = 10; -- more than now; then restart the server",
+        UnknownDatabase: "Name an existing database in the DSN.",
+        SourceUnreachable: "Check host and port in the DSN, that the server runs, and the firewall between.",
+    }[kind]
+    return kind(f"could not connect to the source at {host}:{port}: {text}", hint=hint, host=host, port=port, user=user)
+
+
+def hba_hint(user: str, client_address: str | None) -> str:
+    """Return the pg_hba.conf line that lets *user* stream from *client_address* as the server sees it.
+
+    ``[local]`` is a Unix-domain socket; None is unknown.
+    """
+    name = quote_identifier(user) if user else "…"
+    if client_address == LOCAL_CLIENT:
+        line = f"local  replication  {name}  scram-sha-256"
+    elif client_address is None:
+        line = f"host  replication  {name}  samenet  scram-sha-256"
+    else:
+        bits = 128 if ":" in client_address else 32
+        line = f"host  replication  {name}  {client_address}/{bits}  scram-sha-256"
+    return f"Add to pg_hba.conf:  {line}  and run SELECT pg_reload_conf();"
+
+
+def _client_address(text: str) -> str | None:
+    match = re.search(r'host "([^"]+)"', text)
+    return match[1] if match else None
+
+
+def quote_identifier(name: str) -> str:
+    """Quote a name for SQL, always."""
+    return '"' + name.replace('"', '""') + '"'

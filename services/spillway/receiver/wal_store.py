@@ -1,0 +1,598 @@
+"""The WAL store: one cluster's WAL as ordinary segment files, durable, contiguous, readable by many.
+
+In comes a contiguous byte stream from the receiver (:meth:`WalStore.append`, then :meth:`WalStore.sync`);
+out go byte ranges to any number of reading threads. Three positions bound it::
+
+        first_lsn              flushed_lsn        received_lsn
+            |------ durable --------|--- readable -----|
+            ^ remove_before         ^ confirmed        ^ append
+                                      to the primary
+
+Invariants:
+
+* ``[first_lsn, received_lsn)`` is one timeline's history without a gap. ``append`` anywhere but at
+  ``received_lsn`` is refused.
+* ``flushed_lsn`` moves only after the segment files, the directory entries of new ones and the state file
+  (see :mod:`spillway.receiver.store_state`) are synced, in that order. The primary may recycle what is
+  confirmed to it, so nothing else is ever confirmed.
+* On opening, the store ends where the state file says. What lies behind it in the files may be torn; it is
+  cut off and received again, which the primary, whose slot stands at what was confirmed, can always serve.
+* A failed fsync says nothing about what is on disk, and repeating it says less. The handles are dropped
+  and ``received_lsn`` falls back to ``flushed_lsn``; readers that are ahead simply wait.
+* A full disk fails the one call, with :class:`~spillway.errors.DiskFull`; the store stands where it stood
+  and the call may be repeated.
+
+One thread writes (``append``, ``sync``, ``switch_timeline``); every other method is for any thread. An
+flock on the directory keeps a second process out.
+
+Memory: no WAL is held; at most ``_READERS_MAX`` segment files are open for reading, each reader mostly
+staying in one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import (
+    DiskFull,
+    InvalidRequest,
+    LsnNotRetained,
+    NotReady,
+    StorageError,
+    SystemIdMismatch,
+    WalFlushFailed,
+    WalGap,
+    WalNotContiguous,
+    WalStoreFull,
+    WalStoreInUse,
+)
+from spillway.failpoints import failpoint
+from spillway.pg.lsn import Lsn
+from spillway.pg.wal_segment import (
+    history_name,
+    is_valid_segment_size,
+    parse_segment_name,
+    segment_name,
+    segment_number,
+    segment_start,
+)
+from spillway.receiver.segment_file import SegmentFile
+from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState, sync_directory
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+#: Decoding sessions read near each other; more than this many distinct segments at once is unusual.
+_READERS_MAX: Final = 16
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class WalStore:
+    """WAL of one cluster under one directory.
+
+    Args:
+        directory: made if missing. Segment files, timeline histories and the state file live in it.
+        system_id: of the cluster whose WAL this is, as ``IDENTIFY_SYSTEM`` prints it. None takes what an
+            existing store says, for a caller that has no server to ask.
+        segment_size: the cluster's ``wal_segment_size``; must agree with an existing store's.
+        timeline: where a new store begins. An existing one knows its own.
+        start_lsn: where a new store begins, taken down to its segment's start so that every file is
+            whole. None opens an existing store only. An existing store ignores it.
+        max_bytes: the most that segment files may take; None leaves it to the disk.
+
+    Raises:
+        SystemIdMismatch: the directory holds another cluster's WAL.
+        WalGap: a segment file that should be there is missing or too short.
+        CorruptWalStore: the state file can't be believed.
+        WalStoreInUse: another process has the store open.
+        NotReady: there is no store in *directory* and *start_lsn* is None.
+        StorageError: the directory can't be used.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        system_id: str | None = None,
+        segment_size: int | None = None,
+        timeline: int = 1,
+        start_lsn: int | None = None,
+        max_bytes: int | None = None,
+    ) -> None:
+        self.directory = Path(directory)
+        self.max_bytes = max_bytes
+        self._changed = threading.Condition()
+        self._state_lock = threading.Lock()
+        self._closed = False
+        self._tail: SegmentFile | None = None
+        self._dirty: list[SegmentFile] = []
+        self._directory_dirty = False
+        self._readers: OrderedDict[int, SegmentFile] = OrderedDict()
+        #: segment number → timeline of its file
+        self._segments: dict[int, int] = {}
+        with contextlib.ExitStack() as undo:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                self._lock_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                undo.callback(os.close, self._lock_fd)
+                self._lock_directory()
+                self._state_file = self._open_state(system_id, segment_size, timeline, start_lsn)
+                undo.callback(self._state_file.close)
+                self._segment_size = self._state_file.state.segment_size
+                self._received_lsn = self._state_file.state.flushed_lsn
+                self._open_segments()
+            except OSError as error:
+                raise self._storage_error(error, "open") from error
+            undo.pop_all()
+
+    # -- opening -------------------------------------------------------------------------------------
+
+    def _lock_directory(self) -> None:
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise WalStoreInUse(
+                f"the WAL store {self.directory} is in use by another process",
+                hint="Stop the other service that runs on this data directory, or give this one its own.",
+                path=str(self.directory),
+            ) from None
+
+    def _open_state(
+        self, system_id: str | None, segment_size: int | None, timeline: int, start_lsn: int | None
+    ) -> StateFile:
+        path = self.directory / STATE_NAME
+        try:
+            file = StateFile.open(path)
+        except FileNotFoundError:
+            if start_lsn is None or system_id is None or segment_size is None:
+                raise NotReady(
+                    f"there is no WAL store in {self.directory}",
+                    hint="Create the source first, or name the directory that holds its WAL.",
+                    path=str(self.directory),
+                ) from None
+            if not is_valid_segment_size(segment_size):
+                raise InvalidRequest(
+                    f"{segment_size} is not a WAL segment size of PostgreSQL"
+                ) from None
+            start = segment_start(start_lsn, segment_size)
+            state = StoreState(int(system_id), segment_size, timeline, start, start)
+            file = StateFile.create(path, state)
+            sync_directory(self.directory.parent)
+            return file
+        held = file.state
+        if system_id is not None and int(system_id) != held.system_id:
+            file.close()
+            raise SystemIdMismatch(
+                f"the WAL store {self.directory} holds WAL of cluster {held.system_id}, not of {system_id}",
+                hint="Point the source at the cluster it was created for, or drop it and create it again.",
+                expected_system_id=str(held.system_id),
+                system_id=system_id,
+                path=str(self.directory),
+            )
+        if segment_size is not None and segment_size != held.segment_size:
+            file.close()
+            raise StorageError(
+                f"the WAL store {self.directory} has segments of {held.segment_size} bytes, the cluster of {segment_size}",
+                hint="pg_resetwal --wal-segsize was run on the cluster: drop the source and create it again.",
+                path=str(self.directory),
+            )
+        return file
+
+    def _open_segments(self) -> None:
+        """Find the files of ``[first_lsn, flushed_lsn)``, remove what is none of it, open the tail."""
+        state, size = self._state_file.state, self._segment_size
+        first, end = segment_number(state.first_lsn, size), -(-state.flushed_lsn // size)
+        stale: list[Path] = []
+        for path in self.directory.iterdir():
+            named = parse_segment_name(path.name, size)
+            if named is None:
+                continue
+            timeline, number = named
+            if not first <= number < end or timeline > state.timeline:
+                stale.append(path)
+            elif timeline > self._segments.get(number, 0):
+                if number in self._segments:
+                    stale.append(self._path(number))
+                self._segments[number] = timeline
+            else:
+                stale.append(path)
+        # Check everything before anything is removed or cut.
+        for number in range(first, end):
+            needed = min(size, state.flushed_lsn - number * size)
+            if number not in self._segments:
+                raise self._gap(
+                    number * size, segment_name(state.timeline, number, size), "is missing"
+                )
+            if self._path(number).stat().st_size < needed:
+                raise self._gap(number * size, self._path(number).name, "is too short")
+        for path in stale:
+            path.unlink()
+        kept = state.flushed_lsn % size
+        if kept:
+            self._tail = SegmentFile.open_tail(self._path(end - 1), size, kept)
+
+    def _gap(self, lsn: int, name: str, what: str) -> WalGap:
+        return WalGap(
+            f"WAL from {Lsn(lsn)} on is lost: segment file {name} {what} in {self.directory}",
+            hint=f"Copy {name} there from a WAL archive or a backup, or drop the source and create it again.",
+            lsn=str(Lsn(lsn)),
+            path=str(self.directory / name),
+        )
+
+    def _path(self, number: int) -> Path:
+        return self.directory / segment_name(self._segments[number], number, self._segment_size)
+
+    # -- what is there -------------------------------------------------------------------------------
+
+    @property
+    def system_id(self) -> str:
+        """System identifier of the cluster, decimal."""
+        return str(self._state_file.state.system_id)
+
+    @property
+    def segment_size(self) -> int:
+        """The cluster's ``wal_segment_size``."""
+        return self._segment_size
+
+    @property
+    def timeline(self) -> int:
+        """Timeline of what is appended next."""
+        return self._state_file.state.timeline
+
+    @property
+    def first_lsn(self) -> Lsn:
+        """The oldest byte that is kept."""
+        return self._state_file.state.first_lsn
+
+    @property
+    def flushed_lsn(self) -> Lsn:
+        """End of what is durable: what may be confirmed to the primary."""
+        return self._state_file.state.flushed_lsn
+
+    @property
+    def received_lsn(self) -> Lsn:
+        """End of what can be read. Falls back to ``flushed_lsn`` when a sync fails, else only grows."""
+        return self._received_lsn
+
+    @property
+    def retained_bytes(self) -> int:
+        """Disk space that the segment files take."""
+        return len(self._segments) * self._segment_size
+
+    # -- writing: one thread -------------------------------------------------------------------------
+
+    def append(self, lsn: int, data: bytes | bytearray | memoryview) -> None:
+        """Take WAL bytes that begin at *lsn*, which must be ``received_lsn``. Readable at once, not durable.
+
+        When it raises, ``received_lsn`` tells how much was taken (whole segments may have been): repeat with the rest.
+
+        Raises:
+            WalNotContiguous: *lsn* is not where the store ends.
+            DiskFull: no space (WalStoreFull: no allowance); repeat when there is.
+            StorageError: the write failed otherwise.
+        """
+        if lsn != self._received_lsn:
+            raise WalNotContiguous(
+                f"WAL at {Lsn(lsn)} does not continue the WAL store, which ends at {self._received_lsn}",
+                hint="Request streaming from where the store ends.",
+                lsn=str(Lsn(lsn)),
+                received_lsn=str(self._received_lsn),
+            )
+        view = memoryview(data).cast("B")
+        size = self._segment_size
+        while view:
+            offset = lsn % size
+            count = min(len(view), size - offset)
+            try:
+                tail = self._tail_file(lsn)
+                tail.write(offset, view[:count])
+            except OSError as error:
+                raise self._storage_error(error, "write", lsn) from error
+            lsn += count
+            view = view[count:]
+            with self._changed:
+                self._raise_if_closed()
+                if lsn % size == 0:
+                    self._tail = None
+                self._received_lsn = Lsn(lsn)
+                self._changed.notify_all()
+
+    def _tail_file(self, lsn: int) -> SegmentFile:
+        """Return the file that the byte at *lsn* goes to, and remember that it needs a sync."""
+        self._raise_if_closed()
+        tail = self._tail
+        if tail is None:
+            number, size = segment_number(lsn, self._segment_size), self._segment_size
+            known = (
+                number in self._segments
+            )  # after a failed sync the files of the repeated WAL are there
+            if (
+                not known
+                and self.max_bytes is not None
+                and self.retained_bytes + size > self.max_bytes
+            ):
+                raise WalStoreFull(
+                    f"the WAL store {self.directory} holds {self.retained_bytes} bytes and may hold {self.max_bytes}",
+                    hint="Let the slots advance, drop those that nobody reads, or allow the WAL store more. "
+                    "Receiving resumes by itself.",
+                    lsn=str(Lsn(lsn)),
+                    path=str(self.directory),
+                )
+            if known:
+                tail = SegmentFile.open_again(self._path(number), size)
+            else:
+                tail = SegmentFile.create(
+                    self.directory / segment_name(self.timeline, number, size), size
+                )
+            self._directory_dirty = True
+            with self._changed:
+                self._segments[number] = self.timeline if not known else self._segments[number]
+                self._tail = tail
+                self._readers.pop(number, None)
+        if not self._dirty or self._dirty[-1] is not tail:
+            self._dirty.append(tail)
+        return tail
+
+    def sync(self) -> Lsn:
+        """Make all that was appended durable and return ``flushed_lsn``; cheap when nothing is new.
+
+        Raises:
+            DiskFull: the kernel found no space for what it had accepted.
+            WalFlushFailed: any other failure. After either, ``received_lsn`` is back at ``flushed_lsn``.
+        """
+        self._raise_if_closed()
+        target = self._received_lsn
+        if target == self.flushed_lsn:
+            return target
+        try:
+            for segment in self._dirty:
+                segment.sync()
+            if self._directory_dirty:
+                os.fsync(self._lock_fd)
+            failpoint("walstore.after_fsync")
+            self._write_state(flushed_lsn=target)
+        except OSError as error:
+            self._fall_back()
+            raise self._flush_error(error) from error
+        self._dirty.clear()
+        self._directory_dirty = False
+        return target
+
+    def _write_state(self, **changes: object) -> None:
+        with self._state_lock:
+            try:
+                self._state_file.write(replace(self._state_file.state, **changes))  # type: ignore[arg-type]
+            except OSError:
+                self._state_file.reopen()
+                raise
+
+    def _fall_back(self) -> None:
+        """Forget every handle with an unsure sync, and all bytes behind ``flushed_lsn``.
+
+        The files stay as they are: the state file may by now say on disk what it does not say to us, and the
+        same bytes will be written there again. New handles see new errors.
+        """
+        with self._changed:
+            self._dirty.clear()
+            self._readers.clear()
+            self._tail = None
+            self._received_lsn = self.flushed_lsn
+
+    def switch_timeline(self, timeline: int, lsn: int, history: bytes) -> None:
+        """Continue on *timeline*, which forked off at *lsn* = ``received_lsn``; *history* is its history file.
+
+        The segment of the fork gets a file of the new timeline with what came before the fork in it, as on a
+        promoted server. Repeating a call that was interrupted is safe.
+
+        Raises:
+            WalNotContiguous: the fork is not where the store ends.
+            StorageError: as for append and sync.
+        """
+        if lsn != self._received_lsn or timeline <= self.timeline:
+            raise WalNotContiguous(
+                f"timeline {timeline} forks off at {Lsn(lsn)}, the WAL store ends at {self._received_lsn} "
+                f"of timeline {self.timeline}",
+                hint="Only WAL before the fork is in the new timeline's history.",
+                lsn=str(Lsn(lsn)),
+            )
+        self.sync()
+        number, size = segment_number(lsn, self._segment_size), self._segment_size
+        offset = lsn % size
+        tail: SegmentFile | None = None
+        try:
+            self._store_history(timeline, history)
+            if offset:
+                tail = SegmentFile.create(
+                    self.directory / segment_name(timeline, number, size), size
+                )
+                tail.write(0, memoryview(self._file_to_read(number).read(0, offset)))
+                tail.sync()
+            os.fsync(self._lock_fd)
+            self._write_state(timeline=timeline)
+        except OSError as error:
+            raise self._storage_error(error, "switch the timeline of", lsn) from error
+        # Files from the fork on are the old timeline's: the one just replaced, and those of WAL that a failed
+        # sync made us forget. A crash before they are unlinked leaves that to the next opening.
+        with self._changed:
+            stale = [segment for segment in self._segments if segment >= number]
+            paths = [self._path(segment) for segment in stale]
+            for segment in stale:
+                del self._segments[segment]
+                self._readers.pop(segment, None)
+            if tail is not None:
+                self._segments[number] = timeline
+            self._tail = tail
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def _store_history(self, timeline: int, history: bytes) -> None:
+        path = self.directory / history_name(timeline)
+        temporary = path.with_suffix(".new")
+        with temporary.open("wb") as file:
+            file.write(history)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+
+    # -- reading: any thread -------------------------------------------------------------------------
+
+    def read(self, lsn: int, max_bytes: int) -> bytes:
+        """Return up to *max_bytes* from *lsn* on, not beyond the segment's end; ``b""`` when there is nothing yet.
+
+        Raises:
+            LsnNotRetained: the position was removed.
+            WalGap: the segment's file has vanished.
+        """
+        received = self._received_lsn
+        if lsn >= received:
+            self._raise_if_closed()
+            return b""
+        if lsn < self.first_lsn:
+            raise LsnNotRetained(
+                f"WAL at {Lsn(lsn)} is no longer kept; the WAL store begins at {self.first_lsn}",
+                hint="Start at a later position.",
+                lsn=str(Lsn(lsn)),
+                first_lsn=str(self.first_lsn),
+            )
+        size = self._segment_size
+        offset = lsn % size
+        number = segment_number(lsn, size)
+        count = min(max_bytes, size - offset, received - lsn)
+        try:
+            data = self._file_to_read(number).read(offset, count)
+        except FileNotFoundError:
+            if lsn < self.first_lsn:  # removed just now
+                return self.read(lsn, max_bytes)
+            raise self._gap(lsn, self._path(number).name, "is missing") from None
+        except OSError as error:
+            raise self._storage_error(error, "read", lsn) from error
+        if not data:
+            raise self._gap(lsn, self._path(number).name, "is too short")
+        return data
+
+    def _file_to_read(self, number: int) -> SegmentFile:
+        with self._changed:
+            self._raise_if_closed()
+            if self._tail is not None and number == segment_number(
+                self._received_lsn, self._segment_size
+            ):
+                return self._tail
+            file = self._readers.get(number)
+            if file is None:
+                if number not in self._segments:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+                file = SegmentFile.open_to_read(self._path(number), self._segment_size)
+                self._readers[number] = file
+                while len(self._readers) > _READERS_MAX:
+                    self._readers.popitem(last=False)
+            else:
+                self._readers.move_to_end(number)
+            return file
+
+    def wait(self, lsn: int, timeout_s: float) -> bool:
+        """Wait until there is a byte at *lsn*; False after *timeout_s*, or when the store is closed."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._received_lsn <= lsn and not self._closed:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
+                    return False
+                self._changed.wait(remaining_s)
+            return self._received_lsn > lsn
+
+    # -- removing ------------------------------------------------------------------------------------
+
+    def remove_before(self, lsn: int) -> None:
+        """Remove the segment files that lie wholly before *lsn*, never one with bytes not yet durable.
+
+        ``first_lsn`` moves durably before the first file goes, so a crash in between leaves files too
+        many, which the next opening removes, never too few.
+        """
+        self._raise_if_closed()
+        size = self._segment_size
+        new_first = segment_start(min(lsn, self.flushed_lsn), size)
+        if new_first <= self.first_lsn:
+            return
+        try:
+            self._write_state(first_lsn=new_first)
+            with self._changed:
+                gone = sorted(number for number in self._segments if number * size < new_first)
+                paths = [self._path(number) for number in gone]
+                for number in gone:
+                    self._readers.pop(number, None)
+                    del self._segments[number]
+            for path in paths:
+                failpoint("walstore.remove")
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._storage_error(error, "remove segments of", lsn) from error
+
+    # -- closing and errors --------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close without a sync (sync first to keep everything); waiting readers wake. May be repeated."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._tail = None
+            self._dirty.clear()
+            self._readers.clear()
+            self._changed.notify_all()
+        with self._state_lock:
+            self._state_file.close()
+        os.close(self._lock_fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise NotReady(f"the WAL store {self.directory} is closed")
+
+    def _storage_error(self, error: OSError, verb: str, lsn: int | None = None) -> StorageError:
+        where = "" if lsn is None else f" at {Lsn(lsn)}"
+        message = (
+            f"could not {verb} the WAL store {self.directory}{where}: {error.strerror or error}"
+        )
+        details: dict[str, object] = {"path": str(self.directory)}
+        if lsn is not None:
+            details["lsn"] = str(Lsn(lsn))
+        if error.errno in _NO_SPACE:
+            return DiskFull(
+                message,
+                hint=f"Free space on the file system of {self.directory}. Receiving resumes by itself; "
+                "until then the source keeps its WAL for the physical slot.",
+                **details,
+            )
+        return StorageError(
+            message, hint="Check the file system and the service's rights on it.", **details
+        )
+
+    def _flush_error(self, error: OSError) -> StorageError:
+        if error.errno in _NO_SPACE:
+            return self._storage_error(error, "sync", self.flushed_lsn)
+        return WalFlushFailed(
+            f"could not sync the WAL store {self.directory} beyond {self.flushed_lsn}: {error.strerror or error}",
+            hint="Check the disk and the kernel's log. What is not durable is received again.",
+            lsn=str(self.flushed_lsn),
+            path=str(self.directory),
+        )

@@ -1,0 +1,471 @@
+"""The receiver: streams WAL from the primary into the WAL store and confirms what is durable there.
+
+A thread of its own for each source. It speaks physical streaming replication as a standby does and feeds
+:class:`~spillway.receiver.wal_store.WalStore`; consumers wait on the store, not on the receiver.
+
+::
+
+               ┌───────────── transient error, back-off ─────────────┐
+               ▼                                                     │
+    start ▶ CONNECTING ─ identified, slot there ─▶ STREAMING ─ error ┴─▶ WAITING
+               ▲  │                                 │   ▲                  │
+               │  └──────── fatal ──▶ FAILED ◀──────┤   └─ space again ────┤ (disk full: the
+               └────────────────────────────────────┼──────────────────────┘  connection stays)
+                                 stop() from anywhere ▶ STOPPED
+
+Confirmation is the point of it. ``write`` is what the store has received, ``flush`` what it has fsynced;
+the primary recycles WAL up to ``flush``. Syncs are grouped: when nothing more is ready on the socket, at
+most every ``sync_delay_s``, at least every ``_SYNC_BYTES_MAX``; at once when the server asks for a reply (it
+does before it shuts down). Readers don't wait for syncs, so the delay costs them nothing.
+
+Transient errors (network, restart, authentication, slot still active, no disk space) are shown in
+:attr:`WalReceiver.error` and retried for ever, with exponential back-off and jitter. Fatal ones would lose
+or mix up WAL if retried: another cluster, a diverged timeline, WAL removed with no archive to fill in.
+
+Memory: one message (at most 128 kB), and libpq's input buffer, which holds what one read of the socket
+gave. While the disk is full nothing is read, and TCP's flow control stops the server.
+
+Source: src/backend/replication/walreceiver.c
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import (
+    CorruptWalStore,
+    DiskFull,
+    NotReady,
+    PhysicalSlotUnusable,
+    ReplicationFailed,
+    ReplicationSlotsExhausted,
+    SpillwayError,
+    SystemIdMismatch,
+    TimelineDiverged,
+    UnsupportedVersion,
+    WalGap,
+    WalRemoved,
+)
+from spillway.failpoints import failpoint
+from spillway.pg.lsn import Lsn
+from spillway.receiver.conninfo import replication_conninfo
+from spillway.receiver.replication_connection import (
+    CommandFailed,
+    EndOfStream,
+    Interrupted,
+    ReplicationConnection,
+    TimelineEnd,
+    WakeUp,
+)
+from spillway.receiver.streaming_protocol import (
+    KEEPALIVE,
+    XLOG_DATA,
+    format_status,
+    parse_keepalive,
+    parse_xlog_data,
+    unknown_message,
+)
+from spillway.receiver.supported_versions import is_supported, unsupported_version
+from spillway.receiver.timeline_history import fork_lsn
+
+if TYPE_CHECKING:
+    from spillway.receiver.archive import WalArchive
+    from spillway.receiver.wal_store import WalStore
+
+log = logging.getLogger(__name__)
+
+#: One default segment: bounds what a crash makes us receive again, and how long one fsync can take.
+_SYNC_BYTES_MAX: Final = 16 << 20
+_RETRY_FIRST_S: Final = 0.25
+_RETRY_MAX_S: Final = 30.0
+_SPACE_RETRY_MAX_S: Final = 5.0
+
+_FATAL: Final = (
+    SystemIdMismatch,
+    TimelineDiverged,
+    WalRemoved,
+    UnsupportedVersion,
+    WalGap,
+    CorruptWalStore,
+    NotReady,
+)
+
+
+class ReceiverState(StrEnum):
+    """What a receiver is doing."""
+
+    CONNECTING = "connecting"
+    STREAMING = "streaming"
+    WAITING = "waiting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class WalReceiver:
+    """Streams one source's WAL into *store* from :meth:`start` to :meth:`stop`.
+
+    Args:
+        conninfo: the source's DSN.
+        slot_name: the physical slot on the primary; created when it is missing, after a failover for one.
+        store: where WAL goes; this is its only writer. Streaming resumes where it ends.
+        archive: asked for WAL that the primary has removed.
+        status_interval_s: the primary hears from us at least this often.
+        receiver_timeout_s: silence of the server after which the connection is given up.
+        sync_delay_s: syncs are at least this far apart while nothing urges.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        slot_name: str,
+        store: WalStore,
+        *,
+        archive: WalArchive | None = None,
+        status_interval_s: float = 1.0,
+        receiver_timeout_s: float = 60.0,
+        sync_delay_s: float = 0.02,
+    ) -> None:
+        self._conninfo = replication_conninfo(conninfo)
+        self._slot_name = slot_name
+        self._store = store
+        self._archive = archive
+        self._status_interval_s = status_interval_s
+        self._receiver_timeout_s = receiver_timeout_s
+        self._sync_delay_s = sync_delay_s
+        self._wake_up = WakeUp()
+        self._thread = threading.Thread(target=self._run, name=f"walreceiver {slot_name}", daemon=True)
+        self._state = ReceiverState.CONNECTING
+        self._error: SpillwayError | None = None
+        self._server_wal_end = Lsn(0)
+        self._retry_s = _RETRY_FIRST_S
+
+    # -- for other threads ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """Sync, confirm, disconnect. Return whether the thread ended within *timeout_s*. May be repeated."""
+        self._wake_up.set()
+        if self._thread.ident is None:
+            self._state = ReceiverState.STOPPED
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def state(self) -> ReceiverState:
+        """What the receiver is doing now."""
+        return self._state
+
+    @property
+    def error(self) -> SpillwayError | None:
+        """Why it waits or has failed; None while all is well."""
+        return self._error
+
+    @property
+    def server_wal_end(self) -> Lsn:
+        """How far the server's WAL reached when it last said so; 0/0 before that."""
+        return self._server_wal_end
+
+    def is_alive(self) -> bool:
+        """Say whether the thread runs."""
+        return self._thread.is_alive()
+
+    # -- the thread ----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    self._attempt()
+                except SpillwayError as error:
+                    if isinstance(error, _FATAL) and not self._filled_in_from_archive(error):
+                        self._error, self._state = error, ReceiverState.FAILED
+                        log.error("receiver of slot %s has failed: %s", self._slot_name, error)  # noqa: TRY400
+                        return
+                    self._back_off(error)
+        except Interrupted:
+            self._state = ReceiverState.STOPPED
+        except Exception as error:
+            log.exception("receiver of slot %s has failed", self._slot_name)
+            self._error = SpillwayError(f"the receiver failed unexpectedly: {error!r}")
+            self._state = ReceiverState.FAILED
+
+    def _attempt(self) -> None:
+        """Connect and stream until something ends it; always by an exception."""
+        self._state = ReceiverState.CONNECTING
+        with ReplicationConnection.connect(self._conninfo, self._wake_up) as connection:
+            try:
+                self._identify(connection)
+                while True:
+                    end = self._stream_timeline(connection)
+                    if end is None:
+                        raise ReplicationFailed(
+                            "the server ended the stream: it shuts down",
+                            hint="The receiver reconnects by itself.",
+                        )
+                    self._follow(connection, end)
+            except CommandFailed as failure:
+                raise self._typed(failure) from failure
+            except Interrupted:
+                self._say_goodbye(connection)
+                raise
+
+    def _identify(self, connection: ReplicationConnection) -> None:
+        """Check that the server's WAL continues what the store holds.
+
+        START_REPLICATION checks the same, but in messages without an SQLSTATE of their own.
+        """
+        if not is_supported(connection.server_version_num):
+            raise unsupported_version(connection.server_version_num)
+        identity = connection.identify_system()
+        store = self._store
+        if identity.system_id != store.system_id:
+            raise SystemIdMismatch(
+                f"the server is cluster {identity.system_id}, the source is cluster {store.system_id}",
+                hint="Point the source at the cluster it was created for, or drop it and create it again.",
+                expected_system_id=store.system_id,
+                system_id=identity.system_id,
+            )
+        if identity.timeline < store.timeline:
+            raise ReplicationFailed(
+                f"the server is on timeline {identity.timeline}, the source has followed a failover to "
+                f"timeline {store.timeline}",
+                hint="The DSN leads to a former primary: point it at the present one.",
+                timeline=identity.timeline,
+            )
+        last = identity.flush_lsn
+        if identity.timeline > store.timeline:
+            history = connection.timeline_history(identity.timeline)
+            fork = fork_lsn(history, store.timeline)
+            if fork is None:
+                raise TimelineDiverged(
+                    f"timeline {store.timeline} is not in the history of the server's timeline {identity.timeline}",
+                    hint="The server was promoted or restored from another branch: drop the source and create it again.",
+                    timeline=identity.timeline,
+                )
+            last = fork
+        if store.received_lsn > last:
+            raise TimelineDiverged(
+                f"WAL up to {store.received_lsn} of timeline {store.timeline} was received, but the server's "
+                f"history has it only up to {last}",
+                hint=f"What lies between was lost in a failover or a restore of the source; what was decoded beyond "
+                f"{last} never existed there. Drop the source and create it again.",
+                lsn=str(last),
+                received_lsn=str(store.received_lsn),
+                timeline=identity.timeline,
+            )
+
+    def _stream_timeline(self, connection: ReplicationConnection) -> TimelineEnd | None:
+        """Stream the store's timeline to its end; None when the server ends the stream for another reason."""
+        store = self._store
+        try:
+            end = connection.start_replication(self._slot_name, store.received_lsn, store.timeline)
+        except CommandFailed as failure:
+            if failure.sqlstate != _UNDEFINED_OBJECT:
+                raise
+            log.warning("physical slot %s is missing on the server, creating it", self._slot_name)
+            connection.create_physical_slot(self._slot_name)
+            end = connection.start_replication(self._slot_name, store.received_lsn, store.timeline)
+        if end is not None:
+            return end
+        self._state, self._error = ReceiverState.STREAMING, None
+        log.info("streaming from %s on timeline %d", store.received_lsn, store.timeline)
+        try:
+            self._pump(connection)
+        except EndOfStream:
+            self._sync()
+            return connection.finish_copy()
+
+    def _pump(self, connection: ReplicationConnection) -> None:
+        """Move messages to the store until an exception ends it."""
+        store = self._store
+        now = time.monotonic()
+        heard_at = synced_at = now
+        status_at = 0.0  # the first one is due: the slot takes our position from it
+        reply_requested = asked = False
+        unsynced_bytes = 0
+        while True:
+            message = connection.receive()
+            if message is not None:
+                kind = message[0]
+                if kind == XLOG_DATA:
+                    start_lsn, wal_end, data = parse_xlog_data(message)
+                    self._server_wal_end = Lsn(wal_end)
+                    self._append(connection, start_lsn, data)
+                    unsynced_bytes += len(data)
+                    self._retry_s = _RETRY_FIRST_S
+                elif kind == KEEPALIVE:
+                    keepalive = parse_keepalive(message)
+                    self._server_wal_end = Lsn(keepalive.wal_end)
+                    reply_requested |= keepalive.reply_requested
+                else:
+                    raise unknown_message(message)
+                heard_at, asked = 0.0, False  # 0: take the time when next idle, not for every message
+                if unsynced_bytes < _SYNC_BYTES_MAX:
+                    continue
+            now = time.monotonic()
+            heard_at = heard_at or now
+            behind = store.received_lsn > store.flushed_lsn
+            sync_due = behind and (
+                reply_requested or unsynced_bytes >= _SYNC_BYTES_MAX or now - synced_at >= self._sync_delay_s
+            )
+            if sync_due:
+                self._sync()
+                synced_at, unsynced_bytes = time.monotonic(), 0
+            if sync_due or reply_requested or now - status_at >= self._status_interval_s:
+                self._send_status(connection)
+                status_at, reply_requested = now, False
+            if message is not None:
+                if self._wake_up.is_set():
+                    raise Interrupted
+                continue
+            silence_s = now - heard_at
+            if silence_s >= self._receiver_timeout_s:
+                raise ReplicationFailed(
+                    f"the server was silent for {silence_s:.0f} s", hint="The receiver reconnects by itself."
+                )
+            if silence_s >= self._receiver_timeout_s / 2 and not asked:
+                self._send_status(connection, reply_requested=True)
+                asked = True
+            timeout_s = self._status_interval_s - (now - status_at)
+            if behind and not sync_due:
+                timeout_s = min(timeout_s, self._sync_delay_s - (now - synced_at))
+            connection.wait(max(0.0, timeout_s))
+
+    def _append(self, connection: ReplicationConnection, lsn: int, data: memoryview) -> None:
+        """Append *data*, waiting for space if there is none.
+
+        While it waits the connection is kept alive but not read: nothing is lost, and the server keeps what it
+        can't send.
+        """
+        delay_s = _RETRY_FIRST_S
+        while True:
+            try:
+                self._store.append(lsn, data)
+            except DiskFull as error:
+                if self._error is None:
+                    log.warning("receiver of slot %s pauses: %s", self._slot_name, error)
+                self._error, self._state = error, ReceiverState.WAITING
+                taken = self._store.received_lsn - lsn
+                lsn, data = lsn + taken, data[taken:]
+                self._sync()  # may fall back, then the exception makes us reconnect
+                self._send_status(connection)
+                waited_until = time.monotonic() + delay_s
+                while (remaining_s := waited_until - time.monotonic()) > 0:
+                    connection.wait(min(remaining_s, self._status_interval_s), receive=False)
+                    self._send_status(connection)
+                delay_s = min(2 * delay_s, _SPACE_RETRY_MAX_S)
+            else:
+                if self._error is not None:
+                    log.info("receiver of slot %s resumes at %s", self._slot_name, self._store.received_lsn)
+                    self._error, self._state = None, ReceiverState.STREAMING
+                return
+
+    def _sync(self) -> None:
+        self._store.sync()
+
+    def _send_status(self, connection: ReplicationConnection, *, reply_requested: bool = False) -> None:
+        failpoint("walreceiver.before_status")
+        store = self._store
+        connection.send(
+            format_status(store.received_lsn, store.flushed_lsn, reply_requested=reply_requested)
+        )
+
+    def _say_goodbye(self, connection: ReplicationConnection) -> None:
+        """On stop: make what was received durable and confirm it, so that nothing is received twice."""
+        try:
+            self._sync()
+            if self._state == ReceiverState.STREAMING:
+                self._send_status(connection)
+        except SpillwayError as error:
+            log.warning("receiver of slot %s could not confirm before it stopped: %s", self._slot_name, error)
+
+    # -- timelines, archive, errors ------------------------------------------------------------------
+
+    def _follow(self, connection: ReplicationConnection, end: TimelineEnd) -> None:
+        if end.fork_lsn != self._store.received_lsn:
+            raise ReplicationFailed(
+                f"the server ended timeline {self._store.timeline} at {end.fork_lsn}, but sent it up to "
+                f"{self._store.received_lsn}",
+                hint="The receiver reconnects and compares the histories.",
+            )
+        log.info("following timeline %d, which forks off at %s", end.next_timeline, end.fork_lsn)
+        history = connection.timeline_history(end.next_timeline)
+        self._store.switch_timeline(end.next_timeline, end.fork_lsn, history)
+
+    def _filled_in_from_archive(self, error: SpillwayError) -> bool:
+        """On removed WAL, copy from the archive what it has; say whether that was anything."""
+        if self._archive is None or not isinstance(error, WalRemoved):
+            return False
+        before = self._store.received_lsn
+        try:
+            while data := self._archive.read(self._store.received_lsn, 1 << 20):
+                self._store.append(self._store.received_lsn, data)
+                if self._store.received_lsn - self._store.flushed_lsn >= _SYNC_BYTES_MAX:
+                    self._sync()
+                if self._wake_up.is_set():
+                    raise Interrupted
+            self._sync()
+        except SpillwayError as archive_error:
+            log.warning("receiver of slot %s can't go on from the archive: %s", self._slot_name, archive_error)
+        else:
+            log.info("WAL from %s to %s came from the archive", before, self._store.received_lsn)
+        return self._store.received_lsn > before
+
+    def _typed(self, failure: CommandFailed) -> SpillwayError:
+        """Turn the server's error into ours."""
+        position, slot = self._store.received_lsn, self._slot_name
+        if failure.sqlstate == _UNDEFINED_FILE or (
+            failure.sqlstate == _WRONG_STATE and _INVALIDATED in failure.message
+        ):
+            return WalRemoved(
+                f"the source has removed WAL that was not received yet, from {position} on: {failure.message}",
+                hint="All changes from there to the source's present position are lost to decoding, unless a WAL "
+                "archive has them: give the source its archive directory. Else drop the source and create it again, "
+                "and copy the tables anew. max_slot_wal_keep_size limits what the source keeps.",
+                lsn=str(position),
+                slot=slot,
+            )
+        if failure.sqlstate in (_IN_USE, _WRONG_STATE):
+            return PhysicalSlotUnusable(
+                f"the physical slot {slot} can't be used: {failure.message}",
+                hint="Another receiver streams from it, or a former connection has not timed out yet "
+                "(wal_sender_timeout). The receiver tries again by itself.",
+                slot=slot,
+            )
+        if failure.sqlstate == _CONFIGURATION_LIMIT:
+            return ReplicationSlotsExhausted(
+                f"the physical slot {slot} is missing and can't be created: {failure.message}",
+                hint="ALTER SYSTEM SET max_replication_slots = 20; -- more than now; then restart the server",
+                slot=slot,
+            )
+        return ReplicationFailed(
+            f"the server ended replication: {failure.message}",
+            hint="The receiver reconnects by itself.",
+            sqlstate=failure.sqlstate,
+        )
+
+    def _back_off(self, error: SpillwayError) -> None:
+        """Show *error* and wait, longer each time until WAL arrives again."""
+        self._error, self._state = error, ReceiverState.WAITING
+        delay_s = self._retry_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter, not a secret
+        log.warning("receiver of slot %s tries again in %.1f s: %s", self._slot_name, delay_s, error)
+        self._retry_s = min(2 * self._retry_s, _RETRY_MAX_S)
+        self._wake_up.sleep(delay_s)
+
+
+# SQLSTATEs, from src/backend/utils/errcodes.txt
+_UNDEFINED_OBJECT: Final = "42704"
+_UNDEFINED_FILE: Final = "58P01"
+_WRONG_STATE: Final = "55000"
+_IN_USE: Final = "55006"
+_CONFIGURATION_LIMIT: Final = "53400"
+_INVALIDATED: Final = "invalidated"
