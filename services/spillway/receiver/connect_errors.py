@@ -28,17 +28,35 @@ if TYPE_CHECKING:
 #: What the server calls a client on a Unix-domain socket.
 LOCAL_CLIENT: Final = "[local]"
 
-_PATTERNS: Final[tuple[tuple[str, type[SourceError]], ...]] = (
-    (r"no pg_hba\.conf entry for replication|pg_hba\.conf rejects replication", ReplicationNotAllowedByHba),
-    (r"no pg_hba\.conf entry|pg_hba\.conf rejects|is not permitted to log in|permission denied for database|"
-     r"not currently accepting connections", SourceNotPermitted),
-    (r"must be superuser or replication role|permission denied to start WAL sender|"
-     r"Only roles with the REPLICATION attribute", MissingReplicationPrivilege),
-    (r"exceeds max_wal_senders", WalSendersExhausted),
-    (r"authentication failed|no password supplied|role \".*\" does not exist|password is required",
-     SourceAuthFailed),
-    (r"database \".*\" does not exist", UnknownDatabase),
-)  # fmt: skip
+_PATTERNS: Final[tuple[tuple[type[SourceError], tuple[str, ...]], ...]] = (
+    (
+        ReplicationNotAllowedByHba,
+        (r"no pg_hba\.conf entry for replication", r"pg_hba\.conf rejects replication"),
+    ),
+    (
+        SourceNotPermitted,
+        (
+            r"no pg_hba\.conf entry",
+            r"pg_hba\.conf rejects",
+            r"is not permitted to log in",
+            r"permission denied for database",
+            r"not currently accepting connections",
+        ),
+    ),
+    (
+        MissingReplicationPrivilege,
+        (
+            r"must be superuser or replication role",
+            r"permission denied to start WAL sender",
+        ),
+    ),
+    (WalSendersExhausted, (r"exceeds max_wal_senders",)),
+    (
+        SourceAuthFailed,
+        (r"authentication failed", r"no password supplied", r"role \".*\" does not exist"),
+    ),
+    (UnknownDatabase, (r"database \".*\" does not exist",)),
+)
 
 
 def connect_error(
@@ -56,8 +74,8 @@ def connect_error(
     text = re.sub(r"\s+", " ", redact(message, dsn)).strip()
     text = re.sub(r"^connection failed: ", "", text)
     host, port = parameters.get("host", "(local socket)"), parameters.get("port", "5432")
-    for pattern, kind in _PATTERNS:
-        if re.search(pattern, text):
+    for kind, patterns in _PATTERNS:
+        if any(re.search(pattern, text) for pattern in patterns):
             return _make(kind, text, host, port, parameters)
     if password_rejected:
         return _make(SourceAuthFailed, text, host, port, parameters)
@@ -80,7 +98,13 @@ def _make(
         UnknownDatabase: "Name an existing database in the DSN.",
         SourceUnreachable: "Check host and port in the DSN, that the server runs, and the firewall between.",
     }[kind]
-    return kind(f"could not connect to the source at {host}:{port}: {text}", hint=hint, host=host, port=port, user=user)
+    return kind(
+        f"could not connect to the source at {host}:{port}: {text}",
+        hint=hint,
+        host=host,
+        port=port,
+        user=user,
+    )
 
 
 def hba_hint(user: str, client_address: str | None) -> str:

@@ -16,7 +16,13 @@ from spillway.errors import InvalidDsn, SourceUnreachable
 
 APPLICATION_NAME: Final = "spillway"
 
-_SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+_SECRETS: Final = (
+    "password",
+    "sslpassword",
+    "oauth_client_secret",
+    "scram_client_key",
+    "scram_server_key",
+)
 _MASK: Final = "****"
 
 
@@ -43,7 +49,9 @@ def redact_dsn(dsn: str) -> str:
         parameters = parse_dsn(dsn)
     except InvalidDsn:
         return _MASK
-    return make_conninfo(**{key: _MASK if key in _SECRETS else value for key, value in parameters.items()})
+    return make_conninfo(
+        **{key: _MASK if key in _SECRETS else value for key, value in parameters.items()}
+    )
 
 
 def redact(text: str, dsn: str) -> str:
@@ -68,10 +76,21 @@ def replication_conninfo(dsn: str, *, connect_timeout_s: int = 10) -> str:
 
     TCP keepalives find a peer that vanished without a word, next to the protocol's own timeout.
     """
-    tcp = {"keepalives": "1", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+    tcp = {
+        "keepalives": "1",
+        "keepalives_idle": "30",
+        "keepalives_interval": "10",
+        "keepalives_count": "3",
+    }
     # dbname takes part in nothing but the look-up of a password in ~/.pgpass, as for pg_receivewal.
     return make_conninfo(
-        **{**_defaults(connect_timeout_s), **tcp, **parse_dsn(dsn), "replication": "true", "dbname": "replication"}
+        **{
+            **_defaults(connect_timeout_s),
+            **tcp,
+            **parse_dsn(dsn),
+            "replication": "true",
+            "dbname": "replication",
+        }
     )
 
 
@@ -132,19 +151,17 @@ def connection_attempts(conninfo: str) -> list[str]:
         SourceUnreachable: no host name can be resolved.
     """
     parameters = parse_dsn(resolve_hosts(conninfo))
-    lists = {key: parameters[key].split(",") for key in ("host", "hostaddr", "port") if key in parameters}
+    lists = {
+        key: parameters[key].split(",") for key in ("host", "hostaddr", "port") if key in parameters
+    }
     count = max((len(values) for key, values in lists.items() if key != "port"), default=1)
     if any(len(values) not in (1, count) for values in lists.values()):
         return [conninfo]
-    return [
-        make_conninfo(
-            **{
-                **parameters,
-                **{key: values[index if len(values) > 1 else 0] for key, values in lists.items()},
-            }
-        )
-        for index in range(count)
-    ]
+    attempts: list[str] = []
+    for index in range(count):
+        own = {key: values[index if len(values) > 1 else 0] for key, values in lists.items()}
+        attempts.append(make_conninfo(**(parameters | own)))
+    return attempts
 
 
 def _defaults(connect_timeout_s: int) -> dict[str, str]:

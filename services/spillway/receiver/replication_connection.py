@@ -24,8 +24,8 @@ from psycopg import pq
 
 from spillway.errors import ReplicationFailed, SourceUnreachable
 from spillway.pg.lsn import Lsn
-from spillway.receiver.conninfo import connection_attempts, parse_dsn, redact
 from spillway.receiver.connect_errors import connect_error, quote_identifier
+from spillway.receiver.conninfo import connection_attempts, parse_dsn, redact
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,14 +33,16 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
 _COMMAND_TIMEOUT_S: Final = 30.0
+#: connect_timeout=0 means for ever to libpq; a receiver that says what is wrong is worth more.
+_HANDSHAKE_MAX_S: Final = 600.0
 _FAILED: Final = frozenset({pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE})
 
 
-class Interrupted(Exception):  # noqa: N818 - a request, not an error
+class Interrupted(Exception):
     """Another thread asked to end the wait."""
 
 
-class CommandFailed(Exception):  # noqa: N818 - internal, always turned into a typed error
+class CommandFailed(Exception):
     """The server answered a replication command, or ended the stream, with an error."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
@@ -49,7 +51,7 @@ class CommandFailed(Exception):  # noqa: N818 - internal, always turned into a t
         self.message = message
 
 
-class EndOfStream(Exception):  # noqa: N818 - an event
+class EndOfStream(Exception):
     """The server has ended the COPY stream; :meth:`ReplicationConnection.finish_copy` says why."""
 
 
@@ -144,29 +146,9 @@ class ReplicationConnection:
 
     @classmethod
     def _connect_one(cls, conninfo: str, wake_up: WakeUp) -> Self:
-        parameters = parse_dsn(conninfo)
-        timeout_s = float(parameters.get("connect_timeout", "10")) or 3600.0
-        deadline = time.monotonic() + timeout_s
         pgconn = pq.PGconn.connect_start(conninfo.encode())
-        poller = select.poll()
-        poller.register(wake_up.fileno(), select.POLLIN)
         try:
-            status = pq.PollingStatus.WRITING
-            while status != pq.PollingStatus.OK:
-                if pgconn.status == pq.ConnStatus.BAD or status == pq.PollingStatus.FAILED:
-                    message = pgconn.get_error_message("utf-8")
-                    rejected = bool(pgconn.used_password) and pgconn.backend_pid == 0
-                    raise connect_error(message, conninfo, parameters, password_rejected=rejected)
-                events = select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT
-                polled = pgconn.socket
-                poller.register(polled, events)
-                ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
-                poller.unregister(polled)
-                if wake_up.is_set():
-                    raise Interrupted
-                if not ready:
-                    raise connect_error(f"no answer within {timeout_s:g} s", conninfo, parameters)
-                status = pq.PollingStatus(pgconn.connect_poll())
+            _shake_hands(pgconn, conninfo, wake_up)
             pgconn.nonblocking = 1
             return cls(pgconn, conninfo, wake_up)
         except BaseException:
@@ -181,7 +163,10 @@ class ReplicationConnection:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -207,9 +192,7 @@ class ReplicationConnection:
 
     def start_replication(self, slot_name: str, lsn: int, timeline: int) -> TimelineEnd | None:
         """Start streaming at *lsn*. None: the stream is open; else there is nothing on *timeline* from there on."""
-        command = (
-            f"START_REPLICATION SLOT {quote_identifier(slot_name)} PHYSICAL {Lsn(lsn)} TIMELINE {timeline}"
-        )
+        command = f"START_REPLICATION SLOT {quote_identifier(slot_name)} PHYSICAL {Lsn(lsn)} TIMELINE {timeline}"
         self._send(command)
         result = self._next_result(_COMMAND_TIMEOUT_S)
         if result is not None and result.status == pq.ExecStatus.COPY_BOTH:
@@ -224,7 +207,9 @@ class ReplicationConnection:
             if result.status == pq.ExecStatus.TUPLES_OK and result.ntuples == 1:
                 row = [result.get_value(0, column) or b"" for column in range(result.nfields)]
         if row is None:
-            raise ReplicationFailed(f"the server answered {command.split(maxsplit=1)[0]} without a row")
+            raise ReplicationFailed(
+                f"the server answered {command.split(maxsplit=1)[0]} without a row"
+            )
         return row
 
     def _send(self, command: str) -> None:
@@ -353,6 +338,36 @@ class ReplicationConnection:
             f"the replication connection broke: {_one_line(redact(str(error), self._conninfo))}",
             hint="The receiver reconnects by itself.",
         )
+
+
+def _shake_hands(pgconn: PGconn, conninfo: str, wake_up: WakeUp) -> None:
+    """Take a started connection through its handshake."""
+    parameters = parse_dsn(conninfo)
+    timeout_s = float(parameters.get("connect_timeout", "10")) or _HANDSHAKE_MAX_S
+    deadline = time.monotonic() + timeout_s
+    poller = select.poll()
+    poller.register(wake_up.fileno(), select.POLLIN)
+    status = pq.PollingStatus.WRITING
+    while status != pq.PollingStatus.OK:
+        if pgconn.status == pq.ConnStatus.BAD or status == pq.PollingStatus.FAILED:
+            raise connect_error(
+                pgconn.get_error_message("utf-8"),
+                conninfo,
+                parameters,
+                password_rejected=bool(pgconn.used_password),
+            )
+        # libpq may go on to another socket at each step, when it falls back from TLS for one.
+        polled = pgconn.socket
+        poller.register(
+            polled, select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT
+        )
+        ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        poller.unregister(polled)
+        if wake_up.is_set():
+            raise Interrupted
+        if not ready:
+            raise connect_error(f"no answer within {timeout_s:g} s", conninfo, parameters)
+        status = pq.PollingStatus(pgconn.connect_poll())
 
 
 def _one_line(text: str) -> str:

@@ -43,7 +43,7 @@ class SegmentFile:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         file = cls(path, fd, segment_size, allocated=False)
         try:
-            file._allocate()  # noqa: SLF001 - a constructor
+            file._allocate()
         except OSError:
             path.unlink()
             raise
@@ -59,7 +59,7 @@ class SegmentFile:
         file = cls(path, fd, segment_size, allocated=False)
         os.ftruncate(fd, keep_bytes)
         with contextlib.suppress(OSError):
-            file._allocate()  # noqa: SLF001 - a constructor
+            file._allocate()
         return file
 
     @classmethod

@@ -63,7 +63,9 @@ def parse_keepalive(message: memoryview) -> Keepalive:
     return Keepalive(wal_end, bool(reply_requested))
 
 
-def format_status(write_lsn: int, flush_lsn: int, apply_lsn: int = 0, *, reply_requested: bool = False) -> bytes:
+def format_status(
+    write_lsn: int, flush_lsn: int, apply_lsn: int = 0, *, reply_requested: bool = False
+) -> bytes:
     """Format a standby status update. *flush_lsn* lets the server recycle WAL; an *apply_lsn* of 0 says nothing."""
     now_us = time.time_ns() // 1000 - _POSTGRES_EPOCH_US
     return _STATUS.pack(b"r", write_lsn, flush_lsn, apply_lsn, now_us, reply_requested)

@@ -39,7 +39,8 @@ def parse_history(history: bytes) -> list[TimelineFork]:
         match = _LINE.fullmatch(line)
         if match is None or (forks and int(match[1]) <= forks[-1].timeline):
             raise CorruptWal(
-                f"malformed line in a timeline history: {line!r}", hint="Check the history files of the source."
+                f"malformed line in a timeline history: {line!r}",
+                hint="Check the history files of the source.",
             )
         forks.append(TimelineFork(int(match[1]), Lsn.parse(match[2].decode())))
     return forks
@@ -47,4 +48,6 @@ def parse_history(history: bytes) -> list[TimelineFork]:
 
 def fork_lsn(history: bytes, timeline: int) -> Lsn | None:
     """Return where *timeline* was left, None if it is not an ancestor."""
-    return next((fork.fork_lsn for fork in parse_history(history) if fork.timeline == timeline), None)
+    return next(
+        (fork.fork_lsn for fork in parse_history(history) if fork.timeline == timeline), None
+    )

@@ -30,6 +30,7 @@ Source: src/backend/replication/walreceiver.c
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -138,7 +139,9 @@ class WalReceiver:
         self._receiver_timeout_s = receiver_timeout_s
         self._sync_delay_s = sync_delay_s
         self._wake_up = WakeUp()
-        self._thread = threading.Thread(target=self._run, name=f"walreceiver {slot_name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"walreceiver {slot_name}", daemon=True
+        )
         self._state = ReceiverState.CONNECTING
         self._error: SpillwayError | None = None
         self._server_wal_end = Lsn(0)
@@ -278,14 +281,13 @@ class WalReceiver:
             return end
         self._state, self._error = ReceiverState.STREAMING, None
         log.info("streaming from %s on timeline %d", store.received_lsn, store.timeline)
-        try:
+        with contextlib.suppress(EndOfStream):
             self._pump(connection)
-        except EndOfStream:
-            self._sync()
-            return connection.finish_copy()
+        self._sync()
+        return connection.finish_copy()
 
     def _pump(self, connection: ReplicationConnection) -> None:
-        """Move messages to the store until an exception ends it."""
+        """Move messages to the store until an exception ends it, :class:`EndOfStream` for one."""
         store = self._store
         now = time.monotonic()
         heard_at = synced_at = now
@@ -308,14 +310,19 @@ class WalReceiver:
                     reply_requested |= keepalive.reply_requested
                 else:
                     raise unknown_message(message)
-                heard_at, asked = 0.0, False  # 0: take the time when next idle, not for every message
+                heard_at, asked = (
+                    0.0,
+                    False,
+                )  # 0: take the time when next idle, not for every message
                 if unsynced_bytes < _SYNC_BYTES_MAX:
                     continue
             now = time.monotonic()
             heard_at = heard_at or now
             behind = store.received_lsn > store.flushed_lsn
             sync_due = behind and (
-                reply_requested or unsynced_bytes >= _SYNC_BYTES_MAX or now - synced_at >= self._sync_delay_s
+                reply_requested
+                or unsynced_bytes >= _SYNC_BYTES_MAX
+                or now - synced_at >= self._sync_delay_s
             )
             if sync_due:
                 self._sync()
@@ -330,7 +337,8 @@ class WalReceiver:
             silence_s = now - heard_at
             if silence_s >= self._receiver_timeout_s:
                 raise ReplicationFailed(
-                    f"the server was silent for {silence_s:.0f} s", hint="The receiver reconnects by itself."
+                    f"the server was silent for {silence_s:.0f} s",
+                    hint="The receiver reconnects by itself.",
                 )
             if silence_s >= self._receiver_timeout_s / 2 and not asked:
                 self._send_status(connection, reply_requested=True)
@@ -365,14 +373,20 @@ class WalReceiver:
                 delay_s = min(2 * delay_s, _SPACE_RETRY_MAX_S)
             else:
                 if self._error is not None:
-                    log.info("receiver of slot %s resumes at %s", self._slot_name, self._store.received_lsn)
+                    log.info(
+                        "receiver of slot %s resumes at %s",
+                        self._slot_name,
+                        self._store.received_lsn,
+                    )
                     self._error, self._state = None, ReceiverState.STREAMING
                 return
 
     def _sync(self) -> None:
         self._store.sync()
 
-    def _send_status(self, connection: ReplicationConnection, *, reply_requested: bool = False) -> None:
+    def _send_status(
+        self, connection: ReplicationConnection, *, reply_requested: bool = False
+    ) -> None:
         failpoint("walreceiver.before_status")
         store = self._store
         connection.send(
@@ -386,7 +400,11 @@ class WalReceiver:
             if self._state == ReceiverState.STREAMING:
                 self._send_status(connection)
         except SpillwayError as error:
-            log.warning("receiver of slot %s could not confirm before it stopped: %s", self._slot_name, error)
+            log.warning(
+                "receiver of slot %s could not confirm before it stopped: %s",
+                self._slot_name,
+                error,
+            )
 
     # -- timelines, archive, errors ------------------------------------------------------------------
 
@@ -415,7 +433,11 @@ class WalReceiver:
                     raise Interrupted
             self._sync()
         except SpillwayError as archive_error:
-            log.warning("receiver of slot %s can't go on from the archive: %s", self._slot_name, archive_error)
+            log.warning(
+                "receiver of slot %s can't go on from the archive: %s",
+                self._slot_name,
+                archive_error,
+            )
         else:
             log.info("WAL from %s to %s came from the archive", before, self._store.received_lsn)
         return self._store.received_lsn > before
@@ -457,7 +479,9 @@ class WalReceiver:
         """Show *error* and wait, longer each time until WAL arrives again."""
         self._error, self._state = error, ReceiverState.WAITING
         delay_s = self._retry_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter, not a secret
-        log.warning("receiver of slot %s tries again in %.1f s: %s", self._slot_name, delay_s, error)
+        log.warning(
+            "receiver of slot %s tries again in %.1f s: %s", self._slot_name, delay_s, error
+        )
         self._retry_s = min(2 * self._retry_s, _RETRY_MAX_S)
         self._wake_up.sleep(delay_s)
 
