@@ -38,7 +38,7 @@ cdef inline void _copy_match(uint8_t *to, size_t offset, size_t length) noexcept
 
 
 cdef Py_ssize_t pglz_decompress(
-    const uint8_t *source, size_t size, uint8_t *out, size_t capacity) noexcept nogil:
+        const uint8_t *source, size_t size, uint8_t *out, size_t capacity) noexcept nogil:
     """A control byte, then eight items, lowest bit first: 0 a literal, 1 a match.
 
     A match is two bytes, with offset 1 … 4095 and length 3 … 17, or three when the length is longer:
@@ -81,7 +81,7 @@ cdef Py_ssize_t pglz_decompress(
 
 
 cdef Py_ssize_t lz4_decompress(
-    const uint8_t *source, size_t size, uint8_t *out, size_t capacity) noexcept nogil:
+        const uint8_t *source, size_t size, uint8_t *out, size_t capacity) noexcept nogil:
     """Sequences of a token, literals, a two-byte offset and a match; the last has literals only."""
     cdef size_t i = 0, o = 0, offset, length
     cdef unsigned int token

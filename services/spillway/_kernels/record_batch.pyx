@@ -152,8 +152,8 @@ cdef class RecordBatch:
             self._arena.next = block
 
     cdef FailureKind append(
-        self, const RecordFormat *format, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end,
-        Failure *failure) noexcept nogil:
+            self, const RecordFormat *format, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end,
+            Failure *failure) noexcept nogil:
         """Check the whole record at *p*, of *total* >= 24 bytes, and append it; *end* is where it ends in WAL."""
         cdef FailureKind kind
         cdef WalRecord *records
@@ -193,8 +193,8 @@ cdef class RecordBatch:
         return NO_FAILURE
 
     cdef FailureKind _parse_headers(
-        self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total,
-        Failure *failure) noexcept nogil:
+            self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total,
+            Failure *failure) noexcept nogil:
         """Read the block and data headers, then share out the data that follows them in the same order."""
         cdef uint32_t at = RECORD_HEADER
         # What the headers read so far announce; the headers end where only that much is left.
@@ -258,8 +258,8 @@ cdef class RecordBatch:
         return NO_FAILURE
 
     cdef FailureKind _parse_block(
-        self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total, uint32_t *place,
-        Failure *failure) noexcept nogil:
+            self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total, uint32_t *place,
+            Failure *failure) noexcept nogil:
         """Append the block reference whose header is at *place*, and step behind it."""
         cdef uint32_t at = place[0]
         cdef uint8_t image_info, block_id = p[at], compressed

@@ -446,7 +446,6 @@ cdef class Walker:
 
     cdef Outcome _assemble(self, RecordBatch batch, size_t page_left) noexcept nogil:
         """Copy what this page and chunk have of the record; take it when it is whole."""
-        cdef Outcome outcome
         cdef size_t step = self._left if self._left < page_left else page_left
         cdef uint32_t target
         cdef size_t room, wanted
@@ -495,7 +494,7 @@ cdef class Walker:
         return self._take_record(batch, record, self._record_len, self._record_lsn, self._lsn)
 
     cdef Outcome _take_record(
-        self, RecordBatch batch, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end) noexcept nogil:
+            self, RecordBatch batch, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end) noexcept nogil:
         """Append the whole record at *p*, of *total* bytes that end at *end*."""
         cdef WalRecord *r
         if self._check_prev(p, lsn) != GOING_ON:

@@ -1,0 +1,51 @@
+"""The table of version differences is whole, and chosen in one place."""
+
+from __future__ import annotations
+
+import pytest
+
+from spillway.errors import UnsupportedWal
+from spillway.pg.rmgr import rmgr_name
+from spillway.pg.versions import WAL_VERSIONS, version_of_magic, version_of_server
+
+
+def test_every_major_is_found_by_server_and_by_magic():
+    assert sorted(WAL_VERSIONS) == [14, 15, 16, 17, 18]
+    for major, version in WAL_VERSIONS.items():
+        assert version_of_server(major * 10000 + 7) is version
+        assert version_of_magic(version.page_magic) is version
+    assert len({version.page_magic for version in WAL_VERSIONS.values()}) == len(WAL_VERSIONS)
+
+
+@pytest.mark.parametrize("server_version_num", [130012, 190000, 90624])
+def test_unsupported_server(server_version_num):
+    with pytest.raises(UnsupportedWal, match="14 to 18"):
+        version_of_server(server_version_num)
+
+
+@pytest.mark.parametrize(("magic", "text"), [(0xD10F, "unsupported version"), (0, "no WAL")])
+def test_unsupported_magic(magic, text):
+    with pytest.raises(UnsupportedWal, match=text):
+        version_of_magic(magic)
+
+
+def test_image_flags_do_not_overlap():
+    for version in WAL_VERSIONS.values():
+        bits = [
+            0x01,
+            version.image_apply,
+            version.image_pglz,
+            version.image_lz4,
+            version.image_zstd,
+        ]
+        used = [bit for bit in bits if bit]
+        assert sum(used) == sum({*used})
+        assert all(bit.bit_count() == 1 for bit in used)
+
+
+@pytest.mark.parametrize(
+    ("rmid", "name"),
+    [(0, "XLOG"), (10, "Heap"), (21, "LogicalMessage"), (128, "custom128"), (22, "unknown022")],
+)
+def test_rmgr_name(rmid, name):
+    assert rmgr_name(rmid) == name
