@@ -6,8 +6,8 @@ SHELL := /bin/bash
 
 VENV := .venv/bin
 DATA_DIR ?= .spillway
-HTTP_PORT ?= 8432
-GRPC_PORT ?= 8433
+HTTP_PORT ?= 8080
+GRPC_PORT ?= 50051
 TESTS ?= tests
 
 .PHONY: help

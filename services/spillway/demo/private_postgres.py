@@ -202,6 +202,11 @@ class PrivatePostgres:
         self.directory.mkdir(parents=True, exist_ok=True)
         if account is not None:
             os.chown(self.directory, account.uid, account.gid)
+            if not _searchable_by(account, self.directory):
+                raise PrivatePostgresError(
+                    f"{self.directory} can't be reached by {account.name}, as whom PostgreSQL runs",
+                    hint="Name a directory outside of root's home, or run as an ordinary user.",
+                )
         arguments = [
             str(self.bin_directory / "initdb"),
             f"--pgdata={self.data_directory}",

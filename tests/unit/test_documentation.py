@@ -1,0 +1,100 @@
+"""The documentation says what the code does: links lead somewhere, and tables name what is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+DOCS = PROJECT / "docs"
+PAGES = sorted([*PROJECT.glob("*.md"), *DOCS.rglob("*.md")])
+SOURCE = PROJECT / "services" / "spillway"
+
+#: Read by others or by the tests: not settings of the service.
+FOREIGN_VARIABLES = {"SPILLWAY_CACHE", "SPILLWAY_TEST_POSTGRES_"}
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ +(.+)$", page.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).strip().replace(" ", "-")
+        for heading in headings
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_links_resolve(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.relative_to(PROJECT)} links to {target}"
+        if anchor:
+            assert anchor in _anchors(file), f"{page.relative_to(PROJECT)} links to {target}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_every_page_is_in_the_index(page: Path) -> None:
+    index = DOCS / "README.md"
+    if page != index:
+        assert f"]({page.relative_to(DOCS)})" in index.read_text()
+
+
+def test_errors_page_is_current() -> None:
+    path = PROJECT / "scripts" / "write_error_reference.py"
+    spec = importlib.util.spec_from_file_location("write_error_reference", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.PAGE.read_text() == script.page(), f"run python {path.relative_to(PROJECT)}"
+
+
+def test_every_variable_is_documented() -> None:
+    used = set()
+    for path in SOURCE.rglob("*.py"):
+        used |= set(re.findall(r"SPILLWAY_[A-Z_]+\b", path.read_text()))
+    documented = set(re.findall(r"SPILLWAY_[A-Z_]+\b", (DOCS / "reference" / "settings.md").read_text()))
+    assert used - FOREIGN_VARIABLES == documented - FOREIGN_VARIABLES
+
+
+def _tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=PROJECT, check=True, capture_output=True, text=True
+    ).stdout
+    return [PROJECT / name for name in listed.split("\0") if name and (PROJECT / name).is_file()]
+
+
+#: Written with gaps, so that this file passes its own test.
+FORBIDDEN = {
+    "a conflict marker": r"^(<{7} |>{7} )",
+    "work left undone": r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b",
+    "a path of one machine": r"(?<![\w.])/(ro" r"ot|wo" r"rk|home/\w+)/[\w.]",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_nothing_forbidden_is_tracked(what: str) -> None:
+    pattern = re.compile(FORBIDDEN[what], re.MULTILINE)
+    found = []
+    for path in _tracked():
+        if path.suffix in {".lock", ".bin", ".gz", ".wal"} or path.stat().st_size > 1_000_000:
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(PROJECT)}: {match[0]}" for match in pattern.finditer(text)]
+    assert not found, f"{what}: {found}"
+
+
+def test_nothing_large_is_tracked() -> None:
+    large = [path.name for path in _tracked() if path.stat().st_size > 2_000_000]
+    assert not large
