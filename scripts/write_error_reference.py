@@ -30,7 +30,9 @@ def rows() -> list[str]:
     found: list[str] = []
 
     def visit(cls: type[errors.SpillwayError], parent: str) -> None:
-        meaning = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+        meaning = (
+            (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+        )
         if cls is errors.SpillwayError:
             meaning = "An error that is Spillway's own fault."
         found.append(

@@ -40,7 +40,9 @@ def test_links_resolve(page: Path) -> None:
             assert anchor in _anchors(file), f"{page.relative_to(PROJECT)} links to {target}"
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize(
+    "page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS))
+)
 def test_every_page_is_in_the_index(page: Path) -> None:
     index = DOCS / "README.md"
     if page != index:
@@ -61,7 +63,9 @@ def test_every_variable_is_documented() -> None:
     used = set()
     for path in SOURCE.rglob("*.py"):
         used |= set(re.findall(r"SPILLWAY_[A-Z_]+\b", path.read_text()))
-    documented = set(re.findall(r"SPILLWAY_[A-Z_]+\b", (DOCS / "reference" / "settings.md").read_text()))
+    documented = set(
+        re.findall(r"SPILLWAY_[A-Z_]+\b", (DOCS / "reference" / "settings.md").read_text())
+    )
     assert used - FOREIGN_VARIABLES == documented - FOREIGN_VARIABLES
 
 
