@@ -57,6 +57,10 @@ cdef struct AttributeLayout:
     size_t missing_size
 
 
+# attalign's letter → bytes
+cdef dict ALIGN_BYTES
+
+
 # Memory for decompressed values, in blocks that never move; forgotten as a whole.
 cdef struct ScratchBlock:
     ScratchBlock* next

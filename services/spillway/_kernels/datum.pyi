@@ -1,11 +1,11 @@
 from types import EllipsisType
-from typing import final
+from typing import TypeAlias, final
 
 from _typeshed import ReadableBuffer
 
 from spillway.catalog.descriptor import RelationDescriptor
 
-Row = list[bytes | EllipsisType | None]
+Row: TypeAlias = list[bytes | EllipsisType | None]
 
 @final
 class Deformer:

@@ -49,7 +49,7 @@ cdef enum:
     COMPRESSION_RATIO_MAX = 256
     SCRATCH_BLOCK_BYTES = 32768
 
-cdef dict ALIGN_BYTES = {"c": 1, "s": 2, "i": 4, "d": 8}
+ALIGN_BYTES = {"c": 1, "s": 2, "i": 4, "d": 8}
 
 
 cdef int invalid(const char* what) except -1 nogil:

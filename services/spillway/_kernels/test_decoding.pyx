@@ -1,2 +1,395 @@
-# cython: language_level=3
-"""Placeholder for the test_decoding kernel."""
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The loop of the test_decoding plugin: a chunk of changes in, lines of text out.
+
+What does not change from row to row is made once per relation: ``table public.t:`` and, for each column,
+`` name[type]:`` and the writer of its type. The loop deforms a tuple and appends prefixes and values
+to the message buffer, without the GIL; it takes it to look a relation up for the first time in a
+chunk, for types whose codec is written in Python, and to raise.
+
+Source: pg_decode_change, tuple_to_stringinfo, print_literal (contrib/test_decoding/test_decoding.c)
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memchr, memset
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+from spillway._kernels.changes cimport DELETE, INSERT, MESSAGE, TRUNCATE, UPDATE
+from spillway._kernels.datum cimport (
+    DATUM_NULL,
+    DATUM_UNCHANGED,
+    Change,
+    Datum,
+    Deformer,
+    invalid,
+    load_u32,
+    read_change,
+)
+from spillway._kernels.message_buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes, reserve
+from spillway._kernels.text_datetime cimport put_timestamptz
+from spillway._kernels.text_number cimport put_uint
+from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
+from spillway._kernels.text_type cimport TypeOutput
+from spillway.errors import DecodingError
+from spillway.pg.identifier import format_type, quote_identifier, quote_qualified_identifier
+from spillway.pg.lsn import Lsn
+
+cdef enum Style:
+    STYLE_QUOTED = 0
+    STYLE_PLAIN = 1
+    STYLE_BITS = 2
+    STYLE_BOOL = 3
+
+cdef enum:
+    TRUNCATE_CASCADE = 1
+    TRUNCATE_RESTART_SEQS = 2
+    # Relations that one chunk may alternate between before look-ups cost the GIL.
+    SLOTS = 64
+    # Compiled relations that are kept; descriptors of the past are never asked for again.
+    PRINTERS_MAX = 1024
+
+# int8, int2, int4, oid, float4, float8, numeric
+PLAIN_TYPES = frozenset({20, 21, 23, 26, 700, 701, 1700})
+BIT_TYPES = frozenset({1560, 1562})
+BOOL_TYPE = 16
+
+
+cdef struct ColumnPrinter:
+    # `` name[type]:``
+    const uint8_t* prefix
+    size_t prefix_size
+    const TypeOutput* output
+    Style style
+
+
+cdef class RelationPrinter:
+    """Prints rows of one table as of one descriptor."""
+    cdef readonly object descriptor
+    # ``schema.table``
+    cdef readonly bytes name
+    cdef const char* name_text
+    cdef size_t name_size
+    cdef Deformer deformer
+    cdef ColumnPrinter* columns
+    cdef list owned
+
+    def __cinit__(self, descriptor, TextContext context not None):
+        cdef int i
+        cdef int version = context.values.server_version_num
+        cdef CompiledType compiled
+        cdef TypeCompiler compiler = TypeCompiler(context, descriptor.types)
+        cdef ColumnPrinter* printer
+        self.descriptor = descriptor
+        self.deformer = Deformer(descriptor)
+        self.name = quote_qualified_identifier(descriptor.schema, descriptor.name, version).encode()
+        self.name_text = PyBytes_AS_STRING(self.name)
+        self.name_size = PyBytes_GET_SIZE(self.name)
+        self.owned = []
+        self.columns = <ColumnPrinter*>calloc(self.deformer.natts + 1, sizeof(ColumnPrinter))
+        if self.columns == NULL:
+            raise MemoryError
+        for i, column in enumerate(descriptor.columns):
+            if column.dropped:
+                continue
+            printer = &self.columns[i]
+            compiled = compiler.column(column)
+            name = quote_identifier(column.name, version)
+            prefix = f" {name}[{format_type(column.type_oid, descriptor.types, version)}]:".encode()
+            self.owned.append((compiled, prefix))
+            printer.output = &compiled.output
+            printer.prefix = <const uint8_t*>PyBytes_AS_STRING(prefix)
+            printer.prefix_size = PyBytes_GET_SIZE(prefix)
+            if column.type_oid in PLAIN_TYPES:
+                printer.style = STYLE_PLAIN
+            elif column.type_oid in BIT_TYPES:
+                printer.style = STYLE_BITS
+            elif column.type_oid == BOOL_TYPE:
+                printer.style = STYLE_BOOL
+            else:
+                printer.style = STYLE_QUOTED
+
+    def __dealloc__(self):
+        free(self.columns)
+
+    cdef int put_tuple(
+        self, const uint8_t* section, size_t size, const Change* change, bint skip_nulls, ByteBuffer* out
+    ) except -1 nogil:
+        cdef const ColumnPrinter* column
+        cdef const Datum* value
+        cdef int i
+        self.deformer.deform(section, size, change)
+        for i in range(self.deformer.natts):
+            column = &self.columns[i]
+            value = &self.deformer.values[i]
+            # Dropped columns have no prefix.
+            if column.prefix == NULL or (skip_nulls and value.state == DATUM_NULL):
+                continue
+            put_bytes(out, column.prefix, column.prefix_size)
+            if value.state == DATUM_NULL:
+                put_bytes(out, b"null", 4)
+            elif value.state == DATUM_UNCHANGED:
+                put_bytes(out, b"unchanged-toast-datum", 21)
+            else:
+                put_literal(column, value, out)
+        return 0
+
+
+cdef int put_literal(const ColumnPrinter* column, const Datum* value, ByteBuffer* out) except -1 nogil:
+    cdef size_t start
+    if column.style == STYLE_PLAIN:
+        return column.output.write(column.output, value.data, value.size, out)
+    if column.style == STYLE_BOOL:
+        if value.data[0]:
+            return put_bytes(out, b"true", 4)
+        return put_bytes(out, b"false", 5)
+    if column.style == STYLE_BITS:
+        put_byte(out, c'B')
+    put_byte(out, c"'")
+    start = out.size
+    column.output.write(column.output, value.data, value.size, out)
+    if memchr(out.data + start, c"'", out.size - start) != NULL:
+        double_quotes(out, start)
+    return put_byte(out, c"'")
+
+
+cdef int double_quotes(ByteBuffer* out, size_t start) except -1 nogil:
+    """Double every single quote from *start* on, in place."""
+    cdef size_t size = out.size - start
+    cdef size_t quotes = 0
+    cdef size_t i
+    cdef uint8_t* source
+    cdef uint8_t* target
+    for i in range(size):
+        quotes += out.data[start + i] == c"'"
+    reserve(out, quotes)
+    out.size += quotes
+    source = out.data + start + size
+    target = out.data + out.size
+    while target != source:
+        source -= 1
+        target -= 1
+        target[0] = source[0]
+        if source[0] == c"'":
+            target -= 1
+            target[0] = c"'"
+    return 0
+
+
+cdef struct Slot:
+    uint32_t relation
+    # borrowed from ``printers``; NULL: free
+    void* printer
+
+
+cdef class Encoder:
+    """Writes the messages of transactions; what the options change is in the attributes.
+
+    Args:
+        settings: a ``pg.text_settings.TextSettings``.
+    """
+    cdef TextContext context
+    cdef dict printers
+    cdef Slot slots[SLOTS]
+    cdef public bint include_xids
+    cdef public bint include_timestamp
+    cdef public bint skip_empty_xacts
+    # The transaction at hand.
+    cdef uint32_t xid
+    cdef bint transactional
+    cdef bint wrote_changes
+    # The change at hand, for errors.
+    cdef uint64_t lsn
+    cdef uint32_t relation
+
+    def __cinit__(self, settings):
+        self.context = TextContext(settings)
+        self.printers = {}
+        self.include_xids = True
+
+    def begin(self, uint32_t xid, uint64_t first_lsn, bint transactional, MessageBuffer out not None):
+        """Start a transaction: write BEGIN, or leave that to its first change."""
+        self.xid = xid
+        self.transactional = transactional
+        self.wrote_changes = False
+        if transactional and not self.skip_empty_xacts:
+            self.put_begin(first_lsn, out)
+
+    def commit(self, uint64_t end_lsn, int64_t commit_time, MessageBuffer out not None):
+        """End a transaction."""
+        if not self.transactional or (self.skip_empty_xacts and not self.wrote_changes):
+            return
+        put_bytes(&out.payload, b"COMMIT", 6)
+        if self.include_xids:
+            put_byte(&out.payload, c' ')
+            put_uint(&out.payload, self.xid)
+        if self.include_timestamp:
+            put_bytes(&out.payload, b" (at ", 5)
+            put_timestamptz(&out.payload, commit_time, &self.context.values)
+            put_byte(&out.payload, c')')
+        out.finish(end_lsn, self.xid)
+
+    def changes(self, const uint8_t[::1] chunk not None, relations, MessageBuffer out not None):
+        """Write a message for every change of *chunk*.
+
+        Raises:
+            DecodingError: a change is malformed; the details say which. Messages before it are kept.
+        """
+        cdef size_t size = chunk.shape[0]
+        if size == 0:
+            return
+        # The same id may mean another descriptor in another chunk's relations.
+        memset(self.slots, 0, sizeof(self.slots))
+        self.lsn = 0
+        self.relation = 0
+        try:
+            with nogil:
+                self.run(&chunk[0], size, relations, out)
+        except DecodingError as error:
+            out.discard()
+            raise self.located(error, relations) from error
+        except BaseException:
+            out.discard()
+            raise
+
+    def located(self, error, relations):
+        """Return *error* with the change that it is about."""
+        lsn = Lsn(self.lsn)
+        details = {"lsn": str(lsn), **error.details}
+        where = f"change at {lsn}"
+        descriptor = relations.get(self.relation)
+        if descriptor is not None:
+            details["relation"] = f"{descriptor.schema}.{descriptor.name}"
+            where = f"table {descriptor.schema}.{descriptor.name}, {where}"
+        return DecodingError(f"{where}: {error.message}", hint=error.hint, **details)
+
+    cdef RelationPrinter printer(self, uint32_t relation, relations):
+        """Return the printer of *relation*, compiled if need be, and put it into its slot."""
+        cdef RelationPrinter printer
+        descriptor = relations.get(relation)
+        if descriptor is None:
+            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not come with it")
+        printer = self.printers.get(relation)
+        if printer is None or printer.descriptor is not descriptor:
+            if len(self.printers) >= PRINTERS_MAX:
+                self.printers.clear()
+                memset(self.slots, 0, sizeof(self.slots))
+            printer = RelationPrinter(descriptor, self.context)
+            self.printers[relation] = printer
+        self.slots[relation % SLOTS].relation = relation
+        self.slots[relation % SLOTS].printer = <void*>printer
+        return printer
+
+    cdef void* find_printer(self, uint32_t relation, relations) except NULL nogil:
+        cdef Slot* slot = &self.slots[relation % SLOTS]
+        if slot.printer == NULL or slot.relation != relation:
+            with gil:
+                self.printer(relation, relations)
+        return slot.printer
+
+    cdef int put_begin(self, uint64_t lsn, MessageBuffer out) except -1 nogil:
+        put_bytes(&out.payload, b"BEGIN", 5)
+        if self.include_xids:
+            put_byte(&out.payload, c' ')
+            put_uint(&out.payload, self.xid)
+        return out.finish(lsn, self.xid)
+
+    cdef int run(self, const uint8_t* chunk, size_t size, relations, MessageBuffer out) except -1 nogil:
+        cdef size_t offset = 0
+        cdef Change change
+        cdef bint begins
+        while offset < size:
+            read_change(chunk, size, &offset, &change)
+            self.lsn = change.header.lsn
+            self.relation = change.header.relation
+            # Up to 16 a logical message was no change that makes a transaction worth a BEGIN.
+            begins = self.transactional and (
+                change.header.action != MESSAGE or self.context.values.server_version_num >= 170000
+            )
+            if begins and not self.wrote_changes:
+                if self.skip_empty_xacts:
+                    self.put_begin(change.header.lsn, out)
+                self.wrote_changes = True
+            if change.header.action == MESSAGE:
+                self.put_message(&change, &out.payload)
+            elif change.header.action == TRUNCATE:
+                self.put_truncate(&change, relations, &out.payload)
+            else:
+                self.put_row(&change, relations, &out.payload)
+            out.finish(change.header.lsn, self.xid)
+        return 0
+
+    cdef int put_row(self, const Change* change, relations, ByteBuffer* out) except -1 nogil:
+        cdef void* printer = self.find_printer(change.header.relation, relations)
+        return put_row(<RelationPrinter>printer, change, out)
+
+    cdef int put_truncate(self, const Change* change, relations, ByteBuffer* out) except -1 nogil:
+        cdef uint32_t flags, count, i
+        cdef void* printer
+        if change.new_section == NULL or change.new_size < 8:
+            return invalid(b"a truncation ends inside its header")
+        flags = load_u32(change.new_section)
+        count = load_u32(change.new_section + 4)
+        if count > (change.new_size - 8) // 4:
+            return invalid(b"a truncation has fewer relations than it says")
+        put_bytes(out, b"table ", 6)
+        for i in range(count):
+            if i:
+                put_bytes(out, b", ", 2)
+            printer = self.find_printer(load_u32(change.new_section + 8 + 4 * <size_t>i), relations)
+            put_name(<RelationPrinter>printer, out)
+        put_bytes(out, b": TRUNCATE:", 11)
+        if flags & TRUNCATE_RESTART_SEQS:
+            put_bytes(out, b" restart_seqs", 13)
+        if flags & TRUNCATE_CASCADE:
+            put_bytes(out, b" cascade", 8)
+        if not flags & (TRUNCATE_RESTART_SEQS | TRUNCATE_CASCADE):
+            put_bytes(out, b" (no-flags)", 11)
+        return 0
+
+    cdef int put_message(self, const Change* change, ByteBuffer* out) except -1 nogil:
+        cdef uint32_t prefix_size
+        cdef size_t content_size
+        if change.new_section == NULL or change.new_size < 8:
+            return invalid(b"a logical message ends inside its header")
+        prefix_size = load_u32(change.new_section + 4)
+        if prefix_size > change.new_size - 8:
+            return invalid(b"a logical message ends inside its prefix")
+        content_size = change.new_size - 8 - prefix_size
+        put_bytes(out, b"message: transactional: ", 24)
+        put_byte(out, c'1' if load_u32(change.new_section) else c'0')
+        put_bytes(out, b" prefix: ", 9)
+        put_bytes(out, change.new_section + 8, prefix_size)
+        put_bytes(out, b", sz: ", 6)
+        put_uint(out, content_size)
+        put_bytes(out, b" content:", 9)
+        return put_bytes(out, change.new_section + 8 + prefix_size, content_size)
+
+
+cdef int put_name(RelationPrinter printer, ByteBuffer* out) except -1 nogil:
+    return put_bytes(out, printer.name_text, printer.name_size)
+
+
+cdef int put_row(RelationPrinter printer, const Change* change, ByteBuffer* out) except -1 nogil:
+    cdef const uint8_t* new = change.new_section
+    cdef const uint8_t* old = change.old_section
+    put_bytes(out, b"table ", 6)
+    put_name(printer, out)
+    if change.header.action == INSERT:
+        put_bytes(out, b": INSERT:", 9)
+    elif change.header.action == UPDATE:
+        put_bytes(out, b": UPDATE:", 9)
+        if old != NULL:
+            put_bytes(out, b" old-key:", 9)
+            printer.put_tuple(old, change.old_size, change, True, out)
+            put_bytes(out, b" new-tuple:", 11)
+    elif change.header.action == DELETE:
+        put_bytes(out, b": DELETE:", 9)
+        if old != NULL:
+            return printer.put_tuple(old, change.old_size, change, True, out)
+        return put_bytes(out, b" (no-tuple-data)", 16)
+    else:
+        return invalid(b"a change has an action that no transaction yields")
+    if new != NULL:
+        return printer.put_tuple(new, change.new_size, change, False, out)
+    return put_bytes(out, b" (no-tuple-data)", 16)

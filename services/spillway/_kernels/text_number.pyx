@@ -15,7 +15,7 @@ Source: numeric_out, get_str_from_var (numeric.c); float8out_internal (float.c);
 """
 
 from libc.math cimport isinf, isnan
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset, strlen
 

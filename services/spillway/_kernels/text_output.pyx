@@ -1,2 +1,343 @@
-# cython: language_level=3
-"""Placeholder for the text_output kernel."""
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""From a type to the function that prints it: compiled once per relation descriptor, called per value.
+
+A :class:`TypeCompiler` turns the types that a relation descriptor holds into :c:type:`TypeOutput`
+structures that refer to one another (an array to its element, a composite to its fields), so that
+printing a nested value stays in C. Built-in types are found by oid: those are the same in every
+database, and the same from PostgreSQL 14 to 18. Types without a writer in C may have a codec in
+Python, which runs with the GIL; a type without either is printed raw (see ``plugins/type_codecs``).
+"""
+
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport calloc, free
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+from spillway._kernels.datum cimport ALIGN_BYTES, Layout
+from spillway._kernels.message_buffer cimport ByteBuffer, put_bytes, release
+from spillway._kernels cimport text_container, text_datetime, text_network, text_number, text_scalar
+from spillway._kernels.text_type cimport EnumLabel, TypeOutput, ZoneTransition, text_writer
+from spillway.errors import DecodingError
+from spillway.pg.timezone import transitions
+from spillway.plugins.type_codecs import find_codec, raw_prefix
+
+# oid → (writer, attlen, attalign)
+cdef dict BUILT_IN = {}
+
+
+cdef void built_in(text_writer writer, int length, str align, tuple oids):
+    for oid in oids:
+        BUILT_IN[oid] = (<size_t>writer, length, align)
+
+
+built_in(text_scalar.bool_text, 1, "c", (16,))
+built_in(text_scalar.bytea_text, -1, "i", (17,))
+built_in(text_scalar.char_text, 1, "c", (18,))
+built_in(text_scalar.name_text, 64, "c", (19,))
+built_in(text_number.int8_text, 8, "d", (20,))
+built_in(text_number.int2_text, 2, "s", (21,))
+built_in(text_number.int4_text, 4, "i", (23,))
+# text, json, pg_node_tree, bpchar, varchar, refcursor
+built_in(text_scalar.text_text, -1, "i", (25, 114, 194, 1042, 1043, 1790))
+# oid, xid, cid
+built_in(text_number.uint4_text, 4, "i", (26, 28, 29))
+built_in(text_scalar.tid_text, 6, "s", (27,))
+built_in(text_network.cidr_text, -1, "i", (650,))
+built_in(text_number.float4_text, 4, "i", (700,))
+built_in(text_number.float8_text, 8, "d", (701,))
+built_in(text_network.macaddr8_text, 8, "i", (774,))
+built_in(text_number.money_text, 8, "d", (790,))
+built_in(text_network.macaddr_text, 6, "i", (829,))
+built_in(text_network.inet_text, -1, "i", (869,))
+built_in(text_datetime.date_text, 4, "i", (1082,))
+built_in(text_datetime.time_text, 8, "d", (1083,))
+built_in(text_datetime.timestamp_text, 8, "d", (1114,))
+built_in(text_datetime.timestamptz_text, 8, "d", (1184,))
+built_in(text_datetime.interval_text, 16, "d", (1186,))
+built_in(text_datetime.timetz_text, 12, "d", (1266,))
+# bit, varbit
+built_in(text_scalar.bit_text, -1, "i", (1560, 1562))
+built_in(text_number.numeric_text, -1, "i", (1700,))
+built_in(text_scalar.uuid_text, 16, "c", (2950,))
+built_in(text_scalar.pg_lsn_text, 8, "d", (3220,))
+built_in(text_number.uint8_text, 8, "d", (5069,))
+
+# int2vector and oidvector, and the elements that they are printed as
+cdef dict VECTORS = {22: 21, 30: 26}
+
+
+cdef class TextContext:
+    """Settings in C form.
+
+    Args:
+        settings: a ``pg.text_settings.TextSettings``.
+    """
+
+    def __cinit__(self, settings):
+        cdef size_t i
+        table = transitions(settings.time_zone)
+        self.settings = settings
+        self.transitions = <ZoneTransition*>calloc(len(table), sizeof(ZoneTransition))
+        if self.transitions == NULL:
+            raise MemoryError
+        for i, (start, offset) in enumerate(table):
+            self.transitions[i].start = start
+            self.transitions[i].offset = offset
+        self.values.transitions = self.transitions
+        self.values.transition_count = len(table)
+        self.values.server_version_num = settings.server_version_num
+        self.values.extra_float_digits = settings.extra_float_digits
+        self.values.bytea_escape = settings.bytea_output == "escape"
+
+    def __dealloc__(self):
+        free(self.transitions)
+
+
+# Writers that call Python, and the one for types that nobody knows.
+
+cdef int python_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+    """Print by a codec written in Python: *codec* is (function, settings, type name)."""
+    with gil:
+        function, settings, name = <tuple>type.codec
+        payload = PyBytes_FromStringAndSize(<const char*>data, size)
+        try:
+            text = function(payload, settings).encode()
+        except DecodingError:
+            raise
+        except Exception as error:
+            raise DecodingError(f"a value of type {name} is malformed: {error!r}") from error
+        put_bytes(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    return 0
+
+
+cdef int raw_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+    """Print the payload in hexadecimal; *codec* is the prefix."""
+    with gil:
+        prefix = <bytes>type.codec
+        put_bytes(out, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
+    return text_scalar.put_hex(out, data, size)
+
+
+cdef class CompiledType:
+    """A type's writer with what it needs."""
+
+    def __cinit__(self):
+        self.owned = []
+
+    def __dealloc__(self):
+        free(self.memory)
+
+
+cdef class TypeCompiler:
+    """Compiles the types of one relation descriptor.
+
+    Args:
+        context: the settings to print under.
+        types: ``RelationDescriptor.types``.
+    """
+
+    def __cinit__(self, TextContext context not None, types):
+        self.context = context
+        self.types = types
+        self.compiled = {}
+        self.in_progress = set()
+
+    cpdef CompiledType column(self, column):
+        """Return the compiled type of a ColumnDescriptor.
+
+        Raises:
+            DecodingError: the column and its type contradict each other.
+        """
+        cdef CompiledType compiled = self.compile(column.type_oid)
+        if compiled is None:
+            return self.fallback(self.types.get(column.type_oid), column.type_oid, column.length, column.align)
+        if compiled.output.length != column.length:
+            raise DecodingError(
+                f"column {column.name!r} has values of {column.length} bytes, "
+                f"its type {column.type_oid} of {compiled.output.length}"
+            )
+        return compiled
+
+    cdef CompiledType compile(self, uint32_t oid):
+        """Return the compiled type *oid*; None if not even its length is known."""
+        cdef CompiledType compiled = self.compiled.get(oid)
+        if compiled is not None:
+            return compiled
+        if oid in self.in_progress:
+            raise DecodingError(f"type {oid} contains itself")
+        descriptor = self.types.get(oid)
+        if descriptor is not None and descriptor.kind == "d":
+            self.in_progress.add(oid)
+            compiled = self.compile(descriptor.base_oid)
+            self.in_progress.discard(oid)
+            if compiled is None:
+                compiled = self.fallback(descriptor, oid, descriptor.length, descriptor.align)
+            self.compiled[oid] = compiled
+            return compiled
+        known = BUILT_IN.get(oid)
+        compiled = CompiledType()
+        compiled.output.settings = &self.context.values
+        # The context must outlive what points into it.
+        compiled.owned.append(self.context)
+        if known is not None:
+            compiled.output.write = <text_writer><size_t>known[0]
+            compiled.output.length = known[1]
+            compiled.output.align = ALIGN_BYTES[known[2]]
+            if descriptor is not None and descriptor.length != known[1]:
+                raise DecodingError(
+                    f"built-in type {descriptor.name} ({oid}) has length {descriptor.length} instead of {known[1]}"
+                )
+        elif descriptor is None:
+            return None
+        else:
+            compiled.output.length = descriptor.length
+            compiled.output.align = ALIGN_BYTES[descriptor.align]
+            self.in_progress.add(oid)
+            if not self.fill(compiled, descriptor):
+                compiled = self.fallback(descriptor, oid, descriptor.length, descriptor.align)
+            self.in_progress.discard(oid)
+        self.compiled[oid] = compiled
+        return compiled
+
+    cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align):
+        """Return a compiled type that prints values raw."""
+        cdef CompiledType compiled = CompiledType()
+        prefix = raw_prefix(descriptor, oid)
+        compiled.owned.append(prefix)
+        compiled.output.write = raw_text
+        compiled.output.length = length
+        compiled.output.align = ALIGN_BYTES[align]
+        compiled.output.codec = <void*>prefix
+        return compiled
+
+    cdef int fill(self, CompiledType target, object descriptor) except -1:
+        """Set the writer of a type that is no built-in scalar; return 0 if there is none for it."""
+        cdef CompiledType element
+        cdef str kind = descriptor.kind
+        codec = find_codec(descriptor.oid, descriptor.output)
+        if codec is not None:
+            state = (codec, self.context.settings, f"{descriptor.schema}.{descriptor.name}")
+            target.owned.append(state)
+            target.output.codec = <void*>state
+            target.output.write = python_text
+            return 1
+        if descriptor.is_array or descriptor.oid in VECTORS:
+            element = self.compile(descriptor.element_oid or VECTORS[descriptor.oid])
+            target.output.write = text_container.array_text if descriptor.is_array else text_container.vector_text
+            target.output.delimiter = ord(descriptor.delimiter)
+        elif kind == "r":
+            element = self.compile(descriptor.subtype_oid)
+            target.output.write = text_container.range_text
+        elif kind == "m":
+            element = self.compile(descriptor.subtype_oid)
+            # Its range must be one that is printed as such.
+            if element is not None and element.output.write != text_container.range_text:
+                return 0
+            target.output.write = text_container.multirange_text
+        elif kind == "e":
+            return self.fill_enum(target, descriptor)
+        elif kind == "c":
+            return self.fill_record(target, descriptor)
+        else:
+            return 0
+        if element is None:
+            return 0
+        target.owned.append(element)
+        target.output.element = &element.output
+        return 1
+
+    cdef int fill_enum(self, CompiledType target, object descriptor) except -1:
+        cdef EnumLabel* labels
+        cdef size_t i
+        labels = <EnumLabel*>calloc(len(descriptor.enum_labels) + 1, sizeof(EnumLabel))
+        if labels == NULL:
+            raise MemoryError
+        target.memory = labels
+        target.output.labels = labels
+        target.output.count = len(descriptor.enum_labels)
+        target.output.write = text_container.enum_text
+        for i, (oid, label) in enumerate(sorted(descriptor.enum_labels)):
+            text = label.encode()
+            target.owned.append(text)
+            labels[i].oid = oid
+            labels[i].text = <const uint8_t*>PyBytes_AS_STRING(text)
+            labels[i].size = PyBytes_GET_SIZE(text)
+        return 1
+
+    cdef int fill_record(self, CompiledType target, object descriptor) except -1:
+        cdef CompiledType field
+        cdef size_t i
+        cdef const TypeOutput** fields
+        # Attributes that still have their type need not say their length and alignment twice.
+        attributes = []
+        compiled = []
+        for attribute in descriptor.attributes:
+            field = None
+            if not attribute.dropped:
+                field = self.compile(attribute.type_oid)
+                if field is None:
+                    return 0
+                if attribute.length not in (0, field.output.length):
+                    raise DecodingError(
+                        f"attribute {attribute.name!r} of {descriptor.schema}.{descriptor.name} has values of "
+                        f"{attribute.length} bytes, its type {attribute.type_oid} of {field.output.length}"
+                    )
+                attribute = AttributeLength(attribute.name, field.output.length, field.output.align)
+            attributes.append(attribute)
+            compiled.append(field)
+        layout = Layout(attributes)
+        fields = <const TypeOutput**>calloc(len(compiled) + 1, sizeof(TypeOutput*))
+        if fields == NULL:
+            raise MemoryError
+        target.memory = fields
+        target.owned.append(layout)
+        target.owned.append(compiled)
+        for i in range(<size_t>len(compiled)):
+            field = compiled[i]
+            fields[i] = NULL if field is None else &field.output
+        target.output.fields = fields
+        target.output.layout = (<Layout>layout).attributes
+        target.output.count = len(compiled)
+        target.output.write = text_container.record_text
+        return 1
+
+
+cdef class AttributeLength:
+    """What Layout asks of an attribute."""
+    cdef readonly object name
+    cdef readonly int length
+    cdef readonly str align
+    cdef readonly bint dropped
+
+    def __cinit__(self, name, int length, int align):
+        self.name = name
+        self.length = length
+        self.align = {1: "c", 2: "s", 4: "i", 8: "d"}[align]
+        self.dropped = False
+
+
+def datum_text(column, types, settings, const uint8_t[::1] payload not None):
+    """Return the text of one value as bytes: for tests and tools, kernels call the writers.
+
+    Args:
+        column: the ColumnDescriptor of the value.
+        types: ``RelationDescriptor.types``.
+        settings: a ``pg.text_settings.TextSettings``.
+        payload: the value as a Datum has it: a varlena without its header.
+
+    Raises:
+        DecodingError: the value is malformed.
+    """
+    cdef CompiledType compiled = TypeCompiler(TextContext(settings), types).column(column)
+    cdef ByteBuffer out
+    cdef uint8_t none = 0
+    cdef const uint8_t* data = &payload[0] if payload.shape[0] else &none
+    if compiled.output.length > 0 and payload.shape[0] != compiled.output.length:
+        raise DecodingError(f"a value of {payload.shape[0]} bytes instead of {compiled.output.length}")
+    out.data = NULL
+    out.size = out.capacity = 0
+    try:
+        compiled.output.write(&compiled.output, data, payload.shape[0], &out)
+        return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+    finally:
+        release(&out)

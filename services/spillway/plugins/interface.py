@@ -38,8 +38,9 @@ class OutputPlugin(Protocol):
     """Implemented by every output plugin; found by name in ``plugins.registry``."""
 
     name: ClassVar[str]
-    #: true when messages are bytes that only a program reads (REST shows them as ``\\x…``)
-    binary: ClassVar[bool]
+    #: true when messages are bytes that only a program reads (REST shows them as ``\\x…``); an instance's
+    #: options may decide it
+    binary: bool
 
     def __init__(self, options: Mapping[str, str], context: PluginContext) -> None:
         """Check *options*, PostgreSQL's startup callback.

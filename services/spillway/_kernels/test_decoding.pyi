@@ -1,0 +1,23 @@
+from collections.abc import Mapping
+from typing import final
+
+from _typeshed import ReadableBuffer
+
+from spillway._kernels.message_buffer import MessageBuffer
+from spillway.catalog.descriptor import RelationDescriptor
+from spillway.pg.text_settings import TextSettings
+
+@final
+class Encoder:
+    include_xids: bool
+    include_timestamp: bool
+    skip_empty_xacts: bool
+    def __init__(self, settings: TextSettings) -> None: ...
+    def begin(self, xid: int, first_lsn: int, transactional: bool, out: MessageBuffer) -> None: ...
+    def commit(self, end_lsn: int, commit_time: int, out: MessageBuffer) -> None: ...
+    def changes(
+        self,
+        chunk: ReadableBuffer,
+        relations: Mapping[int, RelationDescriptor],
+        out: MessageBuffer,
+    ) -> None: ...

@@ -1,0 +1,12 @@
+# cython: language_level=3
+"""Writers of network address types; see ``text_type.pxd``."""
+
+from libc.stdint cimport uint8_t
+
+from spillway._kernels.message_buffer cimport ByteBuffer
+from spillway._kernels.text_type cimport TypeOutput
+
+cdef int inet_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int cidr_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int macaddr_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int macaddr8_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil

@@ -1,0 +1,37 @@
+# cython: language_level=3
+"""Compiling types for text output: C interface for output plugins' kernels."""
+
+from libc.stdint cimport uint32_t
+
+from spillway._kernels.text_type cimport TextSettings, TypeOutput, ZoneTransition
+
+
+cdef class TextContext:
+    """Settings in C form; made once a plugin instance."""
+    cdef TextSettings values
+    cdef readonly object settings
+    cdef ZoneTransition* transitions
+
+
+cdef class CompiledType:
+    """A type's writer with what it needs. ``&compiled.output`` is valid as long as the object lives."""
+    cdef TypeOutput output
+    # Python objects that ``output`` points into.
+    cdef list owned
+    cdef void* memory
+
+
+cdef class TypeCompiler:
+    """Compiles the types of one relation descriptor."""
+    cdef TextContext context
+    cdef object types
+    cdef dict compiled
+    cdef set in_progress
+
+    # The compiled type of a column; its length agrees with the column's.
+    cpdef CompiledType column(self, column)
+    cdef CompiledType compile(self, uint32_t oid)
+    cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align)
+    cdef int fill(self, CompiledType target, object descriptor) except -1
+    cdef int fill_enum(self, CompiledType target, object descriptor) except -1
+    cdef int fill_record(self, CompiledType target, object descriptor) except -1

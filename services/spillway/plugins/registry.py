@@ -1,0 +1,74 @@
+"""Output plugins by name: the built-in ones, and those that installed packages register.
+
+A package adds a plugin through the entry point group ``spillway.output_plugins``: the entry's name is
+the plugin's, its value the class. A built-in name can't be taken over.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Final, cast
+
+from spillway.errors import UnknownPlugin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.plugins.interface import OutputPlugin, PluginContext
+
+ENTRY_POINT_GROUP: Final = "spillway.output_plugins"
+
+#: name → module and class; imported at first use, so that a slot pays only for its own plugin
+_BUILT_IN: Final = {
+    "test_decoding": ("spillway.plugins.test_decoding", "TestDecoding"),
+}
+
+
+def plugin_names() -> tuple[str, ...]:
+    """Return the names that :func:`create_plugin` knows, sorted."""
+    return tuple(sorted({*_BUILT_IN, *_registered()}))
+
+
+def plugin_class(name: str) -> type[OutputPlugin]:
+    """Return the class of a plugin.
+
+    Raises:
+        UnknownPlugin: no plugin has that name.
+    """
+    if name in _BUILT_IN:
+        module, attribute = _BUILT_IN[name]
+        return cast("type[OutputPlugin]", getattr(import_module(module), attribute))
+    entry = _registered().get(name)
+    if entry is None:
+        raise UnknownPlugin(
+            f'output plugin "{name}" is not known',
+            hint=f"Known plugins: {', '.join(plugin_names())}.",
+            plugin=name,
+        )
+    return cast("type[OutputPlugin]", entry.load())
+
+
+def create_plugin(name: str, options: Mapping[str, str], context: PluginContext) -> OutputPlugin:
+    """Make the plugin instance of one reader.
+
+    Raises:
+        UnknownPlugin: no plugin has that name.
+        InvalidOption: the plugin does not know an option, or not that value of it.
+    """
+    return plugin_class(name)(options, context)
+
+
+def validate_options(name: str, options: Mapping[str, str], context: PluginContext) -> None:
+    """Raise what :func:`create_plugin` would raise; for options that are stored before they are used."""
+    create_plugin(name, options, context)
+
+
+@cache
+def _registered() -> dict[str, EntryPoint]:
+    return {
+        entry.name: entry
+        for entry in entry_points(group=ENTRY_POINT_GROUP)
+        if entry.name not in _BUILT_IN
+    }

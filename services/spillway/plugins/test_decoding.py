@@ -1,0 +1,108 @@
+"""The output plugin ``test_decoding``: contrib/test_decoding's text, byte for byte.
+
+It takes contrib's options and refuses what contrib refuses, in its words. Two of them have nothing
+to do here, and are only checked:
+
+- ``stream-changes``: transactions come whole, at their commit; none is streamed while in progress.
+- ``include-rewrites``: rows that ALTER TABLE or VACUUM FULL copies into a new table's storage are not
+  decoded.
+
+Beyond contrib's, the session settings of ``pg/text_settings.py`` (TimeZone, bytea_output,
+extra_float_digits) are options too: a slot has no session to take them from.
+
+Source: pg_decode_startup, pg_decode_filter (contrib/test_decoding/test_decoding.c)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from spillway._kernels.test_decoding import Encoder
+from spillway.errors import InvalidOption
+from spillway.pg.boolean import parse_bool
+from spillway.pg.text_settings import TextSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway._kernels.message_buffer import MessageBuffer
+    from spillway.catalog.descriptor import RelationDescriptor
+    from spillway.decoding.transaction import TransactionHeader
+    from spillway.plugins.interface import PluginContext
+
+
+class TestDecoding:
+    """See :class:`spillway.plugins.interface.OutputPlugin`."""
+
+    __test__ = False
+
+    name: ClassVar[str] = "test_decoding"
+
+    def __init__(self, options: Mapping[str, str], context: PluginContext) -> None:
+        settings, options = TextSettings.from_options(options, context.server_version_num)
+        self.binary = False
+        self._only_local = False
+        self._skip = False
+        self._encoder = Encoder(settings)
+        for option, value in options.items():
+            match option:
+                case "include-xids":
+                    self._encoder.include_xids = _parse(option, value)
+                case "include-timestamp":
+                    self._encoder.include_timestamp = _parse(option, value)
+                case "force-binary":
+                    self.binary = _parse(option, value)
+                case "skip-empty-xacts":
+                    self._encoder.skip_empty_xacts = _parse(option, value)
+                case "only-local":
+                    self._only_local = _parse(option, value)
+                case "include-rewrites" | "stream-changes":
+                    _parse(option, value)
+                case _:
+                    raise InvalidOption(
+                        f'option "{option}" = "{value}" is unknown',
+                        hint="test_decoding knows include-xids, include-timestamp, force-binary,"
+                        " skip-empty-xacts, only-local, include-rewrites and stream-changes.",
+                        option=option,
+                    )
+
+    def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write BEGIN, unless empty transactions are to be skipped."""
+        self._skip = self._only_local and header.origin_id != 0
+        if not self._skip:
+            self._encoder.begin(header.xid, header.first_lsn, header.transactional, out)
+
+    def changes(
+        self,
+        header: TransactionHeader,
+        chunk: memoryview,
+        relations: Mapping[int, RelationDescriptor],
+        out: MessageBuffer,
+    ) -> None:
+        """Write a line for each change.
+
+        Raises:
+            DecodingError: a change is malformed; the details have its lsn and relation.
+        """
+        del header
+        if not self._skip:
+            self._encoder.changes(chunk, relations, out)
+
+    def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write COMMIT, if BEGIN was written."""
+        if not self._skip:
+            self._encoder.commit(header.end_lsn, header.commit_time, out)
+
+    def flush(self, out: MessageBuffer) -> None:
+        """Do nothing: no message is held back."""
+
+
+def _parse(option: str, value: str) -> bool:
+    parsed = parse_bool(value)
+    if parsed is None:
+        raise InvalidOption(
+            f'could not parse value "{value}" for parameter "{option}"',
+            hint="Give a boolean: on or off.",
+            option=option,
+        )
+    return parsed

@@ -1,0 +1,72 @@
+r"""Codecs of types whose text is made in Python: rare types, and those of extensions.
+
+The kernels ``text_*`` print the types that matter for speed. What is left comes here, found by the
+type's oid when it is built in, and by the name of its output function when it comes from an extension
+(an extension's oids differ from database to database, its functions' names do not).
+
+A codec takes a value's payload (a varlena without its header, detoasted) and the settings, and returns the
+text that the type's output function prints. It may raise anything on malformed bytes; the caller
+turns that into DecodingError.
+
+A package adds codecs through the entry point group ``spillway.type_codecs``: each entry's name is an
+output function (``hstore_out``), its value a :data:`TextCodec`.
+
+A type without a codec is printed as ``raw:schema.type:\x…``, the payload in hexadecimal: never a
+wrong value, and nothing lost. The log says so once a type.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Final
+
+from spillway.pg.text_settings import TextSettings
+
+if TYPE_CHECKING:
+    from spillway.catalog.descriptor import TypeDescriptor
+
+logger = logging.getLogger(__name__)
+
+TextCodec = Callable[[bytes, TextSettings], str]
+
+ENTRY_POINT_GROUP: Final = "spillway.type_codecs"
+#: FirstNormalObjectId: below it are the objects that initdb makes, the same everywhere.
+_FIRST_NORMAL_OID: Final = 16384
+
+_BUILT_IN: Final[dict[int, TextCodec]] = {}
+_warned: set[tuple[str, str]] = set()
+
+
+def find_codec(oid: int, output: str) -> TextCodec | None:
+    """Return the codec of a type by its oid and its output function's name, None without one."""
+    if oid < _FIRST_NORMAL_OID:
+        return _BUILT_IN.get(oid)
+    return _of_extensions().get(output)
+
+
+@cache
+def _of_extensions() -> dict[str, TextCodec]:
+    return {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def raw_prefix(type_descriptor: TypeDescriptor | None, oid: int) -> bytes:
+    """Return what comes before the hexadecimal digits of a type without a codec, and log it once."""
+    schema, name = (
+        ("pg_type", str(oid))
+        if type_descriptor is None
+        else (type_descriptor.schema, type_descriptor.name)
+    )
+    if (schema, name) not in _warned:
+        _warned.add((schema, name))
+        logger.warning(
+            "no text codec for type %s.%s (oid %d): its values are printed as raw bytes; a package adds one"
+            " through the entry point group %s",
+            schema,
+            name,
+            oid,
+            ENTRY_POINT_GROUP,
+        )
+    return f"raw:{schema}.{name}:\\x".encode()
