@@ -147,12 +147,11 @@ def toast_values(db: Database, descriptor: RelationDescriptor) -> dict[int, byte
     if not descriptor.toast_oid:
         return {}
     name = db.value("SELECT relname FROM pg_class WHERE oid = %s", [descriptor.toast_oid])
-    return {
-        value_id: data
-        for value_id, data in db.query(
+    return dict(
+        db.query(
             f"SELECT chunk_id::int8, string_agg(chunk_data, '' ORDER BY chunk_seq) FROM pg_toast.{name} GROUP BY 1"
         )
-    }
+    )
 
 
 def sections(db: Database, table: str) -> list[bytes]:

@@ -32,8 +32,9 @@ from spillway._kernels.text_number cimport put_uint
 from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
 from spillway._kernels.text_type cimport TypeOutput
 from spillway.errors import DecodingError
-from spillway.pg.identifier import format_type, quote_identifier, quote_qualified_identifier
+from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
 from spillway.pg.lsn import Lsn
+from spillway.plugins.type_names import format_type
 
 cdef enum Style:
     STYLE_QUOTED = 0

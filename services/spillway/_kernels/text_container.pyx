@@ -165,7 +165,7 @@ cdef int write_array(
     cdef size_t offset, start
     cdef const uint8_t* bits = NULL
     cdef bint custom_bounds = False
-    cdef int i, depth
+    cdef int i, _i, depth
     cdef Datum value
     if size < 12:
         return invalid(b"an array ends inside its header")
@@ -201,7 +201,7 @@ cdef int write_array(
             put_int(out, <long long>lower_bound + dims[i] - 1)
             put_byte(out, c']')
         put_byte(out, c'=')
-    for i in range(ndim):
+    for _i in range(ndim):
         put_byte(out, c'{')
     item = 0
     while True:
@@ -232,7 +232,7 @@ cdef int write_array(
         if depth < 0:
             return 0
         put_byte(out, type.delimiter)
-        for i in range(ndim - 1 - depth):
+        for _i in range(ndim - 1 - depth):
             put_byte(out, c'{')
 
 

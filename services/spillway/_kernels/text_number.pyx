@@ -439,7 +439,7 @@ cdef int numeric_text(const TypeOutput* type, const uint8_t* data, size_t size, 
 # Money.
 
 cdef int money_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    """As under lc_monetary C or en_US: ``-$1,234.56``. Other locales print other symbols; the WAL does not say which."""
+    """As under lc_monetary C or en_US: ``-$1,234.56``. WAL does not say which locale a server has."""
     cdef int64_t signed_value = load_i64(data)
     cdef uint64_t value = <uint64_t>signed_value
     cdef char text[40]

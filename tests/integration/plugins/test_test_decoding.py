@@ -125,8 +125,10 @@ def test_short_tuples_dropped_columns_and_unchanged_toast(pg: Database) -> None:
     )
     assert [line[2] for line in lines] == [
         "BEGIN 742",
-        "table public.t: UPDATE: old-key: a[integer]:2 b[text]:'b'"
-        " new-tuple: a[integer]:1 b[text]:unchanged-toast-datum c[bigint]:5 d[text]:null",
+        (
+            "table public.t: UPDATE: old-key: a[integer]:2 b[text]:'b'"
+            " new-tuple: a[integer]:1 b[text]:unchanged-toast-datum c[bigint]:5 d[text]:null"
+        ),
         "table public.t: DELETE: a[integer]:2 b[text]:'b'",
         "table public.t: DELETE: (no-tuple-data)",
         "table public.t: UPDATE: (no-tuple-data)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ def floats(size: int, count: int) -> list[str]:
     values = []
     for _ in range(count):
         value = struct.unpack(layout, struct.pack(parse, rng.getrandbits(8 * size)))[0]
-        if value == value and abs(value) != float("inf"):
+        if math.isfinite(value):
             values.append(repr(value))
     return values
 
@@ -140,7 +141,7 @@ CASES: dict[str, list[object]] = {
     "posint": ["5"], "posint[]": ["{1,2}"], "poslabel": ["(1,x)"],
     "pair": ["(1,x)", '(,"a b")', '(2,"q""q")', "(3,)", '(4,"")', '(5,"back\\\\slash")', '(6,"(,)")'], "pair[]": ['{"(1,x)","(2,\\"a b\\")",NULL}'],
     "nested": ['("(1,x)","{1,2}","[1,3)",sad,2024-01-01)', "(,,,,)"],
-    "textrange": ['[a,b)', '["a b","c""d")', '[a\\\\b,c]', '["",z)'],
+    "textrange": ["[a,b)", '["a b","c""d")', "[a\\\\b,c]", '["",z)'],
 }  # fmt: skip
 
 SETUP = """
