@@ -68,9 +68,14 @@ class WakeUp:
         with contextlib.suppress(BlockingIOError):
             os.write(self._write_fd, b"\0")
 
-    def is_set(self) -> bool:
-        """Say whether :meth:`set` was called."""
-        return self._set
+    def check(self) -> None:
+        """Raise if set.
+
+        Raises:
+            Interrupted: the wake-up is set.
+        """
+        if self._set:
+            raise Interrupted
 
     def fileno(self) -> int:
         """Return what to poll."""
@@ -85,8 +90,7 @@ class WakeUp:
         poller = select.poll()
         poller.register(self._read_fd, select.POLLIN)
         poller.poll(seconds * 1000)
-        if self._set:
-            raise Interrupted
+        self.check()
 
     def __del__(self) -> None:
         os.close(self._read_fd)
@@ -255,14 +259,18 @@ class ReplicationConnection:
     # -- streaming -----------------------------------------------------------------------------------
 
     def receive(self) -> memoryview | None:
-        """Return the next message of the stream, None when none is ready. Never waits.
+        """Return the next message of the stream, None when the socket has none ready. Never waits.
 
         Raises:
             EndOfStream: the server ended the stream.
-            CommandFailed, ReplicationFailed: it ended with an error.
+            CommandFailed: it ended with an error.
+            ReplicationFailed: the connection broke.
         """
         try:
             count, message = self._pgconn.get_copy_data(1)
+            if count == 0:
+                self._pgconn.consume_input()
+                count, message = self._pgconn.get_copy_data(1)
         except psycopg.Error as error:
             # The server's own error, if there is one, is the next result.
             self._next_result(0)
@@ -302,8 +310,7 @@ class ReplicationConnection:
                     self._poller.register(self._socket, events)
                 self._events = events
             ready = self._poller.poll(timeout_s * 1000)
-            if self._wake_up.is_set():
-                raise Interrupted
+            self._wake_up.check()
             if receive and any(fd == self._socket for fd, _ in ready):
                 self._pgconn.consume_input()
         except psycopg.Error as error:
@@ -363,8 +370,7 @@ def _shake_hands(pgconn: PGconn, conninfo: str, wake_up: WakeUp) -> None:
         )
         ready = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
         poller.unregister(polled)
-        if wake_up.is_set():
-            raise Interrupted
+        wake_up.check()
         if not ready:
             raise connect_error(f"no answer within {timeout_s:g} s", conninfo, parameters)
         status = pq.PollingStatus(pgconn.connect_poll())

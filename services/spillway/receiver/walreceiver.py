@@ -22,8 +22,8 @@ Transient errors (network, restart, authentication, slot still active, no disk s
 :attr:`WalReceiver.error` and retried for ever, with exponential back-off and jitter. Fatal ones would lose
 or mix up WAL if retried: another cluster, a diverged timeline, WAL removed with no archive to fill in.
 
-Memory: one message (at most 128 kB), and libpq's input buffer, which holds what one read of the socket
-gave. While the disk is full nothing is read, and TCP's flow control stops the server.
+Memory: one batch (1 MiB and a message of at most 128 kB) twice while its pieces are joined, and libpq's
+input buffer. While the disk is full nothing is read, and TCP's flow control stops the server.
 
 Source: src/backend/replication/walreceiver.c
 """
@@ -36,7 +36,7 @@ import random
 import threading
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.errors import (
     CorruptWalStore,
@@ -82,6 +82,8 @@ log = logging.getLogger(__name__)
 
 #: One default segment: bounds what a crash makes us receive again, and how long one fsync can take.
 _SYNC_BYTES_MAX: Final = 16 << 20
+#: A write of this size costs the interpreter's lock little; gathering it takes about a millisecond.
+_BATCH_BYTES: Final = 1 << 20
 _RETRY_FIRST_S: Final = 0.25
 _RETRY_MAX_S: Final = 30.0
 _SPACE_RETRY_MAX_S: Final = 5.0
@@ -105,6 +107,16 @@ class ReceiverState(StrEnum):
     WAITING = "waiting"
     FAILED = "failed"
     STOPPED = "stopped"
+
+
+class _Taken(NamedTuple):
+    """What one turn at the socket gave."""
+
+    #: anything at all
+    heard: bool
+    reply_requested: bool
+    #: nothing more was ready
+    drained: bool
 
 
 class WalReceiver:
@@ -283,58 +295,31 @@ class WalReceiver:
         log.info("streaming from %s on timeline %d", store.received_lsn, store.timeline)
         with contextlib.suppress(EndOfStream):
             self._pump(connection)
-        self._sync()
+        self._store.sync()
         return connection.finish_copy()
 
     def _pump(self, connection: ReplicationConnection) -> None:
         """Move messages to the store until an exception ends it, :class:`EndOfStream` for one."""
         store = self._store
-        now = time.monotonic()
-        heard_at = synced_at = now
+        heard_at = synced_at = time.monotonic()
         status_at = 0.0  # the first one is due: the slot takes our position from it
         reply_requested = asked = False
-        unsynced_bytes = 0
         while True:
-            message = connection.receive()
-            if message is not None:
-                kind = message[0]
-                if kind == XLOG_DATA:
-                    start_lsn, wal_end, data = parse_xlog_data(message)
-                    self._server_wal_end = Lsn(wal_end)
-                    self._append(connection, start_lsn, data)
-                    unsynced_bytes += len(data)
-                    self._retry_s = _RETRY_FIRST_S
-                elif kind == KEEPALIVE:
-                    keepalive = parse_keepalive(message)
-                    self._server_wal_end = Lsn(keepalive.wal_end)
-                    reply_requested |= keepalive.reply_requested
-                else:
-                    raise unknown_message(message)
-                heard_at, asked = (
-                    0.0,
-                    False,
-                )  # 0: take the time when next idle, not for every message
-                if unsynced_bytes < _SYNC_BYTES_MAX:
-                    continue
+            taken = self._take(connection)
+            reply_requested |= taken.reply_requested
             now = time.monotonic()
-            heard_at = heard_at or now
-            behind = store.received_lsn > store.flushed_lsn
-            sync_due = behind and (
-                reply_requested
-                or unsynced_bytes >= _SYNC_BYTES_MAX
-                or now - synced_at >= self._sync_delay_s
-            )
+            if taken.heard:
+                heard_at, asked = now, False
+            silence_s = now - heard_at  # not counting our own sync
+            unsynced_bytes = store.received_lsn - store.flushed_lsn
+            urgent = reply_requested or unsynced_bytes >= _SYNC_BYTES_MAX
+            sync_due = unsynced_bytes > 0 and (urgent or now - synced_at >= self._sync_delay_s)
             if sync_due:
-                self._sync()
-                synced_at, unsynced_bytes = time.monotonic(), 0
+                store.sync()
+                now = synced_at = time.monotonic()
             if sync_due or reply_requested or now - status_at >= self._status_interval_s:
                 self._send_status(connection)
                 status_at, reply_requested = now, False
-            if message is not None:
-                if self._wake_up.is_set():
-                    raise Interrupted
-                continue
-            silence_s = now - heard_at
             if silence_s >= self._receiver_timeout_s:
                 raise ReplicationFailed(
                     f"the server was silent for {silence_s:.0f} s",
@@ -344,9 +329,55 @@ class WalReceiver:
                 self._send_status(connection, reply_requested=True)
                 asked = True
             timeout_s = self._status_interval_s - (now - status_at)
-            if behind and not sync_due:
+            if unsynced_bytes > 0 and not sync_due:
                 timeout_s = min(timeout_s, self._sync_delay_s - (now - synced_at))
-            connection.wait(max(0.0, timeout_s))
+            if taken.drained:
+                connection.wait(max(0.0, timeout_s))
+            else:
+                self._wake_up.check()
+
+    def _take(self, connection: ReplicationConnection) -> _Taken:
+        """Append what the socket has ready, up to ``_BATCH_BYTES``.
+
+        Messages are joined: every write lets go of the interpreter's lock, and beside busy threads taking it
+        again is what costs.
+        """
+        pieces: list[memoryview] = []
+        start_lsn = next_lsn = 0
+        heard = reply_requested = drained = False
+        try:
+            while next_lsn - start_lsn < _BATCH_BYTES:
+                message = connection.receive()
+                if message is None:
+                    drained = True
+                    break
+                heard = True
+                kind = message[0]
+                if kind == XLOG_DATA:
+                    lsn, wal_end, data = parse_xlog_data(message)
+                    self._server_wal_end = Lsn(wal_end)
+                    if pieces and lsn != next_lsn:
+                        raise ReplicationFailed(
+                            f"the server sent WAL at {Lsn(lsn)} where {Lsn(next_lsn)} was to come",
+                            hint="The receiver reconnects by itself.",
+                        )
+                    if not pieces:
+                        start_lsn = lsn
+                    pieces.append(data)
+                    next_lsn = lsn + len(data)
+                elif kind == KEEPALIVE:
+                    keepalive = parse_keepalive(message)
+                    self._server_wal_end = Lsn(keepalive.wal_end)
+                    reply_requested |= keepalive.reply_requested
+                else:
+                    raise unknown_message(message)
+        finally:
+            # Also what came before the end of the stream, or before an error.
+            if pieces:
+                data = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+                self._append(connection, start_lsn, data)
+                self._retry_s = _RETRY_FIRST_S
+        return _Taken(heard, reply_requested, drained)
 
     def _append(self, connection: ReplicationConnection, lsn: int, data: memoryview) -> None:
         """Append *data*, waiting for space if there is none.
@@ -364,7 +395,7 @@ class WalReceiver:
                 self._error, self._state = error, ReceiverState.WAITING
                 taken = self._store.received_lsn - lsn
                 lsn, data = lsn + taken, data[taken:]
-                self._sync()  # may fall back, then the exception makes us reconnect
+                self._store.sync()  # may fall back, then the exception makes us reconnect
                 self._send_status(connection)
                 waited_until = time.monotonic() + delay_s
                 while (remaining_s := waited_until - time.monotonic()) > 0:
@@ -381,9 +412,6 @@ class WalReceiver:
                     self._error, self._state = None, ReceiverState.STREAMING
                 return
 
-    def _sync(self) -> None:
-        self._store.sync()
-
     def _send_status(
         self, connection: ReplicationConnection, *, reply_requested: bool = False
     ) -> None:
@@ -396,7 +424,7 @@ class WalReceiver:
     def _say_goodbye(self, connection: ReplicationConnection) -> None:
         """On stop: make what was received durable and confirm it, so that nothing is received twice."""
         try:
-            self._sync()
+            self._store.sync()
             if self._state == ReceiverState.STREAMING:
                 self._send_status(connection)
         except SpillwayError as error:
@@ -428,10 +456,9 @@ class WalReceiver:
             while data := self._archive.read(self._store.received_lsn, 1 << 20):
                 self._store.append(self._store.received_lsn, data)
                 if self._store.received_lsn - self._store.flushed_lsn >= _SYNC_BYTES_MAX:
-                    self._sync()
-                if self._wake_up.is_set():
-                    raise Interrupted
-            self._sync()
+                    self._store.sync()
+                self._wake_up.check()
+            self._store.sync()
         except SpillwayError as archive_error:
             log.warning(
                 "receiver of slot %s can't go on from the archive: %s",
