@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,11 +39,12 @@ START = 3 * SIZE
 SYSTEM_ID = "7710534080520979443"
 
 
+#: Made-up WAL: every position differs from its neighbours and from all other segments.
+WAL = array("Q", range(60 * SIZE // 8)).tobytes()
+
+
 def wal(lsn: int, count: int) -> bytes:
-    """The bytes at an LSN, made up so that every position differs from its neighbours and from other segments."""
-    return b"".join(n.to_bytes(8, "little") for n in range(lsn // 8, (lsn + count) // 8 + 1))[
-        lsn % 8 : lsn % 8 + count
-    ]
+    return WAL[lsn : lsn + count]
 
 
 def read_all(store: WalStore, lsn: int | None = None) -> bytes:
@@ -499,7 +501,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode != 0:
         pytest.skip("mounting a file system is not allowed here")
     yield path
-    subprocess.run(["umount", str(path)], check=True)
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def test_really_full_disk(small_disk: Path) -> None:
