@@ -59,6 +59,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── CorruptWalStore          corrupt_wal_store
     │   └── WalStoreInUse            wal_store_in_use
     ├── MetadataError                metadata_unavailable     503
+    ├── AddressUnavailable           address_unavailable      500, at start only
     ├── Unauthenticated              unauthenticated          401
     ├── NotReady                     not_ready                503
     ├── LakeError                    lake_error               500, of the Spark job
@@ -430,6 +431,13 @@ class ReplicationFailed(SourceError):
     sqlstate = "08006"
 
 
+class AddressUnavailable(SpillwayError):
+    """The service can't listen where it was told to."""
+
+    code = "address_unavailable"
+    sqlstate = "08000"
+
+
 class StorageError(SpillwayError):
     """The service's own storage failed."""
 
@@ -558,3 +566,26 @@ class PrivatePostgresError(SpillwayError):
 
     code = "private_postgres_error"
     sqlstate = "58000"
+
+
+def error_class(code: str) -> type[SpillwayError]:
+    """Find the class of a stable code, so that a client can raise what the service raised.
+
+    A code that this release does not know gives :class:`SpillwayError`.
+    """
+    unseen: list[type[SpillwayError]] = [SpillwayError]
+    while unseen:
+        kind = unseen.pop()
+        if kind.code == code:
+            return kind
+        unseen.extend(kind.__subclasses__())
+    return SpillwayError
+
+
+def remote_error(code: str, message: str, *, hint: str = "", **details: object) -> SpillwayError:
+    """Make again, on the client's side, the error that a service reported."""
+    kind = error_class(code)
+    # Not through the class's own constructor, which may compose the message from other arguments.
+    error = kind.__new__(kind)
+    SpillwayError.__init__(error, message, hint=hint, **details)
+    return error

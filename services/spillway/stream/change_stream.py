@@ -1,0 +1,192 @@
+"""ChangeStream: one client's hold on a slot.
+
+Two things happen at once in a stream: batches go out, feedback comes in. ::
+
+    engine ──next_batch──▶ sender ──write──▶ client      the sender awaits each write: HTTP/2's window bounds what is
+    engine ◀───confirm──── feedback ◀─read── client      in flight, and nothing is read ahead of it
+
+Either ends the other: an error in one cancels the other, a client that goes away cancels both, and in
+every case leaving ``engine.stream`` frees the slot. A client that is silent is fine; one that is gone
+without saying so is found out by HTTP/2 pings (see ``server``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from spillway.errors import InvalidRequest, SpillwayError
+from spillway.pg.lsn import Lsn
+from spillway.stream import wire
+from spillway.stream._generated import change_stream_pb2
+from spillway.stream.status import errors_as_statuses
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from spillway.engine.interface import EngineInterface, SlotStream
+    from spillway.engine.model import StreamBatch
+
+SERVICE_NAME: Final = "spillway.v1.ChangeStream"
+
+BATCH_BYTES_DEFAULT: Final = 256 * 1024
+BATCH_BYTES_MIN: Final = 1024
+#: A batch is a unit of memory on both sides; Spark's Arrow batches are large.
+BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+
+#: How long to wait for a new client's Start.
+START_TIMEOUT_S: Final = 30.0
+#: How often an idle stream looks whether positions moved, which is worth a keepalive.
+POLL_S: Final = 1.0
+#: How often an idle stream sends a keepalive though nothing moved: PostgreSQL's wal_receiver_status_interval.
+KEEPALIVE_S: Final = 10.0
+
+
+class ChangeStream:
+    """The service."""
+
+    def __init__(self, engine: EngineInterface) -> None:
+        self._engine = engine
+
+    def generic_handler(self) -> Any:
+        """Give what a gRPC server registers.
+
+        Not by the generated function: it would serialise message objects, and these are bytes already.
+        """
+        method = grpc.stream_stream_rpc_method_handler(
+            self.stream,
+            request_deserializer=change_stream_pb2.StreamRequest.FromString,
+            response_serializer=None,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE_NAME, {"Stream": method})
+
+    @errors_as_statuses
+    async def stream(
+        self, requests: AsyncIterator[change_stream_pb2.StreamRequest], context: Any
+    ) -> None:
+        """Serve one client until it or the stream ends."""
+        await _Session(self._engine, requests, context).run()
+
+
+class _Session:
+    """A stream from its Start to its end."""
+
+    def __init__(
+        self,
+        engine: EngineInterface,
+        requests: AsyncIterator[change_stream_pb2.StreamRequest],
+        context: Any,
+    ) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._context = context
+        # The sender and a reply to feedback may want to write at once; gRPC takes one write at a time.
+        self._writing = asyncio.Lock()
+        self._wal_end = Lsn(0)
+        self._confirm_lsn = Lsn(0)
+        self._flush_lsn = Lsn(0)
+        self._heard_at_s = time.monotonic()
+        self._sent_at_s = time.monotonic()
+
+    async def run(self) -> None:
+        start = await self._read_start()
+        async with self._engine.stream(
+            start.slot_name,
+            start_lsn=Lsn(start.start_lsn) if start.start_lsn else None,
+            upto_lsn=Lsn(start.upto_lsn) if start.upto_lsn else None,
+            options=dict(start.options),
+            batch_bytes=_batch_bytes(start.batch_bytes),
+            peek=start.peek,
+        ) as stream:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._send(stream))
+                    tasks.create_task(self._take_feedback(stream))
+            except BaseExceptionGroup as failed:
+                raise _first(failed) from None
+
+    async def _read_start(self) -> change_stream_pb2.Start:
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                request = await anext(self._requests, None)
+        except TimeoutError:
+            request = None
+        if request is None or not request.HasField("start"):
+            raise InvalidRequest(
+                "a stream's first message must be start", hint="Send Start with a slot_name."
+            )
+        return request.start
+
+    async def _send(self, stream: SlotStream) -> None:
+        # Something is sent at once, so that the client learns that the slot is its own.
+        greeting = True
+        while True:
+            batch = await stream.next_batch(0.0 if greeting else POLL_S)
+            moved = (batch.wal_end, batch.confirm_lsn) != (self._wal_end, self._confirm_lsn)
+            self._wal_end, self._confirm_lsn = batch.wal_end, batch.confirm_lsn
+            if batch.messages.count or batch.final:
+                await self._write_changes(batch)
+            elif greeting or moved or time.monotonic() - self._sent_at_s >= KEEPALIVE_S:
+                await self._write_keepalive()
+            if batch.final:
+                return
+            greeting = False
+
+    async def _take_feedback(self, stream: SlotStream) -> None:
+        """Confirm until the client closes its side; the stream goes on without, if it has not ended."""
+        async for request in self._requests:
+            self._heard_at_s = time.monotonic()
+            if not request.HasField("feedback"):
+                raise InvalidRequest(
+                    "a stream is started once", hint="After start, send feedback only."
+                )
+            feedback = request.feedback
+            if feedback.flush_lsn:
+                await stream.confirm(
+                    Lsn(feedback.write_lsn), Lsn(feedback.flush_lsn), Lsn(feedback.apply_lsn)
+                )
+                self._flush_lsn = max(self._flush_lsn, Lsn(feedback.flush_lsn))
+            if feedback.reply_requested:
+                await self._write_keepalive()
+
+    async def _write_changes(self, batch: StreamBatch) -> None:
+        async with self._writing:
+            await self._context.write(wire.encode_changes(batch))
+        self._sent_at_s = time.monotonic()
+
+    async def _write_keepalive(self) -> None:
+        now_s = time.monotonic()
+        overdue = self._confirm_lsn > self._flush_lsn and now_s - self._heard_at_s > KEEPALIVE_S
+        async with self._writing:
+            await self._context.write(
+                wire.encode_keepalive(
+                    wal_end=self._wal_end,
+                    confirm_lsn=self._confirm_lsn,
+                    flush_lsn=self._flush_lsn,
+                    reply_requested=overdue,
+                )
+            )
+        self._sent_at_s = time.monotonic()
+
+
+def _batch_bytes(asked: int) -> int:
+    if asked == 0:
+        return BATCH_BYTES_DEFAULT
+    if not BATCH_BYTES_MIN <= asked <= BATCH_BYTES_MAX:
+        raise InvalidRequest(
+            f"batch_bytes is {asked}",
+            hint=f"It must be from {BATCH_BYTES_MIN} to {BATCH_BYTES_MAX}, or 0 for the default.",
+        )
+    return asked
+
+
+def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Give the one error of a group that says most: ours before any other."""
+    known, others = failed.split(SpillwayError)
+    first: BaseException = known or others or failed
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first

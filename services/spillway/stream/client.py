@@ -1,0 +1,231 @@
+"""A synchronous client of the change stream: ``spillway recv`` and Spark's tasks read slots with it.
+
+::
+
+    with open_stream("127.0.0.1:8433", "s1", token=token) as stream:
+        for batch in stream:
+            for lsn, xid, data in batch.messages():
+                ...
+            stream.confirm(batch.confirm_lsn)     # once it is durable on this side
+
+Batches come one at a time: the next is asked for when the loop comes round, and HTTP/2's window bounds what
+the service may send meanwhile. Keepalives are batches with a count of 0; they carry the positions.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import grpc
+
+from spillway.errors import NotReady, SpillwayError
+from spillway.pg.lsn import Lsn
+from spillway.stream import wire
+from spillway.stream._generated import change_stream_pb2
+from spillway.stream.status import error_from_rpc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_METHOD: Final = "/spillway.v1.ChangeStream/Stream"
+
+_OPTIONS: Final = (
+    # A message of a plugin is never cut, so a batch can be as large as a row.
+    ("grpc.max_receive_message_length", -1),
+    # A service that vanished without a word is found out within 40 seconds.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+#: How long leaving a stream waits for the service to have stored the last feedback.
+CLOSE_TIMEOUT_S: Final = 10.0
+
+
+def open_stream(
+    target: str,
+    slot_name: str,
+    *,
+    start_lsn: Lsn | None = None,
+    upto_lsn: Lsn | None = None,
+    options: Mapping[str, str] | None = None,
+    batch_bytes: int = 0,
+    peek: bool = False,
+    token: str | None = None,
+) -> ChangeStreamReader:
+    """Start a stream; the slot is this client's when it returns.
+
+    Args:
+        target: host:port of the service's gRPC.
+        slot_name: the slot.
+        start_lsn: begin with transactions whose commit record starts here or later.
+        upto_lsn: end after the last transaction whose commit record starts before this; otherwise never.
+        options: plugin options, over the slot's own.
+        batch_bytes: payload bytes after which a batch is sent; 0 for the service's default.
+        peek: read beside whoever holds the slot, and confirm nothing.
+        token: the service's bearer token.
+
+    Raises:
+        SpillwayError: what the service refused it for (UnknownSlot, SlotActive, …), or NotReady when it
+            can't be reached.
+    """
+    start = change_stream_pb2.Start(
+        slot_name=slot_name,
+        start_lsn=start_lsn or 0,
+        upto_lsn=upto_lsn or 0,
+        options=dict(options or {}),
+        batch_bytes=batch_bytes,
+        peek=peek,
+    )
+    return ChangeStreamReader(target, start, token)
+
+
+class ChangeStreamReader:
+    """An open stream: an iterator of batches. Confirm and close from any thread, iterate from one."""
+
+    def __init__(self, target: str, start: change_stream_pb2.Start, token: str | None) -> None:
+        self._target = target
+        self._requests = _Requests(change_stream_pb2.StreamRequest(start=start))
+        self._flush_lsn = Lsn(0)
+        self._stored_lsn = Lsn(0)
+        self._final = False
+        self._ended = False
+        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+        method = self._channel.stream_stream(
+            _METHOD,
+            request_serializer=change_stream_pb2.StreamRequest.SerializeToString,
+            response_deserializer=None,
+        )
+        self._call: Any = method(self._requests, metadata=metadata)
+        # The service answers at once, if only with a keepalive, when it has given us the slot.
+        self._first: wire.Batch | None = None
+        try:
+            self._first = self._receive()
+        except StopIteration:
+            # It ended without a word: only a stream that is final does, and that says so.
+            self._channel.close()
+            raise NotReady(f"the service at {target} ended the stream", hint="Try again.") from None
+        except SpillwayError:
+            self._channel.close()
+            raise
+
+    def __iter__(self) -> Iterator[wire.Batch]:
+        return self
+
+    def __next__(self) -> wire.Batch:
+        """Wait for the next batch; ends after the final one.
+
+        Raises:
+            SpillwayError: the stream broke; NotReady if the service is gone, and trying again makes sense.
+        """
+        first, self._first = self._first, None
+        return first if first is not None else self._receive()
+
+    def _receive(self) -> wire.Batch:
+        if self._final:
+            # The service stores what was confirmed before it ends the stream.
+            self._requests.close()
+        try:
+            batch = wire.decode_response(next(self._call))
+        except StopIteration:
+            self._ended = True
+            raise
+        except grpc.RpcError as error:
+            self._ended = True
+            raise error_from_rpc(error, self._target) from None
+        self._final = batch.final
+        self._stored_lsn = max(self._stored_lsn, batch.flush_lsn)
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def confirm(
+        self, flush_lsn: Lsn, *, write_lsn: Lsn | None = None, apply_lsn: Lsn | None = None
+    ) -> None:
+        """Tell the service that everything before *flush_lsn* is durable here. Returns at once.
+
+        It may be called with what was confirmed before; the slot never goes backward.
+        """
+        self._flush_lsn = max(self._flush_lsn, flush_lsn)
+        self._requests.put(self._feedback(write_lsn, apply_lsn, reply_requested=False))
+
+    def close(self) -> None:
+        """End the stream, after the service has stored the last feedback if it can within a few seconds."""
+        try:
+            if not self._ended and self._flush_lsn > self._stored_lsn:
+                self._await_stored()
+        finally:
+            self._requests.close()
+            self._call.cancel()
+            self._channel.close()
+
+    def _await_stored(self) -> None:
+        if not self._final:
+            self._requests.put(self._feedback(None, None, reply_requested=True))
+        timer = threading.Timer(CLOSE_TIMEOUT_S, self._call.cancel)
+        timer.start()
+        try:
+            # What is still on its way comes first, and is dropped: it was not confirmed, so it comes again. If
+            # the service can't say that it stored the feedback, all that happens is that more comes again.
+            with contextlib.suppress(SpillwayError, StopIteration):
+                while self._stored_lsn < self._flush_lsn:
+                    self._receive()
+        finally:
+            timer.cancel()
+
+    def _feedback(
+        self, write_lsn: Lsn | None, apply_lsn: Lsn | None, *, reply_requested: bool
+    ) -> change_stream_pb2.StreamRequest:
+        return change_stream_pb2.StreamRequest(
+            feedback=change_stream_pb2.Feedback(
+                write_lsn=write_lsn or self._flush_lsn,
+                flush_lsn=self._flush_lsn,
+                apply_lsn=apply_lsn or 0,
+                reply_requested=reply_requested,
+            )
+        )
+
+
+class _Requests:
+    """The client's side of the stream, as the iterator that gRPC reads in a thread of its own.
+
+    Feedback that was not sent yet is replaced by newer feedback: only the last counts.
+    """
+
+    def __init__(self, start: change_stream_pb2.StreamRequest) -> None:
+        self._pending: collections.deque[change_stream_pb2.StreamRequest] = collections.deque(
+            [start]
+        )
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def put(self, feedback: change_stream_pb2.StreamRequest) -> None:
+        with self._changed:
+            if self._pending and self._pending[-1].HasField("feedback"):
+                self._pending.pop()
+            self._pending.append(feedback)
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> change_stream_pb2.StreamRequest:
+        with self._changed:
+            while not self._pending and not self._closed:
+                self._changed.wait()
+            if not self._pending:
+                raise StopIteration
+            return self._pending.popleft()

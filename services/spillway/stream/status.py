@@ -1,0 +1,118 @@
+"""Errors as gRPC statuses, and back.
+
+A status carries the message; the details of it (google.rpc.Status in ``grpc-status-details-bin``, which every gRPC
+library reads) hold a google.rpc.ErrorInfo with the stable code as reason, and hint and places as metadata. The
+code alone is also in the trailing metadata ``spillway-code``, for clients that read no details.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+from spillway.errors import NotReady, SpillwayError, Unauthenticated, error_class, remote_error
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+log = logging.getLogger(__name__)
+
+_Self = TypeVar("_Self")
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+_DOMAIN: Final = "spillway"
+_CODE_KEY: Final = "spillway-code"
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+_HINT_KEY: Final = "hint"
+
+
+def errors_as_statuses(
+    method: Callable[[_Self, _Request, Any], Awaitable[_Response]],
+) -> Callable[[_Self, _Request, Any], Awaitable[_Response]]:
+    """Decorate a service's method (grpc.aio) so that every error it raises becomes a status."""
+
+    @functools.wraps(method)
+    async def call(self: _Self, request: _Request, context: Any) -> _Response:
+        try:
+            return await method(self, request, context)
+        except SpillwayError as error:
+            reported = error
+            if error.http_status >= 500:
+                log.error("%s: %s: %s", method.__name__, error.code, error)  # noqa: TRY400
+        except Exception:
+            # The caller learns that it was not his mistake, and no internals.
+            log.exception("%s failed", method.__name__)
+            reported = SpillwayError(
+                "an internal error occurred", hint="The service's log says which; please report it."
+            )
+        return await abort(context, reported)
+
+    return call
+
+
+async def abort(context: Any, error: SpillwayError) -> NoReturn:
+    """End the call of *context* (grpc.aio) with *error*."""
+    status_code = grpc.StatusCode[error.grpc_status]
+    information = error_details_pb2.ErrorInfo(
+        reason=error.code,
+        domain=_DOMAIN,
+        metadata={
+            _HINT_KEY: _text(error.hint),
+            **{name: _text(value) for name, value in error.details.items()},
+        },
+    )
+    status = status_pb2.Status(code=status_code.value[0], message=_text(error.message))
+    status.details.add().Pack(information)
+    await context.abort(
+        status_code,
+        _text(error.message),
+        trailing_metadata=(
+            (_CODE_KEY, error.code),
+            (_DETAILS_KEY, status.SerializeToString()),
+        ),
+    )
+    raise AssertionError  # abort() raises, but its type does not say so
+
+
+def error_from_rpc(error: grpc.RpcError, target: str) -> SpillwayError:
+    """Make the error that the service raised of what a call raised; a transport's failure is NotReady."""
+    trailing = dict(error.trailing_metadata() or ())
+    code = trailing.get(_CODE_KEY)
+    message = error.details() or ""
+    if code is None:
+        return _transport_error(error.code(), message, target)
+    hint = ""
+    details: dict[str, object] = {}
+    status = status_pb2.Status.FromString(trailing.get(_DETAILS_KEY, b""))
+    for packed in status.details:
+        information = error_details_pb2.ErrorInfo()
+        if packed.Unpack(information):
+            details.update(information.metadata)
+            hint = str(details.pop(_HINT_KEY, ""))
+    return remote_error(str(code), message, hint=hint, **details)
+
+
+def is_transient(error: SpillwayError) -> bool:
+    """Say whether trying again later, without a change of anything, may well succeed."""
+    return error_class(error.code).grpc_status in ("UNAVAILABLE", "ABORTED")
+
+
+def _transport_error(status: grpc.StatusCode, message: str, target: str) -> SpillwayError:
+    if status is grpc.StatusCode.UNAUTHENTICATED:
+        return Unauthenticated(message, hint="Set SPILLWAY_TOKEN.")
+    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return NotReady(
+            f"the service at {target} can't be reached: {message}",
+            hint="Check that spillway serve runs there, and SPILLWAY_GRPC.",
+        )
+    return SpillwayError(f"the service at {target} answered {status.name}: {message}")
+
+
+def _text(value: object) -> str:
+    """Make a text that protobuf accepts: UTF-8, without lone surrogates."""
+    return str(value).encode(errors="backslashreplace").decode()

@@ -1,0 +1,152 @@
+"""SlotService and its neighbours over a real connection, with the engine in memory behind them."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from harness.fake_engine import CREATED_AT, FIRST_LSN, FakeEngine
+from spillway.errors import CorruptWal
+from spillway.stream._generated import slots_pb2 as pb
+from spillway.stream._generated import slots_pb2_grpc
+from spillway.stream.server import create_grpc_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def channel(target: str) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(target) as channel:
+        yield channel
+
+
+@pytest.fixture
+def stub(channel: grpc.aio.Channel) -> Any:
+    return slots_pb2_grpc.SlotServiceStub(channel)
+
+
+async def test_sources(stub: Any) -> None:
+    source = await stub.CreateSource(pb.CreateSourceRequest(name="books", dsn="password=secret"))
+    assert source.name == "books"
+    assert "secret" not in source.dsn
+    assert source.sessions[0].snapshot_state == "consistent"
+    assert source.created_at.ToDatetime(UTC) == CREATED_AT
+    assert not source.HasField("error")
+    names = [s.name for s in (await stub.ListSources(pb.ListSourcesRequest())).sources]
+    assert names == ["shop", "books"]
+    assert await stub.GetSource(pb.GetSourceRequest(name="books")) == source
+    await stub.DropSource(pb.DropSourceRequest(name="books"))
+    assert len((await stub.ListSources(pb.ListSourcesRequest())).sources) == 1
+
+
+async def test_slots(stub: Any, engine: FakeEngine) -> None:
+    slot = await stub.CreateSlot(
+        pb.CreateSlotRequest(
+            slot_name="s2", source="shop", database="shop", options={"include-xids": "0"}
+        )
+    )
+    assert (slot.plugin, slot.confirmed_flush_lsn) == ("test_decoding", FIRST_LSN)
+    assert dict(slot.options) == {"include-xids": "0"}
+    assert not slot.HasField("active_pid")
+    assert await stub.GetSlot(pb.GetSlotRequest(slot_name="s2")) == slot
+    assert len((await stub.ListSlots(pb.ListSlotsRequest())).slots) == 2
+    transaction = engine.commit("shop", "a", "b")
+    assert (await stub.GetSlotStats(pb.GetSlotStatsRequest(slot_name="s2"))).total_txns == 1
+    advanced = await stub.AdvanceSlot(
+        pb.AdvanceSlotRequest(slot_name="s2", upto_lsn=transaction.end_lsn)
+    )
+    assert advanced.end_lsn == transaction.end_lsn
+    rewound = await stub.RewindSlot(pb.RewindSlotRequest(slot_name="s2", lsn=FIRST_LSN))
+    assert rewound.confirmed_flush_lsn == FIRST_LSN
+    copied = await stub.CopySlot(pb.CopySlotRequest(slot_name="s2", new_slot_name="s3"))
+    assert copied.slot_name == "s3"
+    await stub.DropSlot(pb.DropSlotRequest(slot_name="s3"))
+    assert set(engine.slots) == {"s1", "s2"}
+
+
+async def test_peek_and_get(stub: Any, engine: FakeEngine) -> None:
+    for _ in range(3):
+        engine.commit("shop", *("x" * 1000 for _ in range(500)))
+
+    async def read(method: Any, **arguments: Any) -> list[Any]:
+        call = method(pb.ReadChangesRequest(slot_name="s1", **arguments))
+        return [change async for part in call for change in part.changes]
+
+    peeked = await read(stub.PeekChanges, options={"include-xids": "0"})
+    assert len(peeked) == 1500
+    assert engine.options_seen[-1] == {"include-xids": "0"}
+    assert len(await read(stub.PeekChanges, upto_nchanges=501)) == 1000
+    assert await read(stub.GetChanges) == peeked
+    assert await read(stub.GetChanges) == []
+
+
+async def test_errors_carry_code_hint_and_places(stub: Any, engine: FakeEngine) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.GetSlot(pb.GetSlotRequest(slot_name="none"))
+    error = caught.value
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert error.details() == 'replication slot "none" does not exist'
+    trailing = dict(error.trailing_metadata())
+    assert trailing["spillway-code"] == "unknown_slot"
+    status = status_pb2.Status.FromString(trailing["grpc-status-details-bin"])
+    information = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(information)
+    assert (information.domain, information.reason) == ("spillway", "unknown_slot")
+    assert information.metadata["slot"] == "none"
+
+    engine.next_error = CorruptWal("bad \udcff bytes", hint="Überprüfe …", lsn=7)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.ListSlots(pb.ListSlotsRequest())
+    assert caught.value.code() is grpc.StatusCode.DATA_LOSS
+
+    engine.next_error = RuntimeError("password=secret")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.ListSlots(pb.ListSlotsRequest())
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert "secret" not in str(caught.value)
+
+
+async def test_health(channel: grpc.aio.Channel) -> None:
+    stub = health_pb2_grpc.HealthStub(channel)
+    for name in ("", "spillway.v1.SlotService", "spillway.v1.ChangeStream"):
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection(channel: grpc.aio.Channel) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    request = reflection_pb2.ServerReflectionRequest
+    answers = [
+        answer
+        async for answer in stub.ServerReflectionInfo(
+            iter([request(list_services=""), request(file_containing_symbol="spillway.v1.Changes")])
+        )
+    ]
+    services = {service.name for service in answers[0].list_services_response.service}
+    assert {"spillway.v1.SlotService", "spillway.v1.ChangeStream"} <= services
+    assert answers[1].file_descriptor_response.file_descriptor_proto
+
+
+async def test_token(engine: FakeEngine, unused_tcp_port: int) -> None:
+    server = await create_grpc_server(
+        engine, host="127.0.0.1", port=unused_tcp_port, token="s3cret"
+    )
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{unused_tcp_port}") as channel:
+        stub = slots_pb2_grpc.SlotServiceStub(channel)
+        for metadata in ((), (("authorization", "Bearer wrong"),), (("authorization", "s3cret"),)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.ListSlots(pb.ListSlotsRequest(), metadata=metadata)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        good = (("authorization", "Bearer s3cret"),)
+        assert len((await stub.ListSlots(pb.ListSlotsRequest(), metadata=good)).slots) == 1
+        health = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status
+    await server.stop(0)

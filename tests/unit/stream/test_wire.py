@@ -1,0 +1,133 @@
+"""The hand-written wire format against the standard protobuf library, both ways."""
+
+from __future__ import annotations
+
+import array
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spillway.engine.model import StreamBatch
+from spillway.pg.lsn import Lsn
+from spillway.plugins.messages import EncodedBatch
+from spillway.stream import wire
+from spillway.stream._generated.change_stream_pb2 import Changes, Keepalive, StreamResponse
+
+messages = st.lists(
+    st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=300)),
+    max_size=40,
+)
+lsns = st.integers(0, 2**64 - 1).map(Lsn)
+
+
+def encoded(rows: list[tuple[int, int, bytes]]) -> EncodedBatch:
+    return EncodedBatch(
+        payload=b"".join(data for _, _, data in rows),
+        lengths=array.array("I", [len(data) for _, _, data in rows]).tobytes(),
+        lsns=array.array("Q", [lsn for lsn, _, _ in rows]).tobytes(),
+        xids=array.array("I", [xid for _, xid, _ in rows]).tobytes(),
+        count=len(rows),
+    )
+
+
+@given(messages, lsns, lsns, lsns, st.booleans())
+def test_standard_parser_reads_what_we_write(
+    rows: list[tuple[int, int, bytes]], start: Lsn, end: Lsn, confirm: Lsn, final: bool
+) -> None:
+    data = wire.encode_changes(StreamBatch(encoded(rows), start, end, confirm, final))
+    response = StreamResponse.FromString(data)
+    assert response.WhichOneof("message") == "changes"
+    changes = response.changes
+    assert (changes.wal_start, changes.wal_end, changes.confirm_lsn) == (start, end, confirm)
+    assert changes.final == final
+    assert abs(changes.send_time - wire.now_us()) < 60_000_000
+    assert changes.payload == b"".join(data for _, _, data in rows)
+    assert list(changes.message_length) == [len(data) for _, _, data in rows]
+    assert list(changes.message_lsn) == [lsn for lsn, _, _ in rows]
+    assert list(changes.message_xid) == [xid for _, xid, _ in rows]
+    batch = wire.decode_response(data)
+    assert list(batch.messages()) == rows
+    assert (batch.wal_start, batch.wal_end, batch.confirm_lsn) == (start, end, confirm)
+    assert (batch.count, batch.final) == (len(rows), final)
+
+
+@given(messages, lsns, st.integers(-(2**63), 2**63 - 1), st.booleans())
+def test_we_read_what_the_standard_library_writes(
+    rows: list[tuple[int, int, bytes]], start: Lsn, send_time: int, final: bool
+) -> None:
+    data = StreamResponse(
+        changes=Changes(
+            wal_start=start,
+            send_time=send_time,
+            final=final,
+            payload=b"".join(data for _, _, data in rows),
+            message_length=[len(data) for _, _, data in rows],
+            message_lsn=[lsn for lsn, _, _ in rows],
+            message_xid=[xid for _, xid, _ in rows],
+        )
+    ).SerializeToString()
+    batch = wire.decode_response(data)
+    assert list(batch.messages()) == rows
+    assert (batch.wal_start, batch.final) == (start, final)
+    assert batch.send_time == send_time
+
+
+def test_keepalive() -> None:
+    data = wire.encode_keepalive(wal_end=7, confirm_lsn=5, flush_lsn=3, reply_requested=True)
+    assert StreamResponse.FromString(data).keepalive.reply_requested
+    batch = wire.decode_response(data)
+    assert (batch.count, batch.wal_end, batch.confirm_lsn, batch.flush_lsn) == (0, 7, 5, 3)
+    assert batch.reply_requested
+    assert list(batch.messages()) == []
+    assert not wire.decode_response(StreamResponse(keepalive=Keepalive()).SerializeToString()).final
+
+
+def test_unusual_but_legal_protobuf() -> None:
+    """An array in two pieces, one unpacked; an unknown field; a message in two pieces."""
+    rows = [(5, 1, b"ab"), (6, 2, b"c"), (7, 3, b"")]
+    whole = encoded(rows)
+
+    def packed(number: int, content: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    inner = (
+        packed(6, whole.payload)
+        + packed(7, whole.lengths[:4])
+        + packed(7, whole.lengths[4:])
+        + b"".join(bytes([8 << 3 | 1]) + whole.lsns[i : i + 8] for i in (0, 8, 16))
+        + packed(9, whole.xids)
+        + packed(15, b"from a newer release")
+    )
+    data = packed(1, inner)
+    assert list(wire.decode_response(data).messages()) == rows
+    twice = data + packed(1, bytes([5 << 3, 1]))
+    assert wire.decode_response(twice).final
+    assert list(wire.decode_response(twice).messages()) == rows
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x0a", b"\x0a\x05", b"\xff" * 20, b"\x0a\x02\x3a\x01", b"\x0a\x03\x3a\x01\x00"]
+)
+def test_malformed(data: bytes) -> None:
+    with pytest.raises(wire.MalformedMessage):
+        wire.decode_response(data)
+
+
+def test_any_damage_is_a_typed_error_or_another_batch() -> None:
+    good = wire.encode_changes(
+        StreamBatch(encoded([(5, 1, b"abc"), (6, 2, b"defg")]), Lsn(1), Lsn(2), Lsn(3))
+    )
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for _ in range(20_000):
+        damaged = bytearray(good)
+        for _ in range(chance.randint(1, 3)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        try:
+            batch = wire.decode_response(bytes(damaged[: chance.randint(0, len(damaged))]))
+        except wire.MalformedMessage:
+            continue
+        assert len(list(batch.messages())) == batch.count
