@@ -60,6 +60,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   └── WalStoreInUse            wal_store_in_use
     ├── MetadataError                metadata_unavailable     503
     ├── AddressUnavailable           address_unavailable      500, at start only
+    ├── MalformedMessage             malformed_message        500, on a client's side
     ├── Unauthenticated              unauthenticated          401
     ├── NotReady                     not_ready                503
     ├── LakeError                    lake_error               500, of the Spark job
@@ -490,6 +491,13 @@ class MetadataError(SpillwayError):
     http_status = 503
     grpc_status = "UNAVAILABLE"
     sqlstate = "57P03"
+
+
+class MalformedMessage(SpillwayError):
+    """What came over the change stream is no message of it."""
+
+    code = "malformed_message"
+    sqlstate = "08P01"
 
 
 class Unauthenticated(SpillwayError):

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import SpillwayError
+from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
 from spillway.stream._generated import change_stream_pb2
 
@@ -42,12 +42,6 @@ _LSNS: Final = 8
 _XIDS: Final = 9
 
 _CHANGES_TAG: Final = bytes([1 << 3 | _LEN])
-
-
-class MalformedMessage(SpillwayError):
-    """Bytes that are no message of the change stream."""
-
-    grpc_status = "INTERNAL"
 
 
 @dataclass(frozen=True, slots=True)

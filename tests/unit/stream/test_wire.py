@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spillway.engine.model import StreamBatch
+from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 from spillway.stream import wire
@@ -111,7 +112,7 @@ def test_unusual_but_legal_protobuf() -> None:
     "data", [b"", b"\x0a", b"\x0a\x05", b"\xff" * 20, b"\x0a\x02\x3a\x01", b"\x0a\x03\x3a\x01\x00"]
 )
 def test_malformed(data: bytes) -> None:
-    with pytest.raises(wire.MalformedMessage):
+    with pytest.raises(MalformedMessage):
         wire.decode_response(data)
 
 
@@ -128,6 +129,6 @@ def test_any_damage_is_a_typed_error_or_another_batch() -> None:
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         try:
             batch = wire.decode_response(bytes(damaged[: chance.randint(0, len(damaged))]))
-        except wire.MalformedMessage:
+        except MalformedMessage:
             continue
         assert len(list(batch.messages())) == batch.count
