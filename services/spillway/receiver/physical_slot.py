@@ -93,6 +93,21 @@ def get_physical_slot(dsn: str, slot_name: str) -> PhysicalSlot | None:
         return None if row is None else _usable(slot_name, row)
 
 
+def renew_physical_slot(dsn: str, slot_name: str) -> PhysicalSlot:
+    """As :func:`create_physical_slot`, but an invalidated slot of ours is dropped and created again.
+
+    For a caller that has another way to the WAL which the old slot has lost.
+
+    Raises:
+        PhysicalSlotUnusable, ReplicationSlotsExhausted, SourceError: as for :func:`create_physical_slot`.
+    """
+    try:
+        return create_physical_slot(dsn, slot_name)
+    except WalRemoved:
+        drop_physical_slot(dsn, slot_name)
+        return create_physical_slot(dsn, slot_name)
+
+
 def drop_physical_slot(dsn: str, slot_name: str) -> bool:
     """Drop the slot; False if there was none. Stop the receiver first.
 

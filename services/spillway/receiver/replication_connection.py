@@ -125,6 +125,7 @@ class ReplicationConnection:
         self._poller.register(wake_up.fileno(), select.POLLIN)
         self._socket = pgconn.socket
         self._events = 0
+        self._unread = False
 
     # -- connecting ----------------------------------------------------------------------------------
 
@@ -217,6 +218,10 @@ class ReplicationConnection:
         return row
 
     def _send(self, command: str) -> None:
+        """Send a command, after what a failed one before it left unread."""
+        while self._unread:
+            with contextlib.suppress(CommandFailed):
+                self._unread = self._next_result(_COMMAND_TIMEOUT_S) is not None
         try:
             self._pgconn.send_query(command.encode())
         except psycopg.Error as error:
@@ -241,6 +246,7 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise self._broken(error) from error
         if result is not None and result.status in _FAILED:
+            self._unread = True
             raise self._command_failed(result)
         return result
 

@@ -55,6 +55,7 @@ from spillway.errors import (
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
 from spillway.receiver.conninfo import replication_conninfo
+from spillway.receiver.physical_slot import renew_physical_slot
 from spillway.receiver.replication_connection import (
     CommandFailed,
     EndOfStream,
@@ -143,6 +144,7 @@ class WalReceiver:
         receiver_timeout_s: float = 60.0,
         sync_delay_s: float = 0.02,
     ) -> None:
+        self._dsn = conninfo
         self._conninfo = replication_conninfo(conninfo)
         self._slot_name = slot_name
         self._store = store
@@ -448,26 +450,31 @@ class WalReceiver:
         self._store.switch_timeline(end.next_timeline, end.fork_lsn, history)
 
     def _filled_in_from_archive(self, error: SpillwayError) -> bool:
-        """On removed WAL, copy from the archive what it has; say whether that was anything."""
+        """On removed WAL, copy from the archive what it has; say whether that was anything.
+
+        The slot may be invalidated, which servers before 18 hide from a receiver. It is renewed first, so that the
+        server keeps from now on what is not archived yet.
+        """
         if self._archive is None or not isinstance(error, WalRemoved):
             return False
-        before = self._store.received_lsn
+        store = self._store
+        before = store.received_lsn
+        log.warning("receiver of slot %s turns to the archive: %s", self._slot_name, error)
         try:
-            while data := self._archive.read(self._store.received_lsn, 1 << 20):
-                self._store.append(self._store.received_lsn, data)
-                if self._store.received_lsn - self._store.flushed_lsn >= _SYNC_BYTES_MAX:
-                    self._store.sync()
+            renew_physical_slot(self._dsn, self._slot_name)
+            while data := self._archive.read(store.received_lsn, _BATCH_BYTES):
+                store.append(store.received_lsn, data)
+                if store.received_lsn - store.flushed_lsn >= _SYNC_BYTES_MAX:
+                    store.sync()
                 self._wake_up.check()
-            self._store.sync()
-        except SpillwayError as archive_error:
+            store.sync()
+        except SpillwayError as failure:
             log.warning(
-                "receiver of slot %s can't go on from the archive: %s",
-                self._slot_name,
-                archive_error,
+                "receiver of slot %s can't go on from the archive: %s", self._slot_name, failure
             )
         else:
-            log.info("WAL from %s to %s came from the archive", before, self._store.received_lsn)
-        return self._store.received_lsn > before
+            log.info("WAL from %s to %s came from the archive", before, store.received_lsn)
+        return store.received_lsn > before
 
     def _typed(self, failure: CommandFailed) -> SpillwayError:
         """Turn the server's error into ours."""

@@ -1,0 +1,103 @@
+"""The physical slot on a real server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.reception import SLOT, wait_until
+from spillway.errors import PhysicalSlotUnusable, ReplicationSlotsExhausted, SourceError, WalRemoved
+from spillway.pg.lsn import Lsn
+from spillway.receiver.physical_slot import (
+    create_physical_slot,
+    drop_physical_slot,
+    get_physical_slot,
+    renew_physical_slot,
+)
+
+if TYPE_CHECKING:
+    from conftest import ClusterFactory
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_life(fresh_cluster: ClusterFactory, major: int) -> None:
+    cluster = fresh_cluster(major)
+    dsn = cluster.dsn()
+    assert get_physical_slot(dsn, SLOT) is None
+    assert drop_physical_slot(dsn, SLOT) is False
+
+    slot = create_physical_slot(dsn, SLOT)
+    redo = Lsn.parse(cluster.value("SELECT redo_lsn::text FROM pg_control_checkpoint()"))
+    assert slot.restart_lsn == redo, "the bootstrap begins there"
+    assert not slot.active
+    cluster.execute("CREATE TABLE t (); CHECKPOINT")
+    assert create_physical_slot(dsn, SLOT) == slot == get_physical_slot(dsn, SLOT)
+    assert cluster.query(
+        "SELECT slot_type, temporary, xmin, catalog_xmin FROM pg_replication_slots"
+    ) == [("physical", False, None, None)]
+    assert drop_physical_slot(dsn, SLOT) is True
+    assert get_physical_slot(dsn, SLOT) is None
+
+
+def test_slot_that_reserves_nothing_is_made_anew(fresh_cluster: ClusterFactory) -> None:
+    cluster = fresh_cluster(15)
+    cluster.query("SELECT pg_create_physical_replication_slot(%s)", [SLOT])
+    assert create_physical_slot(cluster.dsn(), SLOT).restart_lsn > 0
+
+
+def test_name_taken_by_a_logical_slot(fresh_cluster: ClusterFactory) -> None:
+    cluster = fresh_cluster(15)
+    cluster.query("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [SLOT])
+    for call in (create_physical_slot, get_physical_slot, drop_physical_slot):
+        with pytest.raises(PhysicalSlotUnusable) as caught:
+            call(cluster.dsn(), SLOT)
+        assert caught.value.code == "physical_slot_unusable"
+    assert cluster.query("SELECT 1 FROM pg_replication_slots"), "not ours to drop"
+
+
+def test_no_slot_left(fresh_cluster: ClusterFactory) -> None:
+    cluster = fresh_cluster(15, max_replication_slots=1)
+    create_physical_slot(cluster.dsn(), "another")
+    with pytest.raises(ReplicationSlotsExhausted):
+        create_physical_slot(cluster.dsn(), SLOT)
+
+
+def test_illegal_name_is_the_servers_error(fresh_cluster: ClusterFactory) -> None:
+    with pytest.raises(SourceError, match="invalid character"):
+        create_physical_slot(fresh_cluster(15).dsn(), "Not Legal")
+
+
+def test_slot_in_use(fresh_cluster: ClusterFactory, receive: object) -> None:
+    cluster = fresh_cluster(15)
+    reception = receive(cluster)  # type: ignore[operator]
+    reception.streaming()
+    with pytest.raises(PhysicalSlotUnusable) as caught:
+        drop_physical_slot(cluster.dsn(), SLOT)
+    assert "in use by process" in caught.value.message
+    slot = get_physical_slot(cluster.dsn(), SLOT)
+    assert slot is not None
+    assert slot.active_pid == cluster.value("SELECT pid FROM pg_stat_replication")
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_invalidated_slot(fresh_cluster: ClusterFactory, major: int) -> None:
+    cluster = fresh_cluster(
+        major,
+        wal_segment_size_mb=1,
+        max_wal_size="4MB",
+        min_wal_size="2MB",
+        max_slot_wal_keep_size="1MB",
+    )
+    create_physical_slot(cluster.dsn(), SLOT)
+    for _ in range(8):
+        cluster.execute("CREATE TABLE IF NOT EXISTS t (a text)")
+        cluster.execute("INSERT INTO t SELECT repeat('x', 90) FROM generate_series(1, 10000)")
+        cluster.execute("SELECT pg_switch_wal()")
+        cluster.execute("CHECKPOINT")
+    wait_until(lambda: cluster.value("SELECT wal_status FROM pg_replication_slots") == "lost")
+    for call in (create_physical_slot, get_physical_slot):
+        with pytest.raises(WalRemoved) as caught:
+            call(cluster.dsn(), SLOT)
+        assert "max_slot_wal_keep_size" in caught.value.hint
+    assert renew_physical_slot(cluster.dsn(), SLOT).wal_status == "reserved"
