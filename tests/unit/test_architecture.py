@@ -60,7 +60,7 @@ KERNELS = {
     "compress": "wal",
     "heap": "catalog",
     "changes": "decoding",
-    "reorder": "decoding",
+    "reorder*": "decoding",
     "message_buffer": "plugins",
     "text_type": "plugins",
     "text_output": "plugins",

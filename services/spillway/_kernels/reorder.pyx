@@ -1,2 +1,248 @@
-# cython: language_level=3
-"""Placeholder for the reorder kernel."""
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The reorder buffer: transactions in progress, and what becomes of them when they end.
+
+:class:`ReorderBuffer` is the loop of ``reorder_loop``, which fills the table of transactions from record batches, and
+what the decoder does with that table in between: queue a TRUNCATE, end, take or forget a transaction, list those in
+progress. A transaction taken at its commit leaves the table as a change stream (``reorder_merge``).
+
+Parts: reorder_loop (batches → changes), reorder_table (transactions and arenas), reorder_locators (what is whose
+storage), reorder_extract (record → change), reorder_spill (the bound on memory), reorder_toast and reorder_merge
+(transaction → chunks).
+
+Source: ReorderBufferCommit, ReorderBufferCommitChild, ReorderBufferAbort, ReorderBufferAbortOld,
+src/backend/replication/logical/reorderbuffer.c
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc
+
+from spillway._kernels.changes cimport HAS_NEW, TRUNCATE, ChangeHeader
+from spillway._kernels.record_batch cimport RecordBatch
+from spillway._kernels.reorder_extract cimport EXTRACT_OK, ExtractStatus, extract_message
+from spillway._kernels.reorder_loop cimport RecordLoop
+from spillway._kernels.reorder_merge cimport ChangeStream
+from spillway._kernels.reorder_table cimport (
+    TXN_HAS_BASE_SNAPSHOT,
+    TXN_HAS_CATALOG_CHANGES,
+    TXN_INCOMPLETE,
+    TXN_TOUCHED_CATALOG,
+    Txn,
+    id_set_add,
+    pad8,
+    precedes,
+    top_of,
+)
+
+# Flags of a transaction, as end() and transactions() give them.
+HAS_BASE_SNAPSHOT = TXN_HAS_BASE_SNAPSHOT
+HAS_CATALOG_CHANGES = TXN_HAS_CATALOG_CHANGES
+TOUCHED_CATALOG = TXN_TOUCHED_CATALOG
+INCOMPLETE = TXN_INCOMPLETE
+
+
+cdef class ReorderBuffer(RecordLoop):
+    """Transactions in progress in one database."""
+
+    def own_xids(self, uint32_t xid):
+        """Return the xids of *xid*'s whole transaction that have changed the catalog."""
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef list xids = []
+        if txn == NULL:
+            return xids
+        txn = top_of(txn)
+        if not txn.flags & TXN_TOUCHED_CATALOG:
+            return xids
+        return self._touched(txn, xids)
+
+    cdef list _touched(self, Txn *txn, list xids):
+        """Add the xids under *txn* that have changed the catalog; a top-level one counts when any of them has."""
+        cdef Txn *child = txn.first_child
+        if txn.flags & TXN_TOUCHED_CATALOG:
+            xids.append(txn.xid)
+        while child != NULL:
+            if child.flags & TXN_TOUCHED_CATALOG:
+                xids.append(child.xid)
+            child = child.next
+        return xids
+
+    def touch_catalog(self, uint32_t xid):
+        """Note that *xid* changed what it sees of the catalog by a record without a block."""
+        cdef Txn *txn = self._table.lookup(xid)
+        if txn != NULL:
+            txn.flags |= TXN_TOUCHED_CATALOG
+            top_of(txn).flags |= TXN_TOUCHED_CATALOG
+            top_of(txn).locator_generation = self._locators.new_generation()
+
+    def add_truncate(self, uint32_t xid, uint64_t lsn, uint32_t flags, relation_ids):
+        """Queue a TRUNCATE of *relation_ids* in *xid*, which has an entry."""
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef size_t new_size = 8 + 4 * <size_t> len(relation_ids)
+        cdef ChangeHeader *change
+        cdef uint32_t *section
+        cdef uint32_t relation
+        cdef size_t at
+        change = <ChangeHeader *> self._table.reserve(txn, sizeof(ChangeHeader) + pad8(new_size))
+        if change == NULL:
+            raise MemoryError
+        change.size = <uint32_t> (sizeof(ChangeHeader) + pad8(new_size))
+        change.action = TRUNCATE
+        change.flags = HAS_NEW
+        change.toast_count = 0
+        change.relation = 0
+        change.xid = xid
+        change.lsn = lsn
+        change.new_size = <uint32_t> new_size
+        change.old_size = 0
+        section = <uint32_t *> (change + 1)
+        section[0] = flags
+        section[1] = <uint32_t> len(relation_ids)
+        at = 2
+        for relation in relation_ids:
+            section[at] = relation
+            at += 1
+            if not id_set_add(&txn.relations, relation):
+                raise MemoryError
+        if at & 1:
+            section[at] = 0
+
+    # ---- ends of transactions
+
+    def end(self, uint32_t xid, subxids):
+        """Hang what the commit record calls subtransactions under *xid*; return (first_lsn, flags), None if unknown."""
+        cdef Txn *child
+        cdef Txn *top
+        cdef uint32_t subxid
+        for subxid in subxids:
+            child = self._table.lookup(subxid)
+            if child == NULL or child.top != NULL or subxid == xid:
+                continue
+            top = self._table.obtain(xid, child.first_lsn)
+            if top == NULL:
+                raise MemoryError
+            self._table.adopt(top, child)
+        top = self._table.lookup(xid)
+        if top == NULL:
+            return None
+        return top.first_lsn, top.flags
+
+    def set_base_snapshot(self, uint32_t xid, uint64_t lsn):
+        """Give *xid* its base snapshot, and an entry when it has none; return its first_lsn."""
+        cdef Txn *txn = self._table.obtain(xid, lsn)
+        if txn == NULL:
+            raise MemoryError
+        top_of(txn).flags |= TXN_HAS_BASE_SNAPSHOT
+        return top_of(txn).first_lsn
+
+    def take(self, uint32_t xid):
+        """Hand over the top-level transaction *xid* as a ChangeStream; the table forgets it."""
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef ChangeStream stream = ChangeStream()
+        if txn == NULL or txn.top != NULL:
+            raise KeyError(xid)
+        self._table.detach(txn)
+        stream.take(self._table, txn, self._plans)
+        return stream
+
+    def take_message(self, RecordBatch batch not None, Py_ssize_t index):
+        """Make a ChangeStream of the non-transactional message that is record *index*."""
+        cdef ChangeStream stream = ChangeStream()
+        cdef Txn *txn = <Txn *> calloc(1, sizeof(Txn))
+        cdef ExtractStatus status
+        if txn == NULL:
+            raise MemoryError
+        txn.xid = batch.records[index].xid
+        stream.take(self._table, txn, self._plans)
+        status = extract_message(self._table, txn, &batch.records[index])
+        if status != EXTRACT_OK:
+            raise self._failed(self._fail_extract(status), &batch.records[index])
+        return stream
+
+    def forget(self, uint32_t xid):
+        """Drop *xid* and, when it is top-level, its subtransactions; return the xids of it that changed the catalog."""
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef list touched = []
+        if txn == NULL:
+            return touched
+        self._touched(txn, touched)
+        if txn.top != NULL and txn.flags & TXN_TOUCHED_CATALOG:
+            # What the rest of the transaction sees goes back to what it was.
+            txn.top.locator_generation = self._locators.new_generation()
+        self._table.destroy(txn)
+        return touched
+
+    def forget_older_than(self, uint32_t oldest_running_xid):
+        """Drop transactions that a crash of the server ended without a record; return [(xid, touched xids)]."""
+        cdef Txn *txn = self._table.oldest
+        cdef Txn *following
+        cdef list gone = []
+        while txn != NULL:
+            following = txn.next
+            if precedes(txn.xid, oldest_running_xid):
+                xid = txn.xid
+                gone.append((xid, self._touched(txn, [])))
+                self._table.destroy(txn)
+            txn = following
+        return gone
+
+    # ---- state
+
+    def oldest_first_lsn(self):
+        """Return first_lsn of the oldest transaction in progress, 0 without any."""
+        return self._table.oldest.first_lsn if self._table.oldest != NULL else 0
+
+    def transactions(self):
+        """Return (xid, top xid or 0, first_lsn, flags) of every transaction in progress, tops before their children."""
+        cdef Txn *txn = self._table.oldest
+        cdef Txn *child
+        cdef list result = []
+        while txn != NULL:
+            result.append((txn.xid, 0, txn.first_lsn, txn.flags))
+            child = txn.first_child
+            while child != NULL:
+                result.append((child.xid, txn.xid, child.first_lsn, child.flags))
+                child = child.next
+            txn = txn.next
+        return result
+
+    def restore_transaction(self, uint32_t xid, uint32_t top_xid, uint64_t first_lsn, uint32_t flags):
+        """Enter a transaction that was in progress when the decoder was serialised; it can't be complete."""
+        cdef Txn *txn
+        if top_xid:
+            txn = self._table.assign_child(top_xid, xid, first_lsn)
+        else:
+            txn = self._table.obtain(xid, first_lsn)
+        if txn == NULL:
+            raise MemoryError
+        txn.flags |= TXN_INCOMPLETE | (
+            flags & (TXN_HAS_BASE_SNAPSHOT | TXN_HAS_CATALOG_CHANGES | TXN_TOUCHED_CATALOG))
+        if txn.flags & TXN_TOUCHED_CATALOG:
+            top_of(txn).flags |= TXN_TOUCHED_CATALOG
+            top_of(txn).locator_generation = self._locators.new_generation()
+
+    @property
+    def memory_bytes(self):
+        """Memory that changes occupy now."""
+        return self._table.total_bytes
+
+    @property
+    def transaction_count(self):
+        """Transactions in progress, subtransactions included."""
+        return self._table._count
+
+    @property
+    def spill_txns(self):
+        return self._spiller.spill_txns
+
+    @property
+    def spill_count(self):
+        return self._spiller.spill_count
+
+    @property
+    def spill_bytes(self):
+        return self._spiller.spill_bytes
+
+    def close(self):
+        """Drop every transaction in progress with its spill file; safe to repeat."""
+        while self._table.oldest != NULL:
+            self._table.destroy(self._table.oldest)
+        self._locators.clear()

@@ -1,0 +1,433 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The loop that goes through record batches and gathers changes by transaction.
+
+In come record batches from the walker. ``run`` goes through one without the GIL: it keeps the table of transactions,
+copies tuples of tables into arenas, spills when memory is short, and *stops* at a record that Python has to handle,
+saying why and at which index. Python does its part and calls ``run`` again: at the same index when a locator had
+to be resolved (everything ``run`` does before a stop can be done twice), at the next one otherwise.
+
+What happens to a record is read from ``actions``, one byte for each resource manager and info code, made by
+``decoding/dispatch.py``. Whatever its action, every record first:
+
+- makes its xid a subtransaction when it bears a top-level xid (block id 252);
+- gives its xid an entry, so that the entry's first_lsn is PostgreSQL's (commits and aborts do not);
+- goes to Python, for the catalog mirror, when one of its blocks belongs to a tracked catalog. Its transaction has
+  then a view of the catalog of its own, and the locators it has bound so far are forgotten.
+
+Source: LogicalDecodingProcessRecord and the rmgrs' decode functions, src/backend/replication/logical/decode.c;
+SnapBuildProcessChange, snapbuild.c
+"""
+
+from libc.errno cimport EDQUOT, ENOMEM, ENOSPC
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from spillway._kernels.reorder_extract cimport (
+    EXTRACT_BAD_MESSAGE,
+    EXTRACT_BAD_TOAST_CHUNK,
+    EXTRACT_BAD_TUPLE,
+    EXTRACT_COMPRESSED_UPDATE,
+    EXTRACT_NO_BLOCK,
+    EXTRACT_NO_MEMORY,
+    EXTRACT_OK,
+    EXTRACT_SHORT_BLOCK,
+    EXTRACT_SHORT_MAIN,
+    SIZE_OF_HEAP_DELETE,
+    SIZE_OF_HEAP_INSERT,
+    SIZE_OF_HEAP_MULTI_INSERT,
+    SIZE_OF_HEAP_UPDATE,
+    SIZE_OF_LOGICAL_MESSAGE,
+    XLH_DELETE_CONTAINS_OLD_KEY,
+    XLH_DELETE_CONTAINS_OLD_TUPLE,
+    XLH_INSERT_CONTAINS_NEW_TUPLE,
+    XLH_UPDATE_CONTAINS_NEW_TUPLE,
+    XLH_UPDATE_CONTAINS_OLD_KEY,
+    XLH_UPDATE_CONTAINS_OLD_TUPLE,
+    ExtractStatus,
+    extract_confirm,
+    extract_delete,
+    extract_insert,
+    extract_message,
+    extract_multi_insert,
+    extract_update,
+)
+from spillway._kernels.reorder_locators cimport (
+    LOCATOR_SKIP,
+    LOCATOR_TABLE,
+    LOCATOR_TOAST,
+    LOCATOR_UNKNOWN,
+    LocatorCache,
+    LocatorKind,
+    TrackedLocators,
+)
+from spillway._kernels.reorder_spill cimport Spiller
+from spillway._kernels.reorder_table cimport (
+    TXN_HAS_BASE_SNAPSHOT,
+    TXN_HAS_CATALOG_CHANGES,
+    TXN_TOUCHED_CATALOG,
+    TransactionTable,
+    Txn,
+    precedes,
+    top_of,
+)
+from spillway._kernels.reorder_toast cimport RelationPlans
+from spillway._kernels.record_batch cimport RecordBatch, WalBlockRef, WalRecord, load_u32
+
+import os
+
+from spillway.errors import CorruptWal, DecodingError, DiskFull, StorageError, UnsupportedWal
+from spillway.pg.lsn import Lsn
+
+# What the bytes of the action table mean; decoding/dispatch.py has the same numbers (a test compares).
+cdef enum Action:
+    ACTION_UNKNOWN = 0
+    ACTION_IGNORE = 1
+    ACTION_IGNORE_XACT = 2
+    ACTION_PYTHON = 3
+    ACTION_PYTHON_XACT = 4
+    ACTION_INSERT = 5
+    ACTION_MULTI_INSERT = 6
+    ACTION_UPDATE = 7
+    ACTION_DELETE = 8
+    ACTION_CONFIRM = 9
+    ACTION_TRUNCATE = 10
+    ACTION_INPLACE = 11
+    ACTION_NEW_CID = 12
+    ACTION_INVALIDATIONS = 13
+    ACTION_MESSAGE = 14
+
+cdef enum Stop:
+    STOP_AT_END = 0
+    STOP_FOR_PYTHON = 1
+    STOP_FOR_CATALOG = 2
+    STOP_UNRESOLVED = 3
+    STOP_FOR_TRUNCATE = 4
+    STOP_FOR_MESSAGE = 5
+    # Below: failures, raised by run().
+    STOP_UNKNOWN_RECORD = 16
+    STOP_EXTRACT = 17
+    STOP_SPILL = 18
+    STOP_NO_MEMORY = 19
+    STOP_NO_XID = 20
+
+cdef enum SnapshotState:
+    SNAPSHOT_START = 0
+    SNAPSHOT_BUILDING = 1
+    SNAPSHOT_FULL = 2
+    SNAPSHOT_CONSISTENT = 3
+
+cdef enum:
+    SIZE_OF_HEAP_TRUNCATE = 12
+    EXTENT_BYTES_MIN = 8192
+    EXTENT_BYTES_MAX = 1 << 20
+
+AT_END = STOP_AT_END
+FOR_PYTHON = STOP_FOR_PYTHON
+FOR_CATALOG = STOP_FOR_CATALOG
+UNRESOLVED = STOP_UNRESOLVED
+FOR_TRUNCATE = STOP_FOR_TRUNCATE
+FOR_MESSAGE = STOP_FOR_MESSAGE
+
+KIND_TABLE = LOCATOR_TABLE
+KIND_TOAST = LOCATOR_TOAST
+KIND_SKIP = LOCATOR_SKIP
+
+_ALIGN_BYTES = {"c": 1, "s": 2, "i": 4, "d": 8}
+
+cdef dict _EXTRACT_REASONS = {
+    EXTRACT_SHORT_MAIN: "its main data ends too early",
+    EXTRACT_SHORT_BLOCK: "its block data does not fit its tuples",
+    EXTRACT_NO_BLOCK: "it has no block 0",
+    EXTRACT_BAD_TUPLE: "a tuple header contradicts its tuple",
+    EXTRACT_BAD_TOAST_CHUNK: "it is no TOAST chunk but belongs to a TOAST table",
+    EXTRACT_BAD_MESSAGE: "its lengths exceed the record",
+}
+
+
+def action_numbers():
+    """Return name → number of every action, for the test that holds dispatch.py to them."""
+    return {
+        "UNKNOWN": ACTION_UNKNOWN, "IGNORE": ACTION_IGNORE, "IGNORE_XACT": ACTION_IGNORE_XACT,
+        "PYTHON": ACTION_PYTHON, "PYTHON_XACT": ACTION_PYTHON_XACT, "INSERT": ACTION_INSERT,
+        "MULTI_INSERT": ACTION_MULTI_INSERT, "UPDATE": ACTION_UPDATE, "DELETE": ACTION_DELETE,
+        "CONFIRM": ACTION_CONFIRM, "TRUNCATE": ACTION_TRUNCATE, "INPLACE": ACTION_INPLACE,
+        "NEW_CID": ACTION_NEW_CID, "INVALIDATIONS": ACTION_INVALIDATIONS, "MESSAGE": ACTION_MESSAGE,
+    }
+
+
+cdef class RecordLoop:
+    """The loop over record batches, with all that it looks at and fills."""
+
+    def __init__(self, bytes actions, uint32_t database_oid, size_t work_mem_bytes, bytes spill_dir):
+        """Make an empty buffer; *actions* has 4096 bytes, indexed by rmid * 16 + info // 16."""
+        cdef size_t extent = work_mem_bytes // 8
+        if len(actions) != 4096:
+            raise ValueError("the action table has 4096 entries")
+        memcpy(self._actions, <const uint8_t *> actions, 4096)
+        extent = min(max(extent, <size_t> EXTENT_BYTES_MIN), <size_t> EXTENT_BYTES_MAX)
+        # A whole power of two with the extent's own header in it, so that freed ones fit new ones.
+        self._table = TransactionTable((extent & ~(<size_t> 4095)) - 16)
+        self._locators = LocatorCache()
+        self._tracked = TrackedLocators()
+        self._plans = RelationPlans()
+        self._spiller = Spiller(spill_dir, work_mem_bytes)
+        self._database = database_oid
+
+    # ---- the loop
+
+    def run(self, RecordBatch batch not None, Py_ssize_t start):
+        """Go through *batch* from record *start*; return why it stopped, with the place in ``index``.
+
+        Raises:
+            CorruptWal: a record's inside contradicts its lengths.
+            UnsupportedWal: a record that the action table does not know.
+            DiskFull, StorageError: a spill file can't be written.
+        """
+        cdef int stop
+        with nogil:
+            stop = self._run(batch, start)
+        if stop >= STOP_UNKNOWN_RECORD:
+            raise self._failed(stop, &batch.records[self.index])
+        return stop
+
+    cdef int _run(self, RecordBatch batch, Py_ssize_t i) noexcept nogil:
+        cdef const WalRecord *record
+        cdef Txn *txn
+        cdef uint8_t action
+        cdef int stop
+        cdef uint32_t block
+        cdef bint tracked
+        cdef const WalBlockRef *ref
+        while i < batch.count:
+            record = &batch.records[i]
+            self.index = i
+            action = self._actions[(<uint32_t> record.rmid << 4) | (record.info >> 4)]
+            txn = NULL
+            if record.top_xid != 0 and record.xid != 0:
+                txn = self._table.assign_child(record.top_xid, record.xid, record.lsn)
+                if txn == NULL:
+                    return STOP_NO_MEMORY
+            elif (record.xid != 0 and action != ACTION_IGNORE_XACT and action != ACTION_PYTHON_XACT):
+                txn = self._table.obtain(record.xid, record.lsn)
+                if txn == NULL:
+                    return STOP_NO_MEMORY
+            tracked = False
+            for block in range(record.block_count):
+                ref = &batch.blocks[record.first_block + block]
+                if self._tracked.contains(ref.spc, ref.db, ref.rel):
+                    tracked = True
+                    break
+            if tracked and txn != NULL:
+                txn.flags |= TXN_TOUCHED_CATALOG
+                top_of(txn).flags |= TXN_TOUCHED_CATALOG
+                top_of(txn).locator_generation = self._locators.new_generation()
+            if action >= ACTION_INSERT:
+                stop = self._change(batch, record, txn, action, tracked)
+                if stop != STOP_AT_END:
+                    return stop
+            elif action == ACTION_UNKNOWN:
+                return STOP_UNKNOWN_RECORD
+            elif action == ACTION_PYTHON or action == ACTION_PYTHON_XACT:
+                return STOP_FOR_PYTHON
+            if tracked:
+                return STOP_FOR_CATALOG
+            i += 1
+        self.index = i
+        return STOP_AT_END
+
+    cdef inline bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil:
+        """SnapBuildProcessChange: give the transaction its base snapshot, or say that it can't be decoded."""
+        if self._state < SNAPSHOT_FULL:
+            return False
+        if self._state < SNAPSHOT_CONSISTENT and precedes(record.xid, self._next_phase_at):
+            return False
+        top_of(txn).flags |= TXN_HAS_BASE_SNAPSHOT
+        return True
+
+    cdef int _change(self, RecordBatch batch, const WalRecord *record, Txn *txn, uint8_t action,
+                     bint tracked) noexcept nogil:
+        """Handle a record that may hold changes or catalog changes of a transaction."""
+        cdef const WalBlockRef *block
+        cdef LocatorKind kind
+        cdef uint32_t relation = 0
+        cdef ExtractStatus status
+        if action == ACTION_INPLACE or action == ACTION_NEW_CID or action == ACTION_INVALIDATIONS:
+            if record.xid == 0 or self._state < SNAPSHOT_FULL:
+                return STOP_AT_END
+            if txn == NULL:
+                txn = self._table.obtain(record.xid, record.lsn)
+                if txn == NULL:
+                    return STOP_NO_MEMORY
+            if action == ACTION_INPLACE:
+                self._process_change(record, txn)
+            txn.flags |= TXN_HAS_CATALOG_CHANGES
+            top_of(txn).flags |= TXN_HAS_CATALOG_CHANGES
+            return STOP_AT_END
+        if self._state < SNAPSHOT_FULL:
+            return STOP_AT_END
+        if action == ACTION_MESSAGE:
+            return self._message(record, txn)
+        if txn == NULL:
+            return STOP_NO_XID
+        if not self._process_change(record, txn):
+            return STOP_AT_END
+        if action == ACTION_TRUNCATE:
+            if record.main_len < SIZE_OF_HEAP_TRUNCATE:
+                return self._fail_extract(EXTRACT_SHORT_MAIN)
+            return STOP_FOR_TRUNCATE if load_u32(record.main_data) == self._database else STOP_AT_END
+        if tracked:
+            return STOP_AT_END
+        if record.main_len < self._main_size(action):
+            return self._fail_extract(EXTRACT_SHORT_MAIN)
+        if record.block_count == 0 or batch.blocks[record.first_block].id != 0:
+            return self._fail_extract(EXTRACT_NO_BLOCK)
+        block = &batch.blocks[record.first_block]
+        # Not logged for decoding: catalogs, unlogged storage, what VACUUM FULL and CLUSTER copy.
+        if action == ACTION_INSERT and not record.main_data[2] & XLH_INSERT_CONTAINS_NEW_TUPLE:
+            return STOP_AT_END
+        if action == ACTION_MULTI_INSERT and not record.main_data[0] & XLH_INSERT_CONTAINS_NEW_TUPLE:
+            return STOP_AT_END
+        if block.db != self._database:
+            return STOP_AT_END
+        kind = self._locators.find(top_of(txn).locator_generation, block.spc, block.db, block.rel, &relation)
+        if kind == LOCATOR_UNKNOWN:
+            return STOP_UNRESOLVED
+        if kind == LOCATOR_SKIP:
+            return STOP_AT_END
+        if kind == LOCATOR_TOAST and action != ACTION_INSERT and action != ACTION_MULTI_INSERT:
+            return STOP_AT_END
+        if action == ACTION_INSERT:
+            status = extract_insert(self._table, txn, record, block, kind, relation)
+        elif action == ACTION_MULTI_INSERT:
+            status = extract_multi_insert(self._table, txn, record, block, kind, relation)
+        elif action == ACTION_UPDATE:
+            status = extract_update(self._table, txn, record, block, relation)
+        elif action == ACTION_DELETE:
+            status = extract_delete(self._table, txn, record, relation)
+        else:
+            status = extract_confirm(self._table, txn, record, relation)
+        return self._after_extract(status)
+
+    cdef inline uint32_t _main_size(self, uint8_t action) noexcept nogil:
+        """The least main data of a heap record."""
+        if action == ACTION_INSERT:
+            return SIZE_OF_HEAP_INSERT
+        if action == ACTION_MULTI_INSERT:
+            return SIZE_OF_HEAP_MULTI_INSERT
+        if action == ACTION_UPDATE:
+            return SIZE_OF_HEAP_UPDATE
+        if action == ACTION_DELETE:
+            return SIZE_OF_HEAP_DELETE
+        return 0
+
+    cdef int _message(self, const WalRecord *record, Txn *txn) noexcept nogil:
+        """A logical message: part of its transaction, or Python's to deliver at once."""
+        if record.main_len < SIZE_OF_LOGICAL_MESSAGE:
+            return self._fail_extract(EXTRACT_SHORT_MAIN)
+        if load_u32(record.main_data) != self._database:
+            return STOP_AT_END
+        if record.main_data[4] == 0:
+            return STOP_FOR_MESSAGE if self._state == SNAPSHOT_CONSISTENT else STOP_AT_END
+        if txn == NULL:
+            return STOP_NO_XID
+        if not self._process_change(record, txn):
+            return STOP_AT_END
+        return self._after_extract(extract_message(self._table, txn, record))
+
+    cdef int _after_extract(self, ExtractStatus status) noexcept nogil:
+        if status != EXTRACT_OK:
+            return self._fail_extract(status)
+        if self._table.total_bytes > self._spiller.work_mem_bytes and not self._spiller.make_room(self._table):
+            return STOP_SPILL
+        return STOP_AT_END
+
+    cdef int _fail_extract(self, ExtractStatus status) noexcept nogil:
+        self._failure = status
+        return STOP_NO_MEMORY if status == EXTRACT_NO_MEMORY else STOP_EXTRACT
+
+    cdef object _failed(self, int stop, const WalRecord *record):
+        """Make the exception for a failure at *record*."""
+        lsn = str(Lsn(record.lsn))
+        what = f"rmgr {record.rmid}, info {record.info:#04x}"
+        if stop == STOP_NO_MEMORY or (stop == STOP_SPILL and self._spiller.error == ENOMEM):
+            return MemoryError(f"no memory for the changes of the record at {lsn}")
+        if stop == STOP_UNKNOWN_RECORD:
+            return UnsupportedWal(
+                f"the record at {lsn} is of an unknown kind: {what}",
+                hint="A newer PostgreSQL or an extension wrote it; Spillway decodes 14 to 18.",
+                lsn=lsn, rmid=record.rmid, info=record.info)
+        if stop == STOP_SPILL:
+            reason = os.strerror(self._spiller.error)
+            if self._spiller.error in (ENOSPC, EDQUOT):
+                return DiskFull(
+                    f"a transaction can't be spilled at {lsn}: {reason}",
+                    hint="Free space in the data directory or raise logical_decoding_work_mem. Decoding starts again "
+                    "from its restart point; nothing is lost.", lsn=lsn)
+            return StorageError(
+                f"a transaction can't be spilled at {lsn}: {reason}",
+                hint="See that the data directory can be written.", lsn=lsn)
+        if stop == STOP_NO_XID:
+            return CorruptWal(f"the record at {lsn} ({what}) changes data but bears no xid", lsn=lsn)
+        if self._failure == EXTRACT_COMPRESSED_UPDATE:
+            return DecodingError(
+                f"the update at {lsn} leaves out a part of its new tuple",
+                hint="It was not written with wal_level=logical. Set that on the source and create the slot again.",
+                lsn=lsn)
+        return CorruptWal(
+            f"the record at {lsn} ({what}) contradicts itself: {_EXTRACT_REASONS[self._failure]}",
+            hint="Fetch the WAL segment again from the source or the archive.", lsn=lsn)
+
+    # ---- what Python tells the loop
+
+    def set_state(self, int state, uint32_t next_phase_at):
+        """Follow the snapshot builder: 0 START … 3 CONSISTENT, and from which xid on changes are kept in FULL."""
+        self._state = state
+        self._next_phase_at = next_phase_at
+
+    def set_tracked(self, locators):
+        """Replace the set of tracked catalogs by *locators*, (spc, db, rel) each."""
+        self._tracked.replace(locators)
+
+    def bind(self, RecordBatch batch not None, Py_ssize_t index, int kind, uint32_t relation_id):
+        """Remember whose storage block 0 of record *index* is, as that record's transaction sees it."""
+        cdef const WalRecord *record = &batch.records[index]
+        cdef const WalBlockRef *block = &batch.blocks[record.first_block]
+        cdef Txn *txn = self._table.lookup(record.xid)
+        cdef uint64_t generation = top_of(txn).locator_generation if txn != NULL else 0
+        self._locators.bind(generation, block.spc, block.db, block.rel, <LocatorKind> kind, relation_id)
+
+    def clear_locators(self):
+        """Forget every binding: what others see of the catalog has changed."""
+        self._locators.clear()
+
+    def add_relation(self, uint32_t relation_id, columns):
+        """Say how to step over the columns of a relation; *columns* are ColumnDescriptors. Safe to repeat."""
+        if self._plans.find(relation_id) == NULL:
+            self._plans.add(relation_id, [c.length for c in columns], [_ALIGN_BYTES[c.align] for c in columns],
+                            [c.dropped for c in columns])
+
+    def block_locator(self, RecordBatch batch not None, Py_ssize_t index):
+        """Return (spc, db, rel) of block 0 of record *index*."""
+        cdef const WalBlockRef *block = &batch.blocks[batch.records[index].first_block]
+        return block.spc, block.db, block.rel
+
+    def fields(self, RecordBatch batch not None, Py_ssize_t index):
+        """Return (rmid, info, xid, lsn, end_lsn, origin, main data) of record *index*."""
+        cdef const WalRecord *record = &batch.records[index]
+        return (record.rmid, record.info, record.xid, record.lsn, record.end_lsn, record.origin,
+                (<const char *> record.main_data)[:record.main_len] if record.main_len else b"")
+
+    def has_tuple(self, RecordBatch batch not None, Py_ssize_t index):
+        """Say whether the heap record *index* holds a row, new or old, that was logged for decoding."""
+        cdef const WalRecord *record = &batch.records[index]
+        cdef uint8_t action = self._actions[(<uint32_t> record.rmid << 4) | (record.info >> 4)]
+        if action == ACTION_UPDATE:
+            return record.main_data[7] & (XLH_UPDATE_CONTAINS_OLD_TUPLE | XLH_UPDATE_CONTAINS_OLD_KEY
+                                          | XLH_UPDATE_CONTAINS_NEW_TUPLE) != 0
+        if action == ACTION_DELETE:
+            return record.main_data[7] & (XLH_DELETE_CONTAINS_OLD_TUPLE | XLH_DELETE_CONTAINS_OLD_KEY) != 0
+        return action == ACTION_INSERT or action == ACTION_MULTI_INSERT
+
+    def end_lsn(self, RecordBatch batch not None):
+        """Return the end of the last record of *batch*, which is not empty."""
+        return batch.records[batch.count - 1].end_lsn

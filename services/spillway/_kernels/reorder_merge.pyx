@@ -1,0 +1,429 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Handing on a committed transaction: its arenas and those of its subtransactions, merged by LSN.
+
+Each (sub)transaction's changes are in LSN order already: spilled extents first, then those in memory. A heap of
+the arenas, keyed by the LSN of each one's next change, yields the whole in order. A spilled extent is read back only
+when its first change is due and its buffer is freed after its last, an extent in memory is freed as soon as it is
+read: what is held is one extent an arena that is *open* at that LSN, the chunk being filled, and the TOAST
+values of the current row. The number of subtransactions and the size of the transaction do not matter.
+
+On the way TOAST chunks are gathered and put beside the row they belong to (``reorder_toast``), speculative
+insertions wait for their confirmation, and flags that only arenas bear are taken off.
+
+The common case has nothing to merge or assemble: one arena of plain changes. Its extents are handed on as they are,
+without copying.
+
+A chunk is a memoryview of memory that is freed or used again when the next one is asked for; the view is
+released then, so that a late reader gets a ValueError and not another change's bytes.
+
+Source: ReorderBufferIterTXNInit/Next, ReorderBufferProcessTXN, src/backend/replication/logical/reorderbuffer.c
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.errno cimport errno
+from libc.stdint cimport uint8_t, uint32_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from spillway._kernels.changes cimport (
+    CLEAR_TOAST,
+    INSERT,
+    MESSAGE,
+    SPECULATIVE_ABORT,
+    SPECULATIVE_CONFIRM,
+    SPECULATIVE_INSERT,
+    TOAST_CHUNK,
+    UPDATE,
+    ChangeHeader,
+)
+from spillway._kernels.reorder_spill cimport (
+    RESTORE_IO_ERROR,
+    RESTORE_OK,
+    RestoreStatus,
+    restore_extent,
+)
+from spillway._kernels.reorder_table cimport (
+    TXN_NEEDS_ASSEMBLY,
+    TXN_SPECULATION_OPEN,
+    IdSet,
+    TransactionTable,
+    Txn,
+    extent_data,
+)
+from spillway._kernels.reorder_toast cimport (
+    TOAST_BAD_CHUNK,
+    TOAST_BAD_SIZE,
+    TOAST_BAD_TUPLE,
+    TOAST_NO_MEMORY,
+    TOAST_NO_PLAN,
+    TOAST_OK,
+    TOAST_TOO_LARGE,
+    RelationPlans,
+    ToastGatherer,
+    ToastStatus,
+)
+
+import os
+
+from spillway.errors import DecodingError, StorageError
+from spillway.pg.lsn import Lsn
+
+cdef enum:
+    CHUNK_BYTES = 1 << 20
+
+cdef dict _TOAST_REASONS = {
+    TOAST_NO_PLAN: "the columns of its relation are not known",
+    TOAST_BAD_CHUNK: "its TOAST chunks are not in sequence",
+    TOAST_BAD_SIZE: "its TOAST chunks do not add up to the value's size",
+    TOAST_BAD_TUPLE: "the tuple ends before its columns do",
+    TOAST_TOO_LARGE: "with its TOAST values it is larger than 4 GiB",
+}
+
+
+@cython.no_gc_clear
+cdef class ChangeStream:
+    """Iterator over the chunks of one committed transaction; owns its memory and spill file until closed."""
+
+    def __dealloc__(self):
+        self.close()
+
+    cdef void take(self, TransactionTable table, Txn *txn, RelationPlans plans) noexcept:
+        """Own *txn*, which is out of the table already."""
+        cdef Txn *child = txn.first_child
+        self._table = table
+        self._txn = txn
+        self._plans = plans
+        self.change_bytes = txn.change_bytes
+        while child != NULL:
+            self.change_bytes += child.change_bytes
+            child = child.next
+
+    def close(self):
+        """Free memory and remove the spill file; safe to repeat."""
+        cdef uint32_t i
+        self._release_view()
+        for i in range(self._source_count):
+            free(self._sources[i].restored)
+        self._source_count = 0
+        self._heap_size = 0
+        free(self._sources)
+        free(self._heap)
+        free(self._out)
+        free(self._speculative)
+        self._sources = NULL
+        self._heap = NULL
+        self._out = NULL
+        self._speculative = NULL
+        self._out_room = 0
+        self._speculative_room = 0
+        if self._txn != NULL:
+            self._table.destroy(self._txn)
+            self._txn = NULL
+
+    def relation_ids(self):
+        """Return the ids of every relation that the changes name, TRUNCATE's included."""
+        cdef set ids = set()
+        cdef Txn *txn = self._txn
+        cdef IdSet *relations
+        cdef uint32_t i
+        if txn == NULL:
+            return ids
+        while txn != NULL:
+            relations = &txn.relations
+            for i in range(relations.capacity):
+                if relations.slots[i] != 0:
+                    ids.add(relations.slots[i])
+            txn = self._txn.first_child if txn == self._txn else txn.next
+        return ids
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Source *source
+        cdef MergeStatus status
+        self._release_view()
+        if self._txn == NULL:
+            raise StopIteration
+        if not self._started:
+            self._start()
+        if self._handed_on:
+            # The last chunk was the piece itself; it has been read now.
+            source = &self._sources[0]
+            self._finish_piece(source)
+            if not self._set_next_piece(source):
+                self._heap_size = 0
+            self._handed_on = False
+        if self._heap_size == 0:
+            raise StopIteration
+        if self._source_count == 1 and not self._sources[0].txn.flags & (TXN_NEEDS_ASSEMBLY | TXN_SPECULATION_OPEN):
+            source = &self._sources[0]
+            with nogil:
+                status = self._load(source)
+            if status != MERGE_OK:
+                raise self._fail(status)
+            self._handed_on = True
+            self._view = PyMemoryView_FromMemory(
+                <char *> source.position, <Py_ssize_t> (source.end - source.position), PyBUF_READ)
+            return self._view
+        self._out_used = 0
+        with nogil:
+            status = self._fill()
+        if status != MERGE_OK:
+            raise self._fail(status)
+        if self._out_used == 0:
+            raise StopIteration
+        self._view = PyMemoryView_FromMemory(<char *> self._out, <Py_ssize_t> self._out_used, PyBUF_READ)
+        return self._view
+
+    def _release_view(self):
+        if self._view is not None:
+            self._view.release()
+            self._view = None
+
+    cdef int _start(self) except -1:
+        """Collect the arenas that hold anything and build the heap."""
+        cdef Txn *txn = self._txn
+        cdef uint32_t room = 0
+        cdef uint32_t i
+        self._started = True
+        while txn != NULL:
+            if txn.head != NULL or txn.spilled_count > 0:
+                room += 1
+            txn = self._txn.first_child if txn == self._txn else txn.next
+        if room == 0:
+            return 0
+        self._sources = <Source *> malloc(room * sizeof(Source))
+        self._heap = <uint32_t *> malloc(room * sizeof(uint32_t))
+        if self._sources == NULL or self._heap == NULL:
+            raise MemoryError
+        txn = self._txn
+        while txn != NULL:
+            if txn.head != NULL or txn.spilled_count > 0:
+                i = self._source_count
+                self._sources[i].txn = txn
+                self._sources[i].next_spilled = 0
+                self._sources[i].position = NULL
+                self._sources[i].end = NULL
+                self._sources[i].restored = NULL
+                self._source_count += 1
+                if self._set_next_piece(&self._sources[i]):
+                    self._heap[self._heap_size] = i
+                    self._heap_size += 1
+            txn = self._txn.first_child if txn == self._txn else txn.next
+        for i in range(self._heap_size // 2, 0, -1):
+            self._sift_down(i - 1)
+        if self._source_count > 1 or self._txn.flags & TXN_NEEDS_ASSEMBLY or self._sources[0].txn.flags & (
+                TXN_NEEDS_ASSEMBLY):
+            self._toast = ToastGatherer(self._plans)
+        elif self._sources[0].txn.flags & TXN_SPECULATION_OPEN:
+            self._toast = ToastGatherer(self._plans)
+        return 0
+
+    cdef bint _set_next_piece(self, Source *source) noexcept nogil:
+        """Point *source* at its next spilled or in-memory extent without loading it; False at the end."""
+        cdef Txn *txn = source.txn
+        source.position = NULL
+        source.message = False
+        if source.next_spilled < txn.spilled_count:
+            source.lsn = txn.spilled[source.next_spilled].first_lsn
+            return True
+        while txn.head != NULL and txn.head.used == 0:
+            self._table.free_first_extent(txn)
+        if txn.head == NULL:
+            return False
+        source.lsn = (<ChangeHeader *> extent_data(txn.head)).lsn
+        return True
+
+    cdef MergeStatus _load(self, Source *source) noexcept nogil:
+        """Make the piece that *source* points at readable."""
+        cdef Txn *txn = source.txn
+        cdef uint32_t size
+        cdef RestoreStatus status
+        if source.position != NULL:
+            return MERGE_OK
+        if source.next_spilled < txn.spilled_count:
+            size = txn.spilled[source.next_spilled].size
+            source.restored = <uint8_t *> malloc(size)
+            if source.restored == NULL:
+                return MERGE_NO_MEMORY
+            status = restore_extent(txn, &txn.spilled[source.next_spilled], source.restored)
+            if status == RESTORE_IO_ERROR:
+                self._errno = errno
+                return MERGE_SPILL_IO
+            if status != RESTORE_OK:
+                return MERGE_SPILL_DAMAGED
+            source.position = source.restored
+            source.end = source.restored + size
+        else:
+            source.position = extent_data(txn.head)
+            source.end = source.position + txn.head.used
+        return MERGE_OK
+
+    cdef void _finish_piece(self, Source *source) noexcept nogil:
+        """Free the piece that *source* has read to its end."""
+        if source.restored != NULL:
+            free(source.restored)
+            source.restored = NULL
+            source.next_spilled += 1
+        else:
+            self._table.free_first_extent(source.txn)
+        source.position = NULL
+
+    cdef MergeStatus _fill(self) noexcept nogil:
+        """Put whole changes into the output buffer until it holds a chunk or nothing is left."""
+        cdef Source *source
+        cdef ChangeHeader *change
+        cdef MergeStatus status
+        while self._heap_size > 0 and self._out_used < CHUNK_BYTES:
+            source = &self._sources[self._heap[0]]
+            if source.position == NULL:
+                status = self._load(source)
+                if status != MERGE_OK:
+                    return status
+            change = <ChangeHeader *> source.position
+            self._error_lsn = change.lsn
+            if (<size_t> (source.end - source.position) < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader)
+                    or change.size > <size_t> (source.end - source.position)):
+                return MERGE_DAMAGED_CHANGE
+            status = self._take_change(change)
+            if status != MERGE_OK:
+                return status
+            source.position += change.size
+            if source.position == source.end:
+                self._finish_piece(source)
+                if not self._set_next_piece(source):
+                    self._heap_size -= 1
+                    self._heap[0] = self._heap[self._heap_size]
+            else:
+                source.lsn = (<ChangeHeader *> source.position).lsn
+                source.message = (<ChangeHeader *> source.position).action == MESSAGE
+            if self._heap_size > 1:
+                self._sift_down(0)
+        return MERGE_OK
+
+    cdef MergeStatus _take_change(self, ChangeHeader *change) noexcept nogil:
+        """One change in LSN order: emit it, or keep it for the one it belongs to."""
+        cdef uint8_t *grown
+        cdef ToastStatus toast
+        cdef MergeStatus status
+        if change.action == TOAST_CHUNK:
+            toast = self._toast.append(change)
+            if toast != TOAST_OK:
+                self._toast_status = toast
+                return MERGE_TOAST
+            return MERGE_OK
+        if change.action == SPECULATIVE_INSERT:
+            if self._speculative_room < change.size:
+                grown = <uint8_t *> realloc(self._speculative, change.size)
+                if grown == NULL:
+                    return MERGE_NO_MEMORY
+                self._speculative = grown
+                self._speculative_room = change.size
+            memcpy(self._speculative, change, change.size)
+            self._has_speculative = True
+            return MERGE_OK
+        if change.action == SPECULATIVE_CONFIRM:
+            if not self._has_speculative:
+                return MERGE_DAMAGED_CHANGE
+            self._has_speculative = False
+            change = <ChangeHeader *> self._speculative
+            change.action = INSERT
+        elif change.action == SPECULATIVE_ABORT:
+            # Each TOAST row's withdrawal follows the main row's; only that one counts.
+            if self._has_speculative:
+                self._has_speculative = False
+                self._toast.reset()
+            return MERGE_OK
+        status = self._emit(change)
+        if change.flags & CLEAR_TOAST:
+            self._toast.reset()
+        return status
+
+    cdef MergeStatus _emit(self, const ChangeHeader *change) noexcept nogil:
+        """Copy a change to the output with its TOAST values behind it."""
+        cdef size_t extra = 0
+        cdef uint8_t *place
+        cdef ChangeHeader *written
+        cdef ToastStatus toast
+        if change.action == INSERT or change.action == UPDATE:
+            toast = self._toast.match(change, &extra)
+            if toast == TOAST_OK and change.size + extra > <size_t> 0xFFFFFFF8:
+                toast = TOAST_TOO_LARGE
+            if toast != TOAST_OK:
+                self._toast_status = toast
+                return MERGE_TOAST
+        place = self._room_for(change.size + extra)
+        if place == NULL:
+            return MERGE_NO_MEMORY
+        memcpy(place, change, change.size)
+        written = <ChangeHeader *> place
+        written.flags &= ~(<uint8_t> CLEAR_TOAST)
+        if extra > 0:
+            written.toast_count = <unsigned short> self._toast.match_count
+            written.size = <uint32_t> (change.size + extra)
+            self._toast.write(place + change.size)
+        return MERGE_OK
+
+    cdef uint8_t *_room_for(self, size_t size) noexcept nogil:
+        """Return room for *size* more bytes of output, NULL when memory is out."""
+        cdef size_t room = self._out_room
+        cdef uint8_t *grown
+        if self._out_used + size > room:
+            if room == 0:
+                room = 64 * 1024
+            while room < self._out_used + size:
+                room *= 2
+            grown = <uint8_t *> realloc(self._out, room)
+            if grown == NULL:
+                return NULL
+            self._out = grown
+            self._out_room = room
+        self._out_used += size
+        return self._out + (self._out_used - size)
+
+    cdef bint _before(self, uint32_t a, uint32_t b) noexcept nogil:
+        """Order of two sources. A message bears its record's end, where another's record may start: it goes first."""
+        cdef Source *left = &self._sources[a]
+        cdef Source *right = &self._sources[b]
+        return left.lsn < right.lsn or (left.lsn == right.lsn and left.message and not right.message)
+
+    cdef void _sift_down(self, uint32_t i) noexcept nogil:
+        cdef uint32_t child
+        cdef uint32_t moving = self._heap[i]
+        while True:
+            child = 2 * i + 1
+            if child >= self._heap_size:
+                break
+            if child + 1 < self._heap_size and self._before(self._heap[child + 1], self._heap[child]):
+                child += 1
+            if not self._before(self._heap[child], moving):
+                break
+            self._heap[i] = self._heap[child]
+            i = child
+        self._heap[i] = moving
+
+    cdef object _fail(self, MergeStatus status):
+        """Make the exception for a status."""
+        xid = self._txn.xid
+        lsn = str(Lsn(self._error_lsn))
+        if status == MERGE_NO_MEMORY or (status == MERGE_TOAST and self._toast_status == TOAST_NO_MEMORY):
+            return MemoryError()
+        if status == MERGE_SPILL_IO:
+            return StorageError(
+                f"a spill file of transaction {xid} can't be read: {os.strerror(self._errno)}",
+                hint="Decoding starts again from WAL; check the disk if this repeats.", xid=xid)
+        if status == MERGE_SPILL_DAMAGED:
+            return StorageError(
+                f"a spill file of transaction {xid} is damaged",
+                hint="The disk returned other bytes than were written. Decoding starts again from WAL.", xid=xid)
+        if status == MERGE_TOAST:
+            return DecodingError(
+                f"a change of transaction {xid} at {lsn} can't be decoded: {_TOAST_REASONS[self._toast_status]}",
+                hint="The WAL and the catalog do not fit each other; report this with the WAL segment.",
+                lsn=lsn, xid=xid)
+        return DecodingError(
+            f"a buffered change of transaction {xid} near {lsn} contradicts itself",
+            hint="Decoding starts again from WAL; report this if it repeats.", lsn=lsn, xid=xid)
