@@ -7,6 +7,8 @@ table, SQL its catalog rows. TOAST values come from the TOAST table.
 from __future__ import annotations
 
 import struct
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spillway.catalog.descriptor import (
@@ -18,14 +20,37 @@ from spillway.catalog.descriptor import (
 from spillway.decoding import change_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import psycopg
 
     from harness.cluster import Database
 
-_ALIGN = {"c": 1, "s": 2, "i": 4, "d": 8}
+
+@dataclass(frozen=True)
+class Session:
+    """One connection to a database, for tests that ask much."""
+
+    connection: psycopg.Connection[tuple[Any, ...]]
+
+    def execute(self, sql: str, params: Sequence[object] | None = None) -> None:
+        self.connection.execute(sql, params)  # type: ignore[call-overload]
+
+    def query(self, sql: str, params: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql, params).fetchall()  # type: ignore[call-overload,no-any-return]
+
+    def value(self, sql: str, params: Sequence[object] | None = None) -> Any:
+        ((only,),) = self.query(sql, params)
+        return only
 
 
-def relation_descriptor(db: Database, table: str) -> RelationDescriptor:
+@contextmanager
+def session(db: Database) -> Iterator[Session]:
+    with db.connect() as connection:
+        yield Session(connection)
+
+
+def relation_descriptor(db: Database | Session, table: str) -> RelationDescriptor:
     """Return the descriptor of *table* (a name as in SQL) as of now."""
     ((oid, schema, name, kind, persistence, identity, toast_oid),) = db.query(
         "SELECT c.oid::int8, nspname, relname, relkind::text, relpersistence::text, relreplident::text,"
@@ -41,20 +66,13 @@ def relation_descriptor(db: Database, table: str) -> RelationDescriptor:
             [oid],
         )
     )
-    columns = tuple(_with_missing(db, oid, column) for column in columns)
     return RelationDescriptor(
         oid, schema, name, kind, persistence, identity, columns,
         types=type_closure(db, (c.type_oid for c in columns if not c.dropped)), toast_oid=toast_oid,
     )  # fmt: skip
 
 
-def _with_missing(db: Database, table_oid: int, column: ColumnDescriptor) -> ColumnDescriptor:
-    """Fill in attmissingval; its datum is that of a row that has it, so one is made."""
-    del db, table_oid
-    return column
-
-
-def type_closure(db: Database, oids: Iterable[int]) -> dict[int, TypeDescriptor]:
+def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeDescriptor]:
     types: dict[int, TypeDescriptor] = {}
     todo = list(oids)
     while todo:
@@ -143,7 +161,7 @@ def tuple_section(infomask2: int, infomask: int, hoff: int, after_header: bytes)
     return struct.pack("<HHB3x", infomask2, infomask, hoff) + after_header
 
 
-def toast_values(db: Database, descriptor: RelationDescriptor) -> dict[int, bytes]:
+def toast_values(db: Database | Session, descriptor: RelationDescriptor) -> dict[int, bytes]:
     if not descriptor.toast_oid:
         return {}
     name = db.value("SELECT relname FROM pg_class WHERE oid = %s", [descriptor.toast_oid])
@@ -154,7 +172,7 @@ def toast_values(db: Database, descriptor: RelationDescriptor) -> dict[int, byte
     )
 
 
-def sections(db: Database, table: str) -> list[bytes]:
+def sections(db: Database | Session, table: str) -> list[bytes]:
     """Return the tuple sections of the live rows of *table* in ctid order."""
     db.execute("CREATE EXTENSION IF NOT EXISTS pageinspect")
     rows = db.query(

@@ -15,7 +15,15 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 
 from spillway._kernels.datum cimport ALIGN_BYTES, Layout
 from spillway._kernels.message_buffer cimport ByteBuffer, put_bytes, release
-from spillway._kernels cimport text_container, text_datetime, text_network, text_number, text_scalar
+from spillway._kernels cimport (
+    text_container,
+    text_datetime,
+    text_geometric,
+    text_jsonb,
+    text_network,
+    text_number,
+    text_scalar,
+)
 from spillway._kernels.text_type cimport EnumLabel, TypeOutput, ZoneTransition, text_writer
 from spillway.errors import DecodingError
 from spillway.pg.timezone import transitions
@@ -42,9 +50,16 @@ built_in(text_scalar.text_text, -1, "i", (25, 114, 194, 1042, 1043, 1790))
 # oid, xid, cid
 built_in(text_number.uint4_text, 4, "i", (26, 28, 29))
 built_in(text_scalar.tid_text, 6, "s", (27,))
+built_in(text_geometric.point_text, 16, "d", (600,))
+built_in(text_geometric.lseg_text, 32, "d", (601,))
+built_in(text_geometric.path_text, -1, "d", (602,))
+built_in(text_geometric.box_text, 32, "d", (603,))
+built_in(text_geometric.polygon_text, -1, "d", (604,))
+built_in(text_geometric.line_text, 24, "d", (628,))
 built_in(text_network.cidr_text, -1, "i", (650,))
 built_in(text_number.float4_text, 4, "i", (700,))
 built_in(text_number.float8_text, 8, "d", (701,))
+built_in(text_geometric.circle_text, 24, "d", (718,))
 built_in(text_network.macaddr8_text, 8, "i", (774,))
 built_in(text_number.money_text, 8, "d", (790,))
 built_in(text_network.macaddr_text, 6, "i", (829,))
@@ -60,6 +75,7 @@ built_in(text_scalar.bit_text, -1, "i", (1560, 1562))
 built_in(text_number.numeric_text, -1, "i", (1700,))
 built_in(text_scalar.uuid_text, 16, "c", (2950,))
 built_in(text_scalar.pg_lsn_text, 8, "d", (3220,))
+built_in(text_jsonb.jsonb_text, -1, "i", (3802,))
 built_in(text_number.uint8_text, 8, "d", (5069,))
 
 # int2vector and oidvector, and the elements that they are printed as

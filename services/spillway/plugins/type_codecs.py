@@ -23,7 +23,10 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
+from spillway.pg.object_id import reg_operator_text, reg_text, snapshot_text
+from spillway.pg.text_search import tsquery_text, tsvector_text
 from spillway.pg.text_settings import TextSettings
+from spillway.pg.xml import xml_text
 
 if TYPE_CHECKING:
     from spillway.catalog.descriptor import TypeDescriptor
@@ -36,7 +39,23 @@ ENTRY_POINT_GROUP: Final = "spillway.type_codecs"
 #: FirstNormalObjectId: below it are the objects that initdb makes, the same everywhere.
 _FIRST_NORMAL_OID: Final = 16384
 
-_BUILT_IN: Final[dict[int, TextCodec]] = {}
+
+def _plain(codec: Callable[[bytes], str]) -> TextCodec:
+    """Make a codec of a function that no setting matters to."""
+    return lambda data, _settings: codec(data)
+
+
+_BUILT_IN: Final[dict[int, TextCodec]] = {
+    142: _plain(xml_text),
+    2970: _plain(snapshot_text),
+    3614: _plain(tsvector_text),
+    3615: _plain(tsquery_text),
+    5038: _plain(snapshot_text),
+    # regproc, regprocedure, regclass, regtype, regconfig, regdictionary, regnamespace, regrole, regcollation
+    **dict.fromkeys((24, 2202, 2205, 2206, 3734, 3769, 4089, 4096, 4191), _plain(reg_text)),
+    # regoper, regoperator
+    **dict.fromkeys((2203, 2204), _plain(reg_operator_text)),
+}
 _warned: set[tuple[str, str]] = set()
 
 

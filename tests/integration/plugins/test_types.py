@@ -137,6 +137,20 @@ CASES: dict[str, list[object]] = {
     "int8multirange": ["{" + ",".join(f"[{i},{i + 1})" for i in range(1, 60, 2)) + "}"],
     "tsmultirange": ["{[2020-01-01,2020-01-02),[2021-01-01,2021-01-02)}"], "datemultirange": ["{[2020-01-01,2020-01-02)}"],
     "nummultirange[]": ['{"{[1,2],(3,4)}",NULL}'], "int4range[]": ['{"[1,2)",empty}'],
+    "jsonb": [
+        "null", "true", '"str"', "1.50", "[]", "{}", '{"a": 1, "bb": [1, 2.5, {"c": null}], "": "x\\ny\\"z\\\\ \\u0001\\t\\b\\f\\r ☃"}',
+        "[" + ",".join(str(i) for i in range(100)) + "]", "{" + ",".join(f'"k{i}": {{"v": [{i}, "t"]}}' for i in range(100)) + "}",
+        "[[[[[[1]]]]], -1e-10, 12345678901234567890]", '{"b": false, "a": true, "c": "\x7f"}', "[" * 500 + "]" * 500,
+    ],
+    "jsonb[]": ['{"{\\"a\\": 1}",NULL}'],
+    "point": ["(1,2)", "(-0,1e300)", "(NaN,Infinity)"], "lseg": ["[(0,1),(2,3.5)]"], "box": ["(1,2),(3,4)"], "line": ["{1,-2,3}"],
+    "path": ["((0,0),(1,1),(2,0))", "[(0,0),(1,1)]"], "polygon": ["((0,0),(1,1),(2,0))"], "circle": ["<(1,2),3>"],
+    "point[]": ['{"(1,2)",NULL}'], "box[]": ["{(1,2),(3,4);(5,6),(7,8)}"],
+    "xml": ["<a/>", "x<b/>", "<?xml version='1.0'?><a/>", "<?xml version='1.0' encoding='UTF-8' standalone='yes'?>\n<a/>", "\n<a/>"],
+    "tsvector": ["a fat cat", "'it''s':1A,2B 'b\\\\x':3C,4 'q':5", "", "'sp ace':16383"],
+    "tsquery": ["a & b | !c", "(a | b) & c", "a <-> (b <-> c)", "(a <-> b) <3> c", "!(a & b)", "'it''s':*AB", "a:*", "a & !!b", "!(a <-> b)", "(a & b) <-> c"],
+    "regclass": ["-", "4294967295"], "regproc": ["-"], "regtype": ["-", "4294967295"], "regoper": ["0"], "regoperator": ["0"], "regrole": ["-"],
+    "pg_snapshot": ["10:20:10,14,15", "1:1:"], "txid_snapshot": ["10:20:10,14,15"], "aclitem[]": [],
     "mood": ["sad", "ok", "it's great", "äh"], "mood[]": ['{sad,"it\'s great",NULL}'],
     "posint": ["5"], "posint[]": ["{1,2}"], "poslabel": ["(1,x)"],
     "pair": ["(1,x)", '(,"a b")', '(2,"q""q")', "(3,)", '(4,"")', '(5,"back\\\\slash")', '(6,"(,)")'], "pair[]": ['{"(1,x)","(2,\\"a b\\")",NULL}'],
@@ -161,41 +175,34 @@ CREATE TYPE textrange AS RANGE (subtype = text);
     ids=["default", "other"],
 )
 def test_text_equals_the_servers(pg: Database, settings: dict[str, str]) -> None:
-    pg.execute(SETUP)
-    parsed, _ = TextSettings.from_options(
-        settings,
-        pg.value("SHOW server_version_num::int")
-        if False
-        else int(pg.value("SHOW server_version_num")),
-    )
-    zone = settings.get("TimeZone", "UTC")
-    for number, (type_name, values) in enumerate(CASES.items()):
-        table = f"t{number}"
-        with pg.connect() as connection:
-            connection.execute(f"CREATE TABLE {table} (id int, v {type_name})")
-            connection.execute("SET extra_float_digits = 1")
-            with connection.cursor() as cursor:
+    with heap_rows.session(pg) as session:
+        session.execute(SETUP)
+        parsed, _ = TextSettings.from_options(
+            settings, int(session.value("SHOW server_version_num"))
+        )
+        for number, (type_name, values) in enumerate(CASES.items()):
+            session.execute(f"CREATE TABLE t{number} (id int, v {type_name})")
+            session.execute("SET extra_float_digits = 1")
+            with session.connection.cursor() as cursor:
                 cursor.executemany(
-                    f"INSERT INTO {table} VALUES (%s, %s::text::{type_name})",
+                    f"INSERT INTO t{number} VALUES (%s, %s)",
                     [(i, str(v)) for i, v in enumerate(values)],
                 )
-            for name, value in {"TimeZone": zone, **settings}.items():
-                connection.execute(f"SET {name} = '{value}'")
-            expected = [
-                r[0]
-                for r in connection.execute(
-                    f"SELECT format('%s', v) FROM {table} ORDER BY id"
-                ).fetchall()
-            ]
-        descriptor = heap_rows.relation_descriptor(pg, table)
-        toast = heap_rows.toast_values(pg, descriptor)
-        rows = heap_rows.sections(pg, table)
-        assert len(rows) == len(expected)
-        for section, text in zip(rows, expected, strict=True):
-            new, _ = deform_change(
-                descriptor, heap_rows.build_change(change_format.INSERT, new=section, toast=toast)
-            )
-            assert new is not None
-            assert isinstance(new[1], bytes)
-            printed = datum_text(descriptor.columns[1], descriptor.types, parsed, new[1]).decode()
-            assert printed == text, f"{type_name}: {text!r}"
+            for name, value in {"TimeZone": "UTC", **settings}.items():
+                session.execute(f"SET {name} = '{value}'")
+            assert_equal_texts(session, f"t{number}", type_name, parsed)
+
+
+def assert_equal_texts(
+    session: heap_rows.Session, table: str, type_name: str, settings: TextSettings
+) -> None:
+    expected = [row[0] for row in session.query(f"SELECT format('%s', v) FROM {table} ORDER BY id")]
+    descriptor = heap_rows.relation_descriptor(session, table)
+    toast = heap_rows.toast_values(session, descriptor)
+    for section, text in zip(heap_rows.sections(session, table), expected, strict=True):
+        change = heap_rows.build_change(change_format.INSERT, new=section, toast=toast)
+        new, _ = deform_change(descriptor, change)
+        assert new is not None
+        assert isinstance(new[1], bytes)
+        printed = datum_text(descriptor.columns[1], descriptor.types, settings, new[1])
+        assert printed.decode() == text, f"{type_name}: {text!r}"

@@ -1,0 +1,15 @@
+# cython: language_level=3
+"""Writers of geometric types; see ``text_type.pxd``."""
+
+from libc.stdint cimport uint8_t
+
+from spillway._kernels.message_buffer cimport ByteBuffer
+from spillway._kernels.text_type cimport TypeOutput
+
+cdef int point_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int lseg_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int box_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int path_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int polygon_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int line_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int circle_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
