@@ -131,16 +131,17 @@ class RelationDescriptor:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Rebuild a descriptor from :meth:`to_json`'s result."""
         columns = tuple(
-            ColumnDescriptor(*c[:-1], missing=None if c[-1] is None else base64.b64decode(c[-1]))
+            ColumnDescriptor(*[*c[:-1], None if c[-1] is None else base64.b64decode(c[-1])])
             for c in value["columns"]
         )
         types = {
             t[0]: TypeDescriptor(
-                *t[:13],
-                enum_labels=tuple((e[0], e[1]) for e in t[13]),
-                attributes=tuple(AttributeDescriptor(*a) for a in t[14]),
-                subtype_oid=t[15],
-                output=t[16],
+                *[
+                    *t[:13],
+                    tuple((e[0], e[1]) for e in t[13]),
+                    tuple(AttributeDescriptor(*a) for a in t[14]),
+                    *t[15:],
+                ]
             )
             for t in value["types"]
         }

@@ -1,0 +1,473 @@
+"""Resolutions: catalog rows → what a relfilenode is, and the descriptor of the table it belongs to.
+
+A descriptor holds the closure of what encoders need: the columns' types, the element, base, attribute,
+range types of those, the names of output functions, enum labels, publications. It is *interned*: equal
+content gives the same object and the same id, so that decoding binds changes to an integer and the
+transaction log stores each descriptor once.
+
+Built-in types' output functions are pg_proc rows like any other's: pg_proc is mirrored (oid and name),
+because an extension's type may come and go while we decode.
+
+Source: RelidByRelfilenumber, src/backend/utils/cache/relfilenumbermap.c; RelationGetIndexList and
+RelationGetIdentityKeyBitmap, src/backend/utils/cache/relcache.c; is_publishable_class,
+GetRelationPublications, src/backend/catalog/pg_publication.c; ReorderBufferProcessTXN, reorderbuffer.c
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from spillway.catalog import layout as cat
+from spillway.catalog.descriptor import (
+    AttributeDescriptor,
+    ColumnDescriptor,
+    RelationDescriptor,
+    TypeDescriptor,
+)
+from spillway.catalog.missing_value import UnreadableMissing
+from spillway.errors import DecodingError
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable
+
+    from spillway.catalog.layout import PgClass, PgType, TrackedCatalog
+    from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.resolution_cache import EntryKey, ResolutionCache
+    from spillway.catalog.tuple_store import DependencyKey
+    from spillway.wal.record import RelFileLocator
+
+#: Below it are the objects of bootstrap and of the system catalogs (FirstUnpinnedObjectId), which are
+#: never decoded; information_schema's tables are above, and are.
+_FIRST_UNPINNED_OID: Final = 12000
+#: Below it are initdb's objects (FirstNormalObjectId), which publications leave out.
+_FIRST_NORMAL_OID: Final = 16384
+#: array_subscript_handler: a type with it and a typelem is a true array (IsTrueArrayType)
+_ARRAY_SUBSCRIPT_HANDLER: Final = 6179
+
+
+class ResolutionKind(enum.Enum):
+    """What a storage is to decoding."""
+
+    TABLE = "table"
+    TOAST = "toast"
+    SKIP = "skip"
+
+
+class SkipReason(enum.Enum):
+    """Why changes of a storage are not decoded."""
+
+    NONE = ""
+    OTHER_DATABASE = "other database"
+    SYSTEM_CATALOG = "system catalog"
+    NOT_A_TABLE = "index, sequence or another relation without rows of its own"
+    REWRITE = "transient heap of a rewrite"
+    #: No visible pg_class row. Right for what a subtransaction created that has aborted, and for mapped
+    #: relations that are not mirrored; wrong for a record with logical tuple data.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a storage, or an oid, is at one point in WAL for one transaction."""
+
+    kind: ResolutionKind
+    #: pg_class.oid, 0 when unknown
+    relation_oid: int = 0
+    #: id of :attr:`descriptor` in the registry; 0 without one
+    relation_id: int = 0
+    #: of the table, or of the TOAST table itself
+    descriptor: RelationDescriptor | None = None
+    #: kind TOAST: the table whose values it holds
+    owner_oid: int = 0
+    #: kind SKIP
+    reason: SkipReason = SkipReason.NONE
+
+
+class DescriptorRegistry:
+    """Descriptors by id, equal ones once. Ids start at 1 and are never used again in a process.
+
+    Safe for concurrent use. Descriptors stay for the life of the registry: those of a table take a few
+    kB for each version of its definition.
+    """
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._ids: Final[dict[Hashable, int]] = {}
+        self._descriptors: Final[list[RelationDescriptor]] = []
+
+    def intern(self, descriptor: RelationDescriptor) -> tuple[int, RelationDescriptor]:
+        """Return the id of *descriptor* and the one object that stands for its content."""
+        key = (
+            descriptor.oid, descriptor.schema, descriptor.name, descriptor.kind,
+            descriptor.persistence, descriptor.replica_identity, descriptor.columns,
+            tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
+            descriptor.toast_oid, descriptor.primary_key, descriptor.identity_columns,
+            descriptor.publications,
+        )  # fmt: skip
+        with self._lock:
+            number = self._ids.get(key)
+            if number is None:
+                self._descriptors.append(descriptor)
+                number = len(self._descriptors)
+                self._ids[key] = number
+            return number, self._descriptors[number - 1]
+
+    def __getitem__(self, relation_id: int) -> RelationDescriptor:
+        if not 0 < relation_id <= len(self._descriptors):
+            raise KeyError(relation_id)
+        return self._descriptors[relation_id - 1]
+
+    def __len__(self) -> int:
+        return len(self._descriptors)
+
+
+#: The registry of this process; ids from different databases do not collide in it.
+REGISTRY: Final = DescriptorRegistry()
+
+
+def resolve(
+    mirror: CatalogMirror,
+    key: EntryKey,
+    own_xids: Collection[int],
+    cache: ResolutionCache | None = None,
+) -> Resolution:
+    """Resolve ("locator", RelFileLocator) or ("oid", int); called by the mirror.
+
+    With *cache*, the view is the one of those without catalog changes of their own.
+    """
+    if cache is not None:
+        entry = cache.get(key)
+        if entry is not None:
+            resolution: Resolution = entry[0]
+            return resolution
+    builder = _Builder(mirror, own_xids, cache)
+    resolution = builder.by_locator(key[1]) if key[0] == "locator" else builder.by_oid(key[1])
+    if cache is not None:
+        cache.put(key, resolution, builder.dependencies)
+    return resolution
+
+
+class _Builder:
+    """Builds one resolution, and notes every look-up that it makes."""
+
+    def __init__(
+        self, mirror: CatalogMirror, own_xids: Collection[int], cache: ResolutionCache | None
+    ) -> None:
+        self._mirror = mirror
+        self._own_xids = own_xids
+        self._cache = cache
+        self.dependencies: set[DependencyKey] = set()
+
+    # Rows.
+
+    def _rows(self, catalog: TrackedCatalog, index: int, key: Any) -> list[Any]:
+        self.dependencies.add((catalog.oid, index, key))
+        return [tup.row for tup in self._mirror.visible_tuples(catalog, index, key, self._own_xids)]
+
+    def _row(self, catalog: TrackedCatalog, index: int, key: Any) -> Any | None:
+        """Return the visible row with a unique key, None without one."""
+        rows = self._rows(catalog, index, key)
+        if len(rows) > 1:
+            tuples = self._mirror.visible_tuples(catalog, index, key, self._own_xids)
+            raise self._mirror.contradiction(catalog, tuples, f"{catalog.indexes[index]} {key}")
+        return rows[0] if rows else None
+
+    def _error(self, message: str, hint: str, **details: object) -> DecodingError:
+        return DecodingError(
+            f"{message}, at {Lsn(self._mirror.last_lsn)}",
+            hint=hint,
+            lsn=str(Lsn(self._mirror.last_lsn)),
+            **details,
+        )
+
+    def _missing_row(self, what: str, relation: str) -> DecodingError:
+        return self._error(
+            f"{what} is not in the catalog mirror",
+            "The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+            relation=relation,
+        )
+
+    # Relations.
+
+    def by_locator(self, locator: RelFileLocator) -> Resolution:
+        facts = self._mirror.facts
+        if locator.db != facts.database_oid:
+            return _skip(SkipReason.OTHER_DATABASE)
+        if locator in self._mirror.tracked or (
+            locator.rel in self._mirror.locations.relation_map.values()
+            and locator.spc == facts.default_tablespace
+        ):
+            return _skip(SkipReason.SYSTEM_CATALOG)
+        # Temporary relations have numbers of their own, which may equal a permanent one's.
+        rows = [
+            row
+            for row in self._rows(cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel)
+            if (row.reltablespace or facts.default_tablespace) == locator.spc
+            and row.relpersistence != "t"
+        ]
+        if len(rows) > 1:
+            tuples = self._mirror.visible_tuples(
+                cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel, self._own_xids
+            )
+            raise self._mirror.contradiction(cat.PG_CLASS, tuples, f"relfilenode {locator.rel}")
+        return self._relation(rows[0]) if rows else _skip(SkipReason.UNKNOWN)
+
+    def by_oid(self, oid: int) -> Resolution:
+        row = self._row(cat.PG_CLASS, cat.CLASS_BY_OID, oid)
+        return _skip(SkipReason.UNKNOWN) if row is None else self._relation(row)
+
+    def _relation(self, row: PgClass) -> Resolution:
+        if row.relrewrite:
+            return _skip(SkipReason.REWRITE, row.oid)
+        if row.oid < _FIRST_UNPINNED_OID:
+            return _skip(SkipReason.SYSTEM_CATALOG, row.oid)
+        if row.relkind not in "rpmt":
+            return _skip(SkipReason.NOT_A_TABLE, row.oid)
+        owner_oid = 0
+        if row.relkind == "t":
+            owner = self._row(cat.PG_CLASS, cat.CLASS_BY_TOAST, row.oid)
+            if owner is None:
+                return _skip(SkipReason.UNKNOWN, row.oid)
+            if owner.relrewrite:
+                return _skip(SkipReason.REWRITE, row.oid)
+            owner_oid = owner.oid
+        number, descriptor = self._mirror.registry.intern(self._descriptor(row))
+        kind = ResolutionKind.TOAST if owner_oid else ResolutionKind.TABLE
+        return Resolution(kind, row.oid, number, descriptor, owner_oid)
+
+    def _descriptor(self, row: PgClass) -> RelationDescriptor:
+        name = f"{self._schema(row.relnamespace)}.{row.relname}"
+        columns = self._columns(row.oid, name)
+        types: dict[int, TypeDescriptor] = {}
+        for column in columns:
+            if not column.dropped:
+                self._add_type(column.type_oid, types)
+        primary_key, identity = self._keys(row, columns)
+        return RelationDescriptor(
+            oid=row.oid,
+            schema=self._schema(row.relnamespace),
+            name=row.relname,
+            kind=row.relkind,
+            persistence=row.relpersistence,
+            replica_identity=row.relreplident,
+            columns=columns,
+            types=types,
+            toast_oid=row.reltoastrelid,
+            primary_key=primary_key,
+            identity_columns=identity,
+            publications=self._publications(row),
+        )
+
+    def _schema(self, oid: int) -> str:
+        row = self._row(cat.PG_NAMESPACE, cat.NAMESPACE_BY_OID, oid)
+        if row is None:
+            raise self._missing_row(f"schema {oid}", "pg_namespace")
+        name: str = row.nspname
+        return name
+
+    def _attributes(self, relation_oid: int, name: str) -> list[Any]:
+        """The rows of pg_attribute with attnum > 0, in order, without a gap."""
+        rows = self._rows(cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid)
+        rows = sorted((row for row in rows if row.attnum > 0), key=_attnum)
+        if [row.attnum for row in rows] != list(range(1, len(rows) + 1)):
+            tuples = self._mirror.visible_tuples(
+                cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid, self._own_xids
+            )
+            raise self._error(
+                f"the columns of {name} have the numbers {[row.attnum for row in rows]}",
+                "The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+                relation=name,
+                ctids=[list(tup.ctid) for tup in tuples],
+            )
+        return rows
+
+    def _columns(self, relation_oid: int, name: str) -> tuple[ColumnDescriptor, ...]:
+        columns = []
+        for row in self._attributes(relation_oid, name):
+            missing = row.attmissingval if row.atthasmissing else None
+            if isinstance(missing, UnreadableMissing):
+                raise self._error(
+                    f"the value that rows from before column {row.attname} of {name} have for it is"
+                    f" not known: type {missing.type_name} can't be read over SQL",
+                    "Bootstrap with a superuser's DSN (raw bootstrap), or rewrite the table:"
+                    " VACUUM FULL.",
+                    relation=name,
+                    column=row.attname,
+                )
+            columns.append(
+                ColumnDescriptor(
+                    row.attnum, row.attname, row.atttypid, row.atttypmod, row.attlen,
+                    row.attbyval, row.attalign, row.attisdropped, row.attnotnull,
+                    row.attgenerated, row.attidentity, missing,
+                )
+            )  # fmt: skip
+        return tuple(columns)
+
+    def _keys(
+        self, row: PgClass, columns: tuple[ColumnDescriptor, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The primary key's attnums, and the replica identity's."""
+        primary: tuple[int, ...] = ()
+        of_default: tuple[int, ...] = ()
+        of_index: tuple[int, ...] = ()
+        for index in self._rows(cat.PG_INDEX, cat.INDEX_BY_RELATION, row.oid):
+            key = tuple(n for n in index.indkey[: index.indnkeyatts] if n > 0)
+            usable = index.indisvalid and index.indimmediate
+            if index.indisprimary:
+                primary = key
+                # A deferrable primary key is no identity.
+                of_default = key if usable else ()
+            if index.indisreplident and usable:
+                of_index = key
+        if row.relreplident == "f":
+            return primary, tuple(c.attnum for c in columns if not c.dropped)
+        if row.relreplident == "i":
+            return primary, of_index
+        return primary, of_default if row.relreplident == "d" else ()
+
+    def _publications(self, row: PgClass) -> tuple[str, ...]:
+        if row.relkind not in "rp" or row.relpersistence != "p" or row.oid < _FIRST_NORMAL_OID:
+            return ()
+        names = {
+            publication.pubname
+            for publication in self._rows(cat.PG_PUBLICATION, cat.PUBLICATION_BY_ALL_TABLES, True)
+        }
+        relation: PgClass | None = row
+        while relation is not None:
+            members = [
+                r.prpubid
+                for r in self._rows(
+                    cat.PG_PUBLICATION_REL, cat.PUBLICATION_REL_BY_RELATION, relation.oid
+                )
+            ]
+            if cat.PG_PUBLICATION_NAMESPACE.oid in self._mirror.layouts:
+                members += [
+                    r.pnpubid
+                    for r in self._rows(
+                        cat.PG_PUBLICATION_NAMESPACE,
+                        cat.PUBLICATION_NAMESPACE_BY_SCHEMA,
+                        relation.relnamespace,
+                    )
+                ]
+            for oid in members:
+                publication = self._row(cat.PG_PUBLICATION, cat.PUBLICATION_BY_OID, oid)
+                if publication is not None:
+                    names.add(publication.pubname)
+            relation = self._parent(relation)
+        return tuple(sorted(names))
+
+    def _parent(self, relation: PgClass) -> PgClass | None:
+        """The partitioned table that *relation* is a partition of."""
+        if not relation.relispartition:
+            return None
+        rows = self._rows(cat.PG_INHERITS, cat.INHERITS_BY_CHILD, relation.oid)
+        if len(rows) != 1:
+            return None
+        parent: PgClass | None = self._row(cat.PG_CLASS, cat.CLASS_BY_OID, rows[0].inhparent)
+        return parent
+
+    # Types.
+
+    def _add_type(self, oid: int, types: dict[int, TypeDescriptor]) -> None:
+        """Add a type to *types*, and every type that its values contain."""
+        if oid in types:
+            return
+        if self._cache is None:
+            self._build_type(oid, types)
+            return
+        entry = self._cache.get(("type", oid))
+        if entry is None:
+            builder = _Builder(self._mirror, self._own_xids, self._cache)
+            closure: dict[int, TypeDescriptor] = {}
+            builder._build_type(oid, closure)
+            self._cache.put(("type", oid), closure, builder.dependencies)
+            self.dependencies |= builder.dependencies
+            types.update(closure)
+            return
+        types.update(entry[0])
+        self.dependencies |= entry[1]
+
+    def _build_type(self, oid: int, types: dict[int, TypeDescriptor]) -> None:
+        row: PgType | None = self._row(cat.PG_TYPE, cat.TYPE_BY_OID, oid)
+        if row is None:
+            raise self._missing_row(f"type {oid}", "pg_type")
+        is_array = row.typelem != 0 and row.typsubscript == _ARRAY_SUBSCRIPT_HANDLER
+        output = self._row(cat.PG_PROC, cat.PROC_BY_OID, row.typoutput)
+        labels: tuple[tuple[int, str], ...] = ()
+        attributes: tuple[AttributeDescriptor, ...] = ()
+        inner: list[int] = []
+        subtype = 0
+        if row.typelem:
+            inner.append(row.typelem)
+        if row.typtype == "d":
+            inner.append(row.typbasetype)
+        elif row.typtype == "e":
+            rows = self._rows(cat.PG_ENUM, cat.ENUM_BY_TYPE, oid)
+            rows.sort(key=_enum_order)
+            labels = tuple((r.oid, r.enumlabel) for r in rows)
+        elif row.typtype == "c" and row.typrelid:
+            attributes = tuple(
+                AttributeDescriptor(
+                    r.attname, r.atttypid, r.atttypmod, r.attisdropped,
+                    r.attlen, r.attalign, r.attbyval,
+                )
+                for r in self._attributes(row.typrelid, row.typname)
+            )  # fmt: skip
+            inner.extend(a.type_oid for a in attributes if not a.dropped)
+        elif row.typtype in "rm":
+            subtype = self._range_subtype(row)
+            inner.append(subtype)
+        types[oid] = TypeDescriptor(
+            oid=oid,
+            schema=self._schema(row.typnamespace),
+            name=row.typname,
+            kind=row.typtype,
+            category=row.typcategory,
+            length=row.typlen,
+            by_value=row.typbyval,
+            align=row.typalign,
+            element_oid=row.typelem,
+            is_array=is_array,
+            delimiter=row.typdelim,
+            base_oid=row.typbasetype,
+            base_typmod=row.typtypmod,
+            enum_labels=labels,
+            attributes=attributes,
+            subtype_oid=subtype,
+            output="" if output is None else output.proname,
+        )
+        for other in inner:
+            if other not in types:
+                self._build_type(other, types)
+
+    def _range_subtype(self, row: PgType) -> int:
+        """A range's element type; a multirange's range type."""
+        if row.typtype == "r":
+            of_range = self._row(cat.PG_RANGE, cat.RANGE_BY_TYPE, row.oid)
+            if of_range is None:
+                raise self._missing_row(f"range type {row.typname}", "pg_range")
+            subtype: int = of_range.rngsubtype
+            return subtype
+        of_multirange = self._row(cat.PG_RANGE, cat.RANGE_BY_MULTIRANGE, row.oid)
+        if of_multirange is None:
+            raise self._missing_row(f"multirange type {row.typname}", "pg_range")
+        range_oid: int = of_multirange.rngtypid
+        return range_oid
+
+
+def _skip(reason: SkipReason, oid: int = 0) -> Resolution:
+    return Resolution(ResolutionKind.SKIP, oid, reason=reason)
+
+
+def _attnum(row: Any) -> int:
+    number: int = row.attnum
+    return number
+
+
+def _enum_order(row: Any) -> float:
+    order: float = row.enumsortorder
+    return order

@@ -1,0 +1,64 @@
+"""What was resolved, kept until a catalog row that it was made from changes.
+
+Every look-up made while a resolution is built is noted as a dependency: catalog, index, key. That
+includes look-ups that found nothing, so that a row which appears later counts as a change too. The
+cache holds the view of those without catalog changes of their own; private views are not cached.
+
+Memory: one entry a relation, storage and type that was asked for, and its dependencies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from spillway.catalog.tuple_store import DependencyKey
+
+#: what was asked for: ("locator", …), ("oid", …), ("type", …)
+EntryKey = tuple[str, Any]
+
+
+class ResolutionCache:
+    """Values by what was asked for, dropped by what they depend on."""
+
+    def __init__(self) -> None:
+        self._entries: Final[dict[EntryKey, tuple[Any, frozenset[DependencyKey]]]] = {}
+        self._dependents: Final[dict[DependencyKey, set[EntryKey]]] = {}
+
+    def get(self, key: EntryKey) -> tuple[Any, frozenset[DependencyKey]] | None:
+        """Return the value for *key* and what it depends on."""
+        return self._entries.get(key)
+
+    def put(self, key: EntryKey, value: Any, dependencies: Iterable[DependencyKey]) -> None:
+        """Keep *value* until one of *dependencies* changes."""
+        frozen = frozenset(dependencies)
+        self._entries[key] = (value, frozen)
+        for dependency in frozen:
+            self._dependents.setdefault(dependency, set()).add(key)
+
+    def invalidate(self, dependencies: Iterable[DependencyKey]) -> bool:
+        """Drop what depends on any of *dependencies*; returns whether there was something."""
+        found = False
+        for dependency in dependencies:
+            for key in self._dependents.pop(dependency, ()):
+                entry = self._entries.pop(key, None)
+                if entry is None:
+                    continue
+                found = True
+                for other in entry[1]:
+                    if other != dependency and other in self._dependents:
+                        keys = self._dependents[other]
+                        keys.discard(key)
+                        if not keys:
+                            del self._dependents[other]
+        return found
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._entries.clear()
+        self._dependents.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)

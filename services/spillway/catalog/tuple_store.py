@@ -1,0 +1,150 @@
+"""The tuples of one catalog's storage, physically: page by page, offset by offset, with live indexes.
+
+A :class:`Storage` is the main fork of one relfilenode. A catalog has one, and for the time of a VACUUM
+FULL or CLUSTER a second. Redo changes tuples by (block, offset); lookups go through indexes that hold
+every tuple which is not known to be dead, so that a lookup costs what it finds.
+
+What is known of a tuple's transactions is stamped into it, as hint bits do, and needs no status
+table afterwards:
+
+- ``xmin_pending``: its xmin has not finished; else, unless ``dead``, it committed.
+- ``deleter``: the unfinished xid that deleted or replaced it, 0 for none. A locker is no deleter; a
+  multixact's updater is.
+- ``dead``: xmin aborted or a deleter committed. Never revoked; kept until the page forgets it, because
+  later images hold it again and a compressed update may refer to its bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from spillway.catalog.layout import NULL_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from spillway.catalog.layout import CatalogLayout
+    from spillway.wal.record import RelFileLocator
+
+#: Something that a descriptor was made from: catalog oid, index number, key.
+DependencyKey = tuple[int, int, Any]
+
+
+class CatalogTuple:
+    """A tuple of a catalog; see the module for what its states mean."""
+
+    __slots__ = (
+        "data", "dead", "deleter", "hoff", "infomask", "infomask2", "row", "storage", "tid", "xmax",
+        "xmin", "xmin_pending",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        storage: Storage,
+        tid: int,
+        *,
+        xmin: int,
+        row: Any,
+        xmax: int | None = 0,
+        infomask2: int = 0,
+        infomask: int = 0,
+        hoff: int = 0,
+        data: bytes | None = None,
+    ) -> None:
+        self.storage = storage
+        #: block << 16 | offset
+        self.tid = tid
+        self.xmin = xmin
+        #: raw xmax, maybe a multixact id; None: came from SQL, nothing known until the page's image
+        self.xmax = xmax
+        self.infomask2 = infomask2
+        self.infomask = infomask
+        self.hoff = hoff
+        #: the tuple from byte 23 on; None: came from SQL
+        self.data = data
+        self.row = row
+        self.xmin_pending = False
+        self.deleter = 0
+        self.dead = False
+
+    @property
+    def ctid(self) -> tuple[int, int]:
+        """Block and offset."""
+        return self.tid >> 16, self.tid & 0xFFFF
+
+    def visible(self, own_xids: Collection[int]) -> bool:
+        """Say whether a transaction with *own_xids* sees this tuple now, among what is committed."""
+        if self.dead or (self.xmin_pending and self.xmin not in own_xids):
+            return False
+        return self.deleter == 0 or self.deleter not in own_xids
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.storage.layout.catalog.name} {self.ctid} xmin={self.xmin} xmax={self.xmax}"
+            f"{' pending' if self.xmin_pending else ''}{' dead' if self.dead else ''}"
+            f"{f' deleter={self.deleter}' if self.deleter else ''} {self.row}>"
+        )
+
+
+class Page:
+    """What is known of one block."""
+
+    __slots__ = ("lsn", "physical", "tuples")
+
+    def __init__(self, lsn: int = 0, *, physical: bool = True) -> None:
+        #: end of the last record that is contained; records at or before it are skipped
+        self.lsn = lsn
+        #: False: rows that SQL showed, without their bytes and without the dead ones
+        self.physical = physical
+        self.tuples: dict[int, CatalogTuple] = {}
+
+
+class Storage:
+    """One relfilenode of a catalog."""
+
+    def __init__(self, layout: CatalogLayout, locator: RelFileLocator, *, complete: bool) -> None:
+        self.layout: Final = layout
+        self.catalog: Final = layout.catalog
+        self.locator: Final = locator
+        #: every tuple that ever was in it came through redo or raw pages; False: SQL showed it
+        self.complete = complete
+        self.pages: dict[int, Page] = {}
+        self.indexes: Final[list[dict[Any, dict[int, CatalogTuple]]]] = [
+            {} for _ in self.catalog.indexes
+        ]
+        columns = self.catalog.columns
+        self._indexed: Final = [
+            (i, columns.index(name), (self.catalog.oid, i) in NULL_KEYS)
+            for i, name in enumerate(self.catalog.indexes)
+        ]
+
+    def tuple_at(self, block: int, offset: int) -> CatalogTuple | None:
+        """Return the tuple there, dead or alive."""
+        page = self.pages.get(block)
+        return None if page is None else page.tuples.get(offset)
+
+    def tuples(self) -> Iterator[CatalogTuple]:
+        """Yield every tuple, dead ones too."""
+        for page in self.pages.values():
+            yield from page.tuples.values()
+
+    def index(self, tup: CatalogTuple) -> None:
+        """Enter *tup* into every index; it must not be dead."""
+        for number, column, skip_zero in self._indexed:
+            key = tup.row[column]
+            if key or not skip_zero:
+                self.indexes[number].setdefault(key, {})[tup.tid] = tup
+
+    def unindex(self, tup: CatalogTuple) -> None:
+        """Take *tup* out of every index; harmless when it is in none."""
+        for number, column, _ in self._indexed:
+            bucket = self.indexes[number].get(tup.row[column])
+            if bucket is not None and bucket.get(tup.tid) is tup:
+                del bucket[tup.tid]
+                if not bucket:
+                    del self.indexes[number][tup.row[column]]
+
+    def keys(self, row: Any) -> list[DependencyKey]:
+        """List what a descriptor that read *row*, or looked for it in vain, depends on."""
+        oid = self.catalog.oid
+        return [(oid, number, row[column]) for number, column, _ in self._indexed]

@@ -1,0 +1,164 @@
+"""Replay of a real server's WAL into a catalog mirror, and the comparison of the two."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from spillway.catalog.layout import PG_ATTRIBUTE
+from spillway.pg import rmgr
+from spillway.pg.lsn import Lsn
+from spillway.wal.reader import WalDirectory
+
+if TYPE_CHECKING:
+    from harness.cluster import Cluster, Database
+    from spillway.catalog.bootstrap import Bootstrap
+    from spillway.catalog.mirror import CatalogMirror
+    from spillway.wal.record import Record
+
+
+class CatalogReplay:
+    """Feeds a mirror from a cluster's pg_wal, as decoding does, without anything of decoding."""
+
+    def __init__(self, bootstrap: Bootstrap, cluster: Cluster) -> None:
+        self.mirror: CatalogMirror = bootstrap.mirror
+        self.cluster = cluster
+        self.position = int(bootstrap.redo_lsn)
+        #: top-level xid → its subtransactions, of those that are not finished
+        self.subxids: dict[int, set[int]] = {}
+        self.commits = 0
+        self.apply_seconds = 0.0
+        self.applied = 0
+
+    def run(self, until: int | None = None) -> None:
+        """Apply everything that the server has written by now."""
+        if until is None:
+            # A record of our own after all others, and everything flushed up to it.
+            with self.cluster.connect() as connection:
+                connection.execute("SELECT pg_logical_emit_message(false, 'replay', 'end')")
+                row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+                assert row is not None
+                until = int(Lsn.parse(row[0]))
+                connection.execute("CREATE TABLE IF NOT EXISTS flush_me (); DROP TABLE flush_me")
+        deadline = time.monotonic() + 20
+        while self.position < until:
+            for record in WalDirectory(self.cluster.wal_directory).records(self.position, until):
+                self.feed(record)
+                self.position = record.end_lsn
+            if self.position < until:
+                assert time.monotonic() < deadline, "WAL ends before what the server wrote"
+                time.sleep(0.05)
+
+    def feed(self, record: Record) -> None:
+        if record.top_xid:
+            self.subxids.setdefault(record.top_xid, set()).add(record.xid)
+        mirror = self.mirror
+        if record.rmid == rmgr.RM_XACT_ID:
+            self._transaction(record)
+        elif record.rmid == rmgr.RM_STANDBY_ID and record.info & 0xF0 == rmgr.XLOG_RUNNING_XACTS:
+            oldest = struct.unpack_from("<I", record.data, 16)[0]
+            mirror.advance(oldest, record.lsn)
+        elif record.rmid in (rmgr.RM_RELMAP_ID, rmgr.RM_SMGR_ID, rmgr.RM_MULTIXACT_ID) or any(
+            ref.locator in mirror.tracked and ref.fork == 0 for ref in record.blocks
+        ):
+            started = time.perf_counter()
+            mirror.apply(record, record.top_xid)
+            self.apply_seconds += time.perf_counter() - started
+            self.applied += 1
+
+    def own_xids(self, top_xid: int) -> frozenset[int]:
+        return frozenset({top_xid} | self.subxids.get(top_xid, set()))
+
+    def _transaction(self, record: Record) -> None:
+        operation = record.info & rmgr.XLOG_XACT_OPMASK
+        if operation not in (
+            rmgr.XLOG_XACT_COMMIT,
+            rmgr.XLOG_XACT_ABORT,
+            rmgr.XLOG_XACT_COMMIT_PREPARED,
+            rmgr.XLOG_XACT_ABORT_PREPARED,
+        ):
+            return
+        xids = self._xids(record, operation)
+        if operation in (rmgr.XLOG_XACT_COMMIT, rmgr.XLOG_XACT_COMMIT_PREPARED):
+            self.mirror.commit(xids, record.lsn)
+            self.commits += 1
+        else:
+            self.mirror.abort(xids, record.lsn)
+        self.subxids.pop(xids[0], None)
+
+    def _xids(self, record: Record, operation: int) -> list[int]:
+        data, at = record.data, 8
+        xinfo = 0
+        if record.info & rmgr.XLOG_XACT_HAS_INFO:
+            xinfo = struct.unpack_from("<I", data, at)[0]
+            at += 4
+        if xinfo & rmgr.XACT_XINFO_HAS_DBINFO:
+            at += 8
+        subxids: tuple[int, ...] = ()
+        if xinfo & rmgr.XACT_XINFO_HAS_SUBXACTS:
+            count = struct.unpack_from("<i", data, at)[0]
+            subxids = struct.unpack_from(f"<{count}I", data, at + 4)
+            at += 4 + 4 * count
+        if xinfo & rmgr.XACT_XINFO_HAS_RELFILELOCATORS:
+            at += 4 + 12 * struct.unpack_from("<i", data, at)[0]
+        if xinfo & rmgr.XACT_XINFO_HAS_DROPPED_STATS:
+            at += (
+                4
+                + self.mirror.version.dropped_stats_item_size
+                * struct.unpack_from("<i", data, at)[0]
+            )
+        if xinfo & rmgr.XACT_XINFO_HAS_INVALS:
+            at += 4 + 16 * struct.unpack_from("<i", data, at)[0]
+        xid = record.xid
+        if xinfo & rmgr.XACT_XINFO_HAS_TWOPHASE:
+            xid = struct.unpack_from("<I", data, at)[0]
+        return [xid, *subxids]
+
+
+def assert_equals_server(mirror: CatalogMirror, database: Database) -> int:
+    """Compare every visible row of every mirrored catalog with SQL; returns how many there are.
+
+    The server must be idle, and everything that it wrote be applied.
+    """
+    compared = 0
+    for catalog in mirror.catalogs:
+        # anyarray can't be compared in Python; test_missing_values does it.
+        columns = [c for c in catalog.columns if c != "attmissingval"]
+        query = sql.SQL("SELECT {} FROM pg_catalog.{}").format(
+            sql.SQL(", ").join(
+                sql.SQL("{}::{}").format(
+                    sql.Identifier(c), sql.SQL(_sql_type(mirror, catalog.oid, c))
+                )
+                for c in columns
+            ),
+            sql.Identifier(catalog.name),
+        )
+        with database.connect() as connection:
+            expected = connection.execute(query).fetchall()
+        rows = mirror.all_visible(catalog)
+        if catalog is PG_ATTRIBUTE:
+            rows = [row[:-1] for row in rows]
+        actual = [tuple(_plain(v) for v in row) for row in rows]
+        surplus = list((Counter(actual) - Counter(expected)).elements())
+        lacking = list((Counter(expected) - Counter(actual)).elements())
+        assert (surplus, lacking) == ([], []), (
+            f"{catalog.name}: mirror has {len(actual)} rows, the server {len(expected)};"
+            f" only mirror: {surplus[:5]}; only server: {lacking[:5]}"
+        )
+        compared += len(actual)
+    return compared
+
+
+def _plain(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _sql_type(mirror: CatalogMirror, catalog_oid: int, column: str) -> str:
+    type_oid = next(c.type_oid for c in mirror.layouts[catalog_oid].columns if c.name == column)
+    return {26: "int8", 24: "oid::int8", 21: "int4", 23: "int4", 16: "bool", 700: "float8"}.get(
+        type_oid, "text"
+    )
