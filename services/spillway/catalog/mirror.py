@@ -400,6 +400,22 @@ class CatalogMirror:
         if tup.deleter:
             self._pending.setdefault(tup.deleter, set()).add(tup)
 
+    def transactions(self) -> dict[str, Any]:
+        """Return what is known of transactions beside what tuples say, as JSON values."""
+        return {
+            "horizon": self.horizon,
+            "pending": list(self._pending),
+            "finished": [[xid, fate] for xid, fate in self._finished.items()],
+            "multixacts": [[multixact, xid] for multixact, xid in self._multixacts.items()],
+        }
+
+    def restore_transactions(self, value: dict[str, Any]) -> None:
+        """Take over the result of :meth:`transactions`; tuples are to follow by :meth:`admit`."""
+        self.horizon = value["horizon"]
+        self._pending.update((xid, set()) for xid in value["pending"])
+        self._finished.update((xid, fate) for xid, fate in value["finished"])
+        self._multixacts.update((multixact, xid) for multixact, xid in value["multixacts"])
+
     # Inside.
 
     def _note_position(self, lsn: int) -> None:
