@@ -31,6 +31,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── WalGap                   wal_gap
     │   └── WalNotContiguous         wal_not_contiguous
     ├── DecodingError                decoding_error           500
+    │   └── ValueNotRepresentable    value_not_representable
     ├── TransactionLogError          transaction_log_error    500
     │   └── CorruptTransactionLog    corrupt_transaction_log
     ├── DecodingStateLost            decoding_state_lost      500
@@ -276,6 +277,14 @@ class DecodingError(SpillwayError):
 
     code = "decoding_error"
     grpc_status = "DATA_LOSS"
+
+
+class ValueNotRepresentable(DecodingError):
+    """A value has no form in what an output plugin makes of its type; an option of the slot mends it."""
+
+    code = "value_not_representable"
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "22003"
 
 
 class TransactionLogError(SpillwayError):

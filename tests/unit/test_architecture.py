@@ -74,6 +74,7 @@ KERNELS = {
     "datum": "plugins",
     "text_*": "plugins",
     "test_decoding": "plugins",
+    "arrow_column": "plugins",
     "arrow": "plugins",
 }
 

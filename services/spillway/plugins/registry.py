@@ -22,6 +22,7 @@ ENTRY_POINT_GROUP: Final = "spillway.output_plugins"
 
 #: name → module and class; imported at first use, so that a slot pays only for its own plugin
 _BUILT_IN: Final = {
+    "arrow": ("spillway.plugins.arrow", "ArrowPlugin"),
     "test_decoding": ("spillway.plugins.test_decoding", "TestDecoding"),
 }
 

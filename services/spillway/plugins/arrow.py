@@ -1,0 +1,209 @@
+"""The ``arrow`` output plugin: changes as columns, one batch a table.
+
+A message is a complete Arrow IPC stream: a schema and one record batch with changes of one table, in the
+order in which they were made. ``arrow_schema.py`` says what its columns are. Rows are gathered over
+transactions until a bound is reached or the reader asks for what there is, so that a message is worth
+its overhead; a transaction is cut only when it alone is larger than the bound.
+
+A message's lsn is the end of the last transaction in it, or that of its last change when this
+transaction goes on in the next message; its xid is that transaction's. Tables are emitted together, and a
+transaction's rows may be spread over several messages of one step: what a consumer may confirm is
+the stream's ``confirm_lsn``, never a message's lsn.
+
+A TRUNCATE is one row in each of its tables, all their columns null. Logical decoding messages have no table
+and are left out.
+
+Options, beside PostgreSQL's settings for values that are printed (TimeZone, bytea_output, …):
+
+===============  =============  ===========================================================
+batch_bytes      1048576        gather about so many bytes of columns, 1 to 268435456
+batch_rows       65536          or so many rows, 1 to 16777216
+numeric_as       decimal        text: every numeric column is utf8
+temporal_as      native         text: every date, time and timestamp column is utf8
+===============  =============  ===========================================================
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import pyarrow as pa
+
+from spillway._kernels.arrow import Encoder
+from spillway.errors import InvalidOption
+from spillway.pg.text_settings import TextSettings
+from spillway.plugins.arrow_schema import CHANGE_FIELDS, OLD_KEY, SchemaOptions, plan_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spillway._kernels.arrow import Place, Table
+    from spillway._kernels.message_buffer import MessageBuffer
+    from spillway.catalog.descriptor import RelationDescriptor
+    from spillway.decoding.transaction import TransactionHeader
+    from spillway.plugins.interface import PluginContext
+
+_BATCH_BYTES: Final = 1 << 20
+#: Well below what int32 offsets can address, with room for one value of PostgreSQL's largest size.
+_BATCH_BYTES_MAX: Final = 1 << 28
+_BATCH_ROWS: Final = 1 << 16
+_BATCH_ROWS_MAX: Final = 1 << 24
+#: The end of an IPC stream: continuation mark, length 0.
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_EMPTY: Final = pa.py_buffer(b"")
+
+
+class ArrowPlugin:
+    """See the module."""
+
+    name: ClassVar[str] = "arrow"
+    binary: ClassVar[bool] = True
+
+    def __init__(self, options: Mapping[str, str], context: PluginContext) -> None:
+        """Take the options.
+
+        Raises:
+            InvalidOption: an option or its value is not known.
+        """
+        settings, rest = TextSettings.from_options(options, context.server_version_num)
+        batch_bytes = _number(rest, "batch_bytes", _BATCH_BYTES, _BATCH_BYTES_MAX)
+        batch_rows = _number(rest, "batch_rows", _BATCH_ROWS, _BATCH_ROWS_MAX)
+        schema_options = SchemaOptions(
+            context.server_version_num,
+            numeric_as_text=_choice(rest, "numeric_as", "decimal", "text"),
+            temporal_as_text=_choice(rest, "temporal_as", "native", "text"),
+        )
+        for option, value in rest.items():
+            raise InvalidOption(
+                f'option "{option}" = "{value}" is unknown',
+                hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as and temporal_as.",
+                option=option,
+            )
+        self._encoder = Encoder(
+            settings, partial(plan_table, options=schema_options), batch_bytes, batch_rows
+        )
+
+    def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:  # noqa: ARG002
+        """Start gathering a transaction."""
+        self._encoder.begin(header.xid, header.final_lsn, header.end_lsn, header.commit_time)
+
+    def changes(
+        self,
+        header: TransactionHeader,  # noqa: ARG002
+        chunk: memoryview,
+        relations: Mapping[int, RelationDescriptor],
+        out: MessageBuffer,
+    ) -> None:
+        """Gather the rows of *chunk*; emit when this transaction alone is over the bounds.
+
+        Raises:
+            DecodingError: a change is malformed.
+            ValueNotRepresentable: a value has no form in its column's Arrow type.
+        """
+        offset, size = 0, len(chunk)
+        while offset < size:
+            offset = self._encoder.gather(chunk, offset, relations)
+            if self._encoder.full:
+                self._emit(out)
+
+    def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:  # noqa: ARG002
+        """End the transaction; emit when the bounds are reached."""
+        self._encoder.commit()
+        if self._encoder.full:
+            self._emit(out)
+
+    def flush(self, out: MessageBuffer) -> None:
+        """Emit what is gathered."""
+        self._emit(out)
+
+    def _emit(self, out: MessageBuffer) -> None:
+        tables = self._encoder.take()
+        if not tables:
+            return
+        # The transaction at hand, if any, ends later than all others: tables with rows of it come last.
+        cut = tables[-1].commit_end_lsn if self._encoder.in_transaction else None
+        for table in tables:
+            lsn = table.last_lsn if table.commit_end_lsn == cut else table.commit_end_lsn
+            out.append(lsn, table.xid, _message(table))
+        self._encoder.taken()
+
+
+def _message(table: Table) -> bytes:
+    """Return the IPC stream of a table's rows."""
+    batch = record_batch(table)
+    return b"".join((table.plan.schema_message, batch.serialize(), _END_OF_STREAM))
+
+
+def record_batch(table: Table) -> pa.RecordBatch:
+    """Return a table's rows over the builders' own memory: valid until the table is cleared."""
+    plan, rows = table.plan, table.rows
+
+    def buffer(place: Place) -> pa.Buffer | None:
+        if place is None:
+            return None
+        # A builder that never had a byte has no memory either, but Arrow wants a buffer.
+        return pa.foreign_buffer(*place, base=table) if place[1] else _EMPTY
+
+    def array(
+        type_: pa.DataType,
+        buffers: Sequence[Place],
+        null_count: int = 0,
+        *,
+        length: int = rows,
+        children: Sequence[pa.Array] | None = None,
+    ) -> pa.Array:
+        return pa.Array.from_buffers(
+            type_, length, [buffer(b) for b in buffers], null_count, children=children
+        )
+
+    *numbers, op_offsets, ops = table.change_column_buffers()
+    arrays = [array(pa.utf8(), [None, op_offsets, ops])]
+    arrays += [
+        array(field.type, [None, place])
+        for field, place in zip(CHANGE_FIELDS[1:-1], numbers, strict=True)
+    ]
+    null_count, names, list_buffers, name_buffers = table.unchanged_buffers()
+    unchanged_names = array(pa.utf8(), [None, *name_buffers], length=names)
+    arrays.append(
+        array(CHANGE_FIELDS[-1].type, list_buffers, null_count, children=[unchanged_names])
+    )
+
+    def column(i: int, type_: pa.DataType) -> pa.Array:
+        null_count, buffers = table.column_buffers(i)
+        return array(type_, buffers, null_count)
+
+    if plan.key_columns:
+        first = len(plan.columns)
+        fields = [column(first + i, key.type) for i, key in enumerate(plan.key_columns)]
+        null_count, validity = table.key_validity_buffer()
+        arrays.append(
+            array(plan.schema.field(OLD_KEY).type, [validity], null_count, children=fields)
+        )
+    arrays += [column(i, planned.type) for i, planned in enumerate(plan.columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.schema)
+
+
+def _number(options: dict[str, str], name: str, default: int, largest: int) -> int:
+    text = options.pop(name, None)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= largest:
+        raise InvalidOption(
+            f'could not parse value "{text}" for parameter "{name}"',
+            hint=f"Give a number from 1 to {largest}.",
+            option=name,
+        )
+    return int(text)
+
+
+def _choice(options: dict[str, str], name: str, default: str, other: str) -> bool:
+    """Say whether *other* is chosen."""
+    value = options.pop(name, default)
+    if value not in {default, other}:
+        raise InvalidOption(
+            f'could not parse value "{value}" for parameter "{name}"',
+            hint=f"Give {default} or {other}.",
+            option=name,
+        )
+    return value == other

@@ -1,0 +1,250 @@
+"""What a table looks like in Arrow: the schema of its batches, made once a relation descriptor.
+
+A batch has the change's own columns first (:data:`CHANGE_FIELDS`), then ``_old_key``, then the table's live
+columns under their names. ``_old_key`` is a struct of the replica identity's columns and is left out for a
+table without any.
+
+======================================  =====================================================
+PostgreSQL                              Arrow
+======================================  =====================================================
+boolean                                 bool
+smallint, integer, bigint               int16, int32, int64
+real, double precision                  float32, float64
+text, varchar, char(n), json            utf8
+bytea                                   binary
+date                                    date32
+time                                    time64[us]
+timestamp, timestamptz                  timestamp[us], timestamp[us, UTC]
+numeric(p, s), p ≤ 38 and 0 ≤ s ≤ p     decimal128(p, s)
+a domain                                what its base type is
+anything else                           utf8: what PostgreSQL prints
+======================================  =====================================================
+
+No value is changed to fit: one that its Arrow type cannot hold is an error, and the options
+``numeric_as=text`` and ``temporal_as=text`` make all such columns utf8.
+
+A table's column that is named like one of the change's is written with one underscore more: ``_op`` as
+``__op``, ``__op`` as ``___op``. Virtual generated columns are left out: WAL does not have them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from spillway.errors import DecodingError
+from spillway.plugins.type_names import format_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
+
+#: I, U, D, T; where the change is in WAL; its transaction's commit record, that record's end, its
+#: top-level xid; the change's number in the transaction, from 0; when it committed; the columns that are
+#: null here because their TOAST value did not change and so is not in WAL.
+CHANGE_FIELDS: Final = (
+    pa.field("_op", pa.utf8(), nullable=False),
+    pa.field("_lsn", pa.uint64(), nullable=False),
+    pa.field("_commit_lsn", pa.uint64(), nullable=False),
+    pa.field("_commit_end_lsn", pa.uint64(), nullable=False),
+    pa.field("_xid", pa.uint32(), nullable=False),
+    pa.field("_seq", pa.uint64(), nullable=False),
+    pa.field("_commit_time", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("_unchanged_toast", pa.list_(pa.field("item", pa.utf8(), nullable=False))),
+)
+OLD_KEY: Final = "_old_key"
+_RESERVED: Final = re.compile(
+    "_+(?:" + "|".join([*(f.name[1:] for f in CHANGE_FIELDS), OLD_KEY[1:]]) + ")"
+)
+
+#: PostgreSQL's built-in type oid → how a builder stores it, and as what
+_DIRECT: Final[Mapping[int, tuple[str, pa.DataType]]] = {
+    16: ("bool", pa.bool_()),
+    17: ("binary", pa.binary()),
+    20: ("int64", pa.int64()),
+    21: ("int16", pa.int16()),
+    23: ("int32", pa.int32()),
+    25: ("text", pa.utf8()),
+    114: ("text", pa.utf8()),
+    700: ("int32", pa.float32()),
+    701: ("int64", pa.float64()),
+    1042: ("text", pa.utf8()),
+    1043: ("text", pa.utf8()),
+}
+_TEMPORAL: Final[Mapping[int, tuple[str, pa.DataType]]] = {
+    1082: ("date", pa.date32()),
+    1083: ("time", pa.time64("us")),
+    1114: ("timestamp", pa.timestamp("us")),
+    1184: ("timestamp", pa.timestamp("us", tz="UTC")),
+}
+_BPCHAR, _VARCHAR, _INTERVAL, _NUMERIC = 1042, 1043, 1186, 1700
+_BIT: Final = frozenset({1560, 1562})
+#: time, timestamp, timestamptz, timetz: the modifier is the number of second digits
+_WITH_PRECISION: Final = frozenset({1083, 1114, 1184, 1266})
+_VARHDRSZ: Final = 4
+_DECIMAL128_DIGITS: Final = 38
+_INTERVAL_FULL_PRECISION: Final = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """How one column is built; ``kind`` is a key of the kernel's KINDS."""
+
+    column: ColumnDescriptor
+    #: name in Arrow
+    name: str
+    kind: str
+    type: pa.DataType
+    precision: int = 0
+    scale: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """How a table's batches are built."""
+
+    descriptor: RelationDescriptor
+    columns: tuple[ColumnPlan, ...]
+    #: the fields of ``_old_key``
+    key_columns: tuple[ColumnPlan, ...]
+    schema: pa.Schema
+    #: the schema as an IPC message: what every stream of this table begins with
+    schema_message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOptions:
+    """Slot options that decide about types, and the version whose type names are written."""
+
+    server_version_num: int
+    numeric_as_text: bool = False
+    temporal_as_text: bool = False
+
+
+def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TablePlan:
+    """Plan the batches of a table as of *descriptor*.
+
+    Raises:
+        DecodingError: the descriptor contradicts itself.
+    """
+    by_attnum = {
+        column.attnum: _plan_column(column, descriptor.types, options)
+        for column in descriptor.columns
+        if not column.dropped and column.generated != "v"
+    }
+    columns = tuple(by_attnum.values())
+    key_columns = tuple(by_attnum[n] for n in descriptor.identity_columns if n in by_attnum)
+
+    def field(plan: ColumnPlan) -> pa.Field:
+        # Never non-null in Arrow: a DELETE, a TRUNCATE and unchanged TOAST have nulls anywhere.
+        metadata = _column_metadata(plan, descriptor.types, options)
+        return pa.field(plan.name, plan.type, metadata={"spillway.column": json.dumps(metadata)})
+
+    fields = [*CHANGE_FIELDS]
+    if key_columns:
+        fields.append(pa.field(OLD_KEY, pa.struct([pa.field(p.name, p.type) for p in key_columns])))
+    fields += [field(plan) for plan in columns]
+    relation = {
+        "schema": descriptor.schema,
+        "table": descriptor.name,
+        "oid": descriptor.oid,
+        "replica_identity": descriptor.replica_identity,
+        "primary_key": [by_attnum[n].name for n in descriptor.primary_key if n in by_attnum],
+        "identity_columns": [plan.name for plan in key_columns],
+    }
+    schema = pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
+    return TablePlan(descriptor, columns, key_columns, schema, schema.serialize().to_pybytes())
+
+
+def escape_name(name: str) -> str:
+    """Return a table column's name in Arrow: itself, unless it looks like one of the change's."""
+    return f"_{name}" if _RESERVED.fullmatch(name) else name
+
+
+def _plan_column(
+    column: ColumnDescriptor, types: Mapping[int, TypeDescriptor], options: SchemaOptions
+) -> ColumnPlan:
+    name = escape_name(column.name)
+    oid, typmod = _base_type(column.type_oid, column.typmod, types)
+    direct = _DIRECT.get(oid)
+    if direct is None and not options.temporal_as_text:
+        direct = _TEMPORAL.get(oid)
+    if direct is not None:
+        return ColumnPlan(column, name, *direct)
+    if oid == _NUMERIC and typmod >= _VARHDRSZ and not options.numeric_as_text:
+        precision, scale = _numeric_typmod(typmod)
+        if precision <= _DECIMAL128_DIGITS and 0 <= scale <= precision:
+            return ColumnPlan(
+                column, name, "decimal", pa.decimal128(precision, scale), precision, scale
+            )
+    return ColumnPlan(column, name, "printed", pa.utf8())
+
+
+def _base_type(oid: int, typmod: int, types: Mapping[int, TypeDescriptor]) -> tuple[int, int]:
+    """Follow domains down to what they are over (getBaseTypeAndTypmod)."""
+    seen: set[int] = set()
+    while (descriptor := types.get(oid)) is not None and descriptor.kind == "d":
+        if oid in seen:
+            raise DecodingError(f"domain {descriptor.schema}.{descriptor.name} is over itself")
+        seen.add(oid)
+        oid, typmod = descriptor.base_oid, descriptor.base_typmod
+    return oid, typmod
+
+
+def _numeric_typmod(typmod: int) -> tuple[int, int]:
+    """Split numeric's modifier; the scale has 11 bits with a sign since 15, and was below 1001 before."""
+    value = typmod - _VARHDRSZ
+    return (value >> 16) & 0xFFFF, ((value & 0x7FF) ^ 0x400) - 0x400
+
+
+def _column_metadata(
+    plan: ColumnPlan, types: Mapping[int, TypeDescriptor], options: SchemaOptions
+) -> dict[str, object]:
+    column = plan.column
+    return {
+        "name": column.name,
+        "attnum": column.attnum,
+        "type": type_name(column.type_oid, column.typmod, types, options.server_version_num),
+        "type_oid": column.type_oid,
+        "typmod": column.typmod,
+        "not_null": column.not_null,
+    }
+
+
+def type_name(
+    oid: int, typmod: int, types: Mapping[int, TypeDescriptor], server_version_num: int
+) -> str:
+    """Return a type's name with its modifier, ``numeric(10,2)``, as format_type prints it."""
+    name = format_type(oid, types, server_version_num)
+    base = oid
+    descriptor = types.get(oid)
+    if descriptor is not None and descriptor.is_array:
+        base = descriptor.element_oid
+    if typmod < 0:
+        return name
+    brackets = "[]" if name.endswith("[]") else ""
+    modifier = _modifier(base, typmod)
+    name = name.removesuffix("[]")
+    if base in _WITH_PRECISION:
+        # ``timestamp(3) without time zone``
+        first, _, rest = name.partition(" ")
+        return f"{first}{modifier} {rest}{brackets}"
+    return f"{name}{modifier}{brackets}"
+
+
+def _modifier(oid: int, typmod: int) -> str:
+    """Print a modifier as the type's typmodout function does; '' for types whose modifier has no text here."""
+    if oid in {_BPCHAR, _VARCHAR}:
+        return f"({typmod - _VARHDRSZ})" if typmod > _VARHDRSZ else ""
+    if oid == _NUMERIC:
+        return "({},{})".format(*_numeric_typmod(typmod)) if typmod >= _VARHDRSZ else ""
+    if oid in _BIT or oid in _WITH_PRECISION:
+        return f"({typmod})"
+    if oid == _INTERVAL and typmod & 0xFFFF != _INTERVAL_FULL_PRECISION:
+        return f"({typmod & 0xFFFF})"
+    return ""
