@@ -68,7 +68,9 @@ def embedded_programs() -> Path:
 class Demo:
     """One run of the demo in *directory*."""
 
-    def __init__(self, directory: Path, report: Report, *, bulk_rows: int, table_format: str) -> None:
+    def __init__(
+        self, directory: Path, report: Report, *, bulk_rows: int, table_format: str
+    ) -> None:
         self.directory = directory
         self.report = report
         self.bulk_rows = bulk_rows
@@ -110,7 +112,12 @@ class Demo:
             dsn = self.postgres.dsn(_DATABASE, _ROLE)
             self.service.call("POST", "/sources", json={"name": _SOURCE, "dsn": dsn})
             for name, plugin in (("audit", "test_decoding"), ("lake", "arrow")):
-                slot = {"slot_name": name, "source": _SOURCE, "database": _DATABASE, "plugin": plugin}
+                slot = {
+                    "slot_name": name,
+                    "source": _SOURCE,
+                    "database": _DATABASE,
+                    "plugin": plugin,
+                }
                 self.service.call("POST", "/slots", json=slot)
             step.outcome = f"audit (test_decoding), lake (arrow) at {self.service.url}"
 
@@ -135,7 +142,9 @@ class Demo:
     def _work(self, connection: psycopg.Connection, shop: Shop) -> None:
         with self.report.step("The shop at work") as step:
             started = time.monotonic()
-            shop.busy_season(lambda name, rows: step.progress(f"{name} ({rows:,} changes)"), self.bulk_rows)
+            shop.busy_season(
+                lambda name, rows: step.progress(f"{name} ({rows:,} changes)"), self.bulk_rows
+            )
             written = time.monotonic() - started
             self._wait_decoded(connection, "audit", step)
             step.outcome = (
@@ -211,7 +220,8 @@ class Demo:
         with self.report.step("SIGTERM to the service") as step:
             code = self.service.stop()
             self.report.check(
-                true=code == 0, otherwise=f"spillway serve ended with {code}:\n{self.service.log_tail()}"
+                true=code == 0,
+                otherwise=f"spillway serve ended with {code}:\n{self.service.log_tail()}",
             )
             step.outcome = f"it ended with {code}"
 
