@@ -226,20 +226,25 @@ class Demo:
             step.outcome = f"it ended with {code}"
 
     def _lake_tables(self) -> dict[str, pa.Table]:
-        """Have Spark read the current state of each table, in a process of its own."""
+        """Read the current state of each table."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import, and only needed here
 
-        out = self.directory / "current"
+        names = {table: f"{SCHEMA}.{table}" for table in TABLES}
+        if self.table_format == "parquet":
+            from spillway.lake.parquet_tables import current_path  # noqa: PLC0415 - imports Spark
+
+            return {
+                table: pq.read_table(current_path(self.lake_directory, name))
+                for table, name in names.items()
+            }
+        into = self.directory / "current"
         self._run(
             [
                 sys.executable, "-m", "spillway.demo.lake_tables",
-                "--lake", str(self.lake_directory),
-                "--format", self.table_format,
-                "--into", str(out),
-                *(f"{SCHEMA}.{table}" for table in TABLES),
+                "--lake", str(self.lake_directory), "--into", str(into), *names.values(),
             ]
         )  # fmt: skip
-        return {table: pq.read_table(out / f"{SCHEMA}.{table}.parquet") for table in TABLES}
+        return {table: pq.read_table(into / f"{name}.parquet") for table, name in names.items()}
 
     def _wait_decoded(self, connection: psycopg.Connection, slot_name: str, step: Step) -> None:
         """Wait until everything that the source has written so far is decoded."""
