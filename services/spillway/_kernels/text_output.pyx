@@ -117,7 +117,7 @@ cdef int python_text(const TypeOutput* type, const uint8_t* data, size_t size, B
         function, settings, name = <tuple>type.codec
         payload = PyBytes_FromStringAndSize(<const char*>data, size)
         try:
-            text = function(payload, settings).encode()
+            text = function(payload, settings).encode(errors="surrogateescape")
         except DecodingError:
             raise
         except Exception as error:

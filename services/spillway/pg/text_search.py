@@ -98,7 +98,7 @@ def _infix(
 def _slice(data: bytes, start: int, length: int) -> str:
     if start + length > len(data):
         raise ValueError("a lexeme lies beyond the value's end")
-    return data[start : start + length].decode()
+    return data[start : start + length].decode(errors="surrogateescape")
 
 
 def _quoted(text: str) -> str:

@@ -22,7 +22,7 @@ _DECLARATION: Final = re.compile(
 
 def xml_text(data: bytes) -> str:
     """Return what xml_out prints."""
-    text = data.decode()
+    text = data.decode(errors="surrogateescape")
     declaration = _DECLARATION.match(text)
     if declaration is None:
         return text.removeprefix("\n")

@@ -5,8 +5,9 @@ type's oid when it is built in, and by the name of its output function when it c
 (an extension's oids differ from database to database, its functions' names do not).
 
 A codec takes a value's payload (a varlena without its header, detoasted) and the settings, and returns the
-text that the type's output function prints. It may raise anything on malformed bytes; the caller
-turns that into DecodingError.
+text that the type's output function prints. Text is in the database's encoding: decode and expect
+``surrogateescape``, so that bytes which are no UTF-8 pass unchanged. A codec may raise anything on malformed bytes; the
+caller turns that into DecodingError.
 
 A package adds codecs through the entry point group ``spillway.type_codecs``: each entry's name is an
 output function (``hstore_out``), its value a :data:`TextCodec`.
