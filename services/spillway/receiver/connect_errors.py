@@ -90,8 +90,7 @@ def _make(
     database = parameters.get("dbname", user)
     hint = {
         SourceAuthFailed: f"Check user and password in the DSN; ALTER ROLE {quoted} PASSWORD '…'; sets a new one.",
-        SourceNotPermitted: f"Let the role in: a line in pg_hba.conf, ALTER ROLE {quoted} LOGIN; or "
-        f"GRANT CONNECT ON DATABASE {quote_identifier(database) if database else '…'} TO {quoted}; as the message says.",
+        SourceNotPermitted: _not_permitted_hint(text, user, quoted, database),
         MissingReplicationPrivilege: f"ALTER ROLE {quoted} REPLICATION;",
         ReplicationNotAllowedByHba: hba_hint(user, _client_address(text)),
         WalSendersExhausted: "ALTER SYSTEM SET max_wal_senders = 10; -- more than now; then restart the server",
@@ -107,19 +106,34 @@ def _make(
     )
 
 
+def _not_permitted_hint(text: str, user: str, quoted_user: str, database: str) -> str:
+    quoted_database = quote_identifier(database) if database else "…"
+    if "pg_hba.conf" in text:
+        return _hba_line(quoted_database, user, _client_address(text))
+    if "not permitted to log in" in text:
+        return f"ALTER ROLE {quoted_user} LOGIN;"
+    if "permission denied for database" in text:
+        return f"GRANT CONNECT ON DATABASE {quoted_database} TO {quoted_user};"
+    return f"ALTER DATABASE {quoted_database} ALLOW_CONNECTIONS true; if it is meant to be decoded"
+
+
 def hba_hint(user: str, client_address: str | None) -> str:
     """Return the pg_hba.conf line that lets *user* stream from *client_address* as the server sees it.
 
     ``[local]`` is a Unix-domain socket; None is unknown.
     """
+    return _hba_line("replication", user, client_address)
+
+
+def _hba_line(database: str, user: str, client_address: str | None) -> str:
     name = quote_identifier(user) if user else "…"
     if client_address == LOCAL_CLIENT:
-        line = f"local  replication  {name}  scram-sha-256"
+        line = f"local  {database}  {name}  scram-sha-256"
     elif client_address is None:
-        line = f"host  replication  {name}  samenet  scram-sha-256"
+        line = f"host  {database}  {name}  samenet  scram-sha-256"
     else:
         bits = 128 if ":" in client_address else 32
-        line = f"host  replication  {name}  {client_address}/{bits}  scram-sha-256"
+        line = f"host  {database}  {name}  {client_address}/{bits}  scram-sha-256"
     return f"Add to pg_hba.conf:  {line}  and run SELECT pg_reload_conf();"
 
 

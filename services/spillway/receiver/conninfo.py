@@ -68,7 +68,9 @@ def redact(text: str, dsn: str) -> str:
 
 def sql_conninfo(dsn: str, *, connect_timeout_s: int = 10) -> str:
     """Return the connection string for SQL; the DSN's own settings win."""
-    return make_conninfo(**{**_defaults(connect_timeout_s), **parse_dsn(dsn)})
+    parameters = _defaults(connect_timeout_s) | parse_dsn(dsn)
+    parameters.pop("replication", None)  # SQL does not run on such a connection
+    return make_conninfo(**parameters)
 
 
 def replication_conninfo(dsn: str, *, connect_timeout_s: int = 10) -> str:

@@ -25,8 +25,7 @@ Invariants:
 One thread writes (``append``, ``sync``, ``switch_timeline``); every other method is for any thread. An
 flock on the directory keeps a second process out.
 
-Memory: no WAL is held; at most ``_READERS_MAX`` segment files are open for reading, each reader mostly
-staying in one.
+Memory: none for WAL; see :mod:`spillway.receiver.segment_directory` for open files.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ import fcntl
 import os
 import threading
 import time
-from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -60,11 +58,10 @@ from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import (
     history_name,
     is_valid_segment_size,
-    parse_segment_name,
-    segment_name,
     segment_number,
     segment_start,
 )
+from spillway.receiver.segment_directory import SegmentDirectory
 from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState, sync_directory
 
@@ -72,8 +69,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-#: Decoding sessions read near each other; more than this many distinct segments at once is unusual.
-_READERS_MAX: Final = 16
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -117,9 +112,6 @@ class WalStore:
         self._tail: SegmentFile | None = None
         self._dirty: list[SegmentFile] = []
         self._directory_dirty = False
-        self._readers: OrderedDict[int, SegmentFile] = OrderedDict()
-        #: segment number → timeline of its file
-        self._segments: dict[int, int] = {}
         with contextlib.ExitStack() as undo:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
@@ -129,6 +121,7 @@ class WalStore:
                 self._state_file = self._open_state(system_id, segment_size, timeline, start_lsn)
                 undo.callback(self._state_file.close)
                 self._segment_size = self._state_file.state.segment_size
+                self._segments = SegmentDirectory(self.directory, self._segment_size)
                 self._received_lsn = self._state_file.state.flushed_lsn
                 self._open_segments()
             except OSError as error:
@@ -189,48 +182,14 @@ class WalStore:
         return file
 
     def _open_segments(self) -> None:
-        """Find the files of ``[first_lsn, flushed_lsn)``, remove what is none of it, open the tail."""
+        """Take in the files of what is durable, remove all others, cut the tail."""
         state, size = self._state_file.state, self._segment_size
-        first, end = segment_number(state.first_lsn, size), -(-state.flushed_lsn // size)
-        stale: list[Path] = []
-        for path in self.directory.iterdir():
-            named = parse_segment_name(path.name, size)
-            if named is None:
-                continue
-            timeline, number = named
-            if not first <= number < end or timeline > state.timeline:
-                stale.append(path)
-            elif timeline > self._segments.get(number, 0):
-                if number in self._segments:
-                    stale.append(self._path(number))
-                self._segments[number] = timeline
-            else:
-                stale.append(path)
-        # Check everything before anything is removed or cut.
-        for number in range(first, end):
-            needed = min(size, state.flushed_lsn - number * size)
-            if number not in self._segments:
-                raise self._gap(
-                    number * size, segment_name(state.timeline, number, size), "is missing"
-                )
-            if self._path(number).stat().st_size < needed:
-                raise self._gap(number * size, self._path(number).name, "is too short")
-        for path in stale:
+        for path in self._segments.load(state):
             path.unlink()
         kept = state.flushed_lsn % size
         if kept:
-            self._tail = SegmentFile.open_tail(self._path(end - 1), size, kept)
-
-    def _gap(self, lsn: int, name: str, what: str) -> WalGap:
-        return WalGap(
-            f"WAL from {Lsn(lsn)} on is lost: segment file {name} {what} in {self.directory}",
-            hint=f"Copy {name} there from a WAL archive or a backup, or drop the source and create it again.",
-            lsn=str(Lsn(lsn)),
-            path=str(self.directory / name),
-        )
-
-    def _path(self, number: int) -> Path:
-        return self.directory / segment_name(self._segments[number], number, self._segment_size)
+            path = self._segments.file_path(segment_number(state.flushed_lsn, size))
+            self._tail = SegmentFile.open_tail(path, size, kept)
 
     # -- what is there -------------------------------------------------------------------------------
 
@@ -329,16 +288,13 @@ class WalStore:
                     path=str(self.directory),
                 )
             if known:
-                tail = SegmentFile.open_again(self._path(number), size)
+                tail = SegmentFile.open_again(self._segments.file_path(number), size)
             else:
-                tail = SegmentFile.create(
-                    self.directory / segment_name(self.timeline, number, size), size
-                )
+                tail = SegmentFile.create(self._segments.new_path(number, self.timeline), size)
+                self._segments.add(number, self.timeline)
             self._directory_dirty = True
             with self._changed:
-                self._segments[number] = self.timeline if not known else self._segments[number]
                 self._tail = tail
-                self._readers.pop(number, None)
         if not self._dirty or self._dirty[-1] is not tail:
             self._dirty.append(tail)
         return tail
@@ -384,9 +340,9 @@ class WalStore:
         """
         with self._changed:
             self._dirty.clear()
-            self._readers.clear()
             self._tail = None
             self._received_lsn = self.flushed_lsn
+        self._segments.drop_readers()
 
     def switch_timeline(self, timeline: int, lsn: int, history: bytes) -> None:
         """Continue on *timeline*, which forked off at *lsn* = ``received_lsn``; *history* is its history file.
@@ -412,9 +368,7 @@ class WalStore:
         try:
             self._store_history(timeline, history)
             if offset:
-                tail = SegmentFile.create(
-                    self.directory / segment_name(timeline, number, size), size
-                )
+                tail = SegmentFile.create(self._segments.new_path(number, timeline), size)
                 tail.write(0, memoryview(self._file_to_read(number).read(0, offset)))
                 tail.sync()
             os.fsync(self._lock_fd)
@@ -424,15 +378,9 @@ class WalStore:
         # Files from the fork on are the old timeline's: the one just replaced, and those of WAL that a failed
         # sync made us forget. A crash before they are unlinked leaves that to the next opening.
         with self._changed:
-            stale = [segment for segment in self._segments if segment >= number]
-            paths = [self._path(segment) for segment in stale]
-            for segment in stale:
-                del self._segments[segment]
-                self._readers.pop(segment, None)
-            if tail is not None:
-                self._segments[number] = timeline
+            stale = self._segments.replace_from(number, timeline if tail is not None else None)
             self._tail = tail
-        for path in paths:
+        for path in stale:
             path.unlink(missing_ok=True)
 
     def _store_history(self, timeline: int, history: bytes) -> None:
@@ -470,34 +418,25 @@ class WalStore:
         count = min(max_bytes, size - offset, received - lsn)
         try:
             data = self._file_to_read(number).read(offset, count)
-        except FileNotFoundError:
+        except WalGap:
             if lsn < self.first_lsn:  # removed just now
                 return self.read(lsn, max_bytes)
-            raise self._gap(lsn, self._path(number).name, "is missing") from None
+            raise
         except OSError as error:
             raise self._storage_error(error, "read", lsn) from error
         if not data:
-            raise self._gap(lsn, self._path(number).name, "is too short")
+            raise self._segments.gap(number, "is too short", self.timeline)
         return data
 
     def _file_to_read(self, number: int) -> SegmentFile:
         with self._changed:
             self._raise_if_closed()
-            if self._tail is not None and number == segment_number(
+            tail = self._tail
+            if tail is not None and number == segment_number(
                 self._received_lsn, self._segment_size
             ):
-                return self._tail
-            file = self._readers.get(number)
-            if file is None:
-                if number not in self._segments:
-                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-                file = SegmentFile.open_to_read(self._path(number), self._segment_size)
-                self._readers[number] = file
-                while len(self._readers) > _READERS_MAX:
-                    self._readers.popitem(last=False)
-            else:
-                self._readers.move_to_end(number)
-            return file
+                return tail
+        return self._segments.reader(number)
 
     def wait(self, lsn: int, timeout_s: float) -> bool:
         """Wait until there is a byte at *lsn*; False after *timeout_s*, or when the store is closed."""
@@ -525,12 +464,7 @@ class WalStore:
             return
         try:
             self._write_state(first_lsn=new_first)
-            with self._changed:
-                gone = sorted(number for number in self._segments if number * size < new_first)
-                paths = [self._path(number) for number in gone]
-                for number in gone:
-                    self._readers.pop(number, None)
-                    del self._segments[number]
+            paths = self._segments.take_out_before(segment_number(new_first, size))
             for path in paths:
                 failpoint("walstore.remove")
                 path.unlink(missing_ok=True)
@@ -547,8 +481,8 @@ class WalStore:
             self._closed = True
             self._tail = None
             self._dirty.clear()
-            self._readers.clear()
             self._changed.notify_all()
+        self._segments.drop_readers()
         with self._state_lock:
             self._state_file.close()
         os.close(self._lock_fd)

@@ -207,6 +207,9 @@ class WalReceiver:
                         self._error, self._state = error, ReceiverState.FAILED
                         log.error("receiver of slot %s has failed: %s", self._slot_name, error)  # noqa: TRY400
                         return
+                    # What came before the error may be all that is left of the primary: keep it.
+                    with contextlib.suppress(SpillwayError):
+                        self._store.sync()
                     self._back_off(error)
         except Interrupted:
             self._state = ReceiverState.STOPPED
@@ -354,6 +357,7 @@ class WalReceiver:
                     drained = True
                     break
                 heard = True
+                self._retry_s = _RETRY_FIRST_S
                 kind = message[0]
                 if kind == XLOG_DATA:
                     lsn, wal_end, data = parse_xlog_data(message)
@@ -378,7 +382,6 @@ class WalReceiver:
             if pieces:
                 data = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
                 self._append(connection, start_lsn, data)
-                self._retry_s = _RETRY_FIRST_S
         return _Taken(heard, reply_requested, drained)
 
     def _append(self, connection: ReplicationConnection, lsn: int, data: memoryview) -> None:

@@ -29,9 +29,19 @@ PARAMETERS = {"host": "db", "port": "5432", "user": 'o"hara', "dbname": "shop"}
         (
             'no pg_hba.conf entry for host "10.1.2.3", user "x", database "y"',
             "source_not_permitted",
-            "pg_hba.conf",
+            'host  "shop"  "o""hara"  10.1.2.3/32  scram-sha-256',
         ),
-        ('role "x" is not permitted to log in', "source_not_permitted", "LOGIN"),
+        ('role "x" is not permitted to log in', "source_not_permitted", "LOGIN;"),
+        (
+            'permission denied for database "x"',
+            "source_not_permitted",
+            'GRANT CONNECT ON DATABASE "shop"',
+        ),
+        (
+            'database "x" is not currently accepting connections',
+            "source_not_permitted",
+            "ALLOW_CONNECTIONS",
+        ),
         (
             "must be superuser or replication role to start walsender",
             "missing_replication_privilege",

@@ -38,9 +38,7 @@ def test_password_is_never_shown(dsn: str) -> None:
     assert redact(f"FATAL: what about {SECRET}?", dsn) == "FATAL: what about ****?"
 
 
-@pytest.mark.parametrize(
-    "dsn", ["postgresql://u:s3cr3t%zz@h/d", "no such=thing s3cr3t", "host"]
-)
+@pytest.mark.parametrize("dsn", ["postgresql://u:s3cr3t%zz@h/d", "no such=thing s3cr3t", "host"])
 def test_unparsable_dsn(dsn: str) -> None:
     with pytest.raises(InvalidDsn) as caught:
         parse_dsn(dsn)

@@ -1,0 +1,225 @@
+"""The WAL store against a model: any course of appends, syncs, failures, crashes, removals and forks.
+
+WAL here is a function of position and timeline, as it is in reality: what is received again is the same. The
+model is that function, the forks and a few numbers. After every step the store must hold exactly the model's
+bytes; after a crash, which leaves anything behind the last sync, everything that was confirmed.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+)
+
+from spillway import failpoints
+from spillway.errors import LsnNotRetained, StorageError
+from spillway.pg.wal_segment import parse_segment_name
+from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState
+from spillway.receiver.wal_store import WalStore
+
+SIZE = 1 << 20
+START = 7 * SIZE
+NEAR_BOUNDARY = st.one_of(
+    st.integers(1, 9000),
+    st.integers(SIZE - 3, SIZE + 3),
+    st.sampled_from([8192, SIZE // 2, 2 * SIZE, 2 * SIZE + 1]),
+)
+FAILURE = st.sampled_from(
+    [
+        "walstore.create_segment=error:ENOSPC@1",
+        "walstore.write=error:ENOSPC@1",
+        "walstore.write=error:EIO@2",
+        "walstore.before_fsync=error:EIO@1",
+        "walstore.before_fsync=error:EIO@2",
+        "walstore.after_fsync=error:EIO@1",
+        "walstore.before_state_fsync=error:EIO@1",
+        "walstore.after_state_fsync=error:EIO@1",
+        "walstore.remove=error:EIO@1",
+    ]
+)
+
+
+#: The bytes of a timeline are these, from an offset of its own: coprime to the segment size, so that no two
+#: segments and no two timelines are alike.
+PATTERN = random.Random(1).randbytes(1_000_003)
+
+
+def pattern(timeline: int, lsn: int, count: int) -> bytes:
+    start = (lsn + timeline * 77_777) % len(PATTERN)
+    repeated = PATTERN * ((start + count) // len(PATTERN) + 1)
+    return repeated[start : start + count]
+
+
+def state_on_disk(contents: bytes, scratch: Path) -> StoreState:
+    """What opening the store would find."""
+    path = scratch / "state"
+    path.write_bytes(contents)
+    file = StateFile.open(path)
+    file.close()
+    return file.state
+
+
+class WalStoreModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scratch = Path(tempfile.mkdtemp(prefix="spillway-model-"))
+        self.directory = self.scratch / "wal"
+        self.state_path = self.directory / STATE_NAME
+        self.noise = random.Random(4711)
+
+    @initialize()
+    def create(self) -> None:
+        self.store = WalStore(self.directory, system_id="1", segment_size=SIZE, start_lsn=START)
+        self.received = START
+        #: (fork, timeline) in order; the first has no fork
+        self.forks = [(START, 1)]
+        #: contents of the state file that are certainly durable; None: not known
+        self.durable_state: bytes | None = self.state_path.read_bytes()
+
+    def expected(self, lsn: int, count: int) -> bytes:
+        pieces = []
+        for index, (fork, timeline) in enumerate(self.forks):
+            end = self.forks[index + 1][0] if index + 1 < len(self.forks) else lsn + count
+            begin = max(lsn, fork)
+            if (piece := min(lsn + count, end) - begin) > 0:
+                pieces.append(pattern(timeline, begin, piece))
+        return b"".join(pieces)
+
+    def succeeded(self) -> None:
+        self.durable_state = self.state_path.read_bytes()
+
+    def failed(self) -> None:
+        """After a failed call, take over where the store says it stands."""
+        self.durable_state = None
+        assert self.store.received_lsn <= self.received
+        self.received = int(self.store.received_lsn)
+
+    def append_bytes(self, count: int) -> None:
+        timeline = self.forks[-1][1]
+        data, start = pattern(timeline, self.received, count), self.received
+        self.received += count
+        self.store.append(start, data)
+
+    @rule(count=NEAR_BOUNDARY)
+    def append(self, count: int) -> None:
+        self.append_bytes(count)
+
+    @rule()
+    def sync(self) -> None:
+        assert self.store.sync() == self.received
+        self.succeeded()
+
+    @rule(count=NEAR_BOUNDARY, spec=FAILURE)
+    def fail(self, count: int, spec: str) -> None:
+        try:
+            with failpoints.armed(spec):
+                self.append_bytes(count)
+                self.store.sync()
+        except StorageError:
+            self.failed()
+        else:
+            self.succeeded()
+
+    @rule(count=st.integers(0, 3 * SIZE), spec=st.one_of(st.none(), FAILURE))
+    def remove(self, count: int, spec: str | None) -> None:
+        try:
+            with failpoints.armed(spec or ""):
+                self.store.remove_before(self.store.first_lsn + count)
+        except StorageError:
+            self.failed()
+        else:
+            self.succeeded()
+
+    @rule(spec=st.one_of(st.none(), FAILURE))
+    def switch_timeline(self, spec: str | None) -> None:
+        timeline = self.forks[-1][1] + 1
+        fork = self.received
+        try:
+            with failpoints.armed(spec or ""):
+                self.store.switch_timeline(timeline, fork, b"")
+        except StorageError:
+            self.failed()
+            # The state file may say on disk that it succeeded. Nothing but repeating it can follow, as the old
+            # timeline has ended; but WAL that a failed sync made us forget comes first.
+            if self.received < fork:
+                self.append_bytes(fork - self.received)
+            self.store.switch_timeline(timeline, fork, b"")
+        self.forks.append((fork, timeline))
+        self.succeeded()
+
+    @rule()
+    def kill(self) -> None:
+        """kill -9: what was written is in the kernel's cache, what was not synced is cut off."""
+        flushed = self.store.flushed_lsn
+        self.store.close()
+        self.open_again(at_least=flushed)
+
+    @rule(revert=st.booleans())
+    def power_cut(self, revert: bool) -> None:
+        """What was not synced is noise, or not there; so is a state that was written and not synced."""
+        flushed = self.store.flushed_lsn
+        self.store.close()
+        if revert and self.durable_state is not None:
+            self.state_path.write_bytes(self.durable_state)
+        durable = state_on_disk(self.state_path.read_bytes(), self.scratch).flushed_lsn
+        for path in list(self.directory.iterdir()):
+            named = parse_segment_name(path.name, SIZE)
+            if named is None:
+                continue
+            kept = max(0, durable - named[1] * SIZE)
+            if kept == 0 and self.noise.random() < 0.5:
+                path.unlink()
+            elif kept < SIZE:
+                noise = self.noise.randbytes(self.noise.randrange(SIZE - kept + 1))
+                path.write_bytes(path.read_bytes()[:kept] + noise)
+        self.open_again(at_least=flushed)
+
+    def open_again(self, at_least: int) -> None:
+        self.store = WalStore(self.directory, system_id="1")
+        assert self.store.received_lsn == self.store.flushed_lsn >= at_least
+        assert self.store.timeline == self.forks[-1][1]
+        self.received = int(self.store.received_lsn)
+        self.succeeded()
+
+    @invariant()
+    def holds_the_models_bytes(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        store = self.store
+        assert store.first_lsn <= store.flushed_lsn <= store.received_lsn == self.received
+        position = int(store.first_lsn)
+        while data := store.read(position, SIZE):
+            assert data == self.expected(position, len(data))
+            position += len(data)
+        assert position == self.received
+        if store.first_lsn > START:
+            try:
+                store.read(store.first_lsn - 1, 1)
+            except LsnNotRetained:
+                pass
+            else:
+                raise AssertionError("read removed WAL")
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+        shutil.rmtree(self.scratch)
+
+
+WalStoreModel.TestCase.settings = settings(
+    max_examples=25,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestWalStoreModel = WalStoreModel.TestCase
