@@ -26,10 +26,9 @@ BackgroundWriterMain, bgwriter.c
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -38,31 +37,36 @@ from spillway._kernels import heap
 from spillway.catalog.layout import (
     PG_ATTRIBUTE,
     PG_ENUM,
+    PG_PROC,
+    PG_RANGE,
     PG_TYPE,
-    CatalogLayout,
-    PhysicalColumn,
-    TrackedCatalog,
     catalogs_of,
 )
-from spillway.catalog.mirror import CatalogMirror, DatabaseFacts
+from spillway.catalog.mirror import CatalogMirror
 from spillway.catalog.send_format import SentValues
+from spillway.catalog.source_queries import (
+    Checkpoint,
+    connected,
+    locked_catalogs,
+    query_row,
+    query_value,
+    read_checkpoint,
+    read_facts,
+    read_layouts,
+    read_locations,
+    silent,
+    wait_for_old_transactions,
+)
 from spillway.catalog.tuple_store import CatalogTuple, Page
-from spillway.errors import NotReady, SourceError
-from spillway.pg.encoding import server_encoding
+from spillway.errors import SourceError
 from spillway.pg.lsn import Lsn
-from spillway.pg.versions import version_of_server
-from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from spillway.catalog.descriptors import DescriptorRegistry
-
-#: called with a sentence for people, now and then while the bootstrap waits
-Progress = "Callable[[str], None]"
-
-_POLL_SECONDS: Final = 0.2
-_LOCK_TIMEOUT: Final = "2s"
+    from spillway.catalog.layout import CatalogLayout
+    from spillway.catalog.mirror import DatabaseFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +91,6 @@ class Bootstrap:
     snapshot_xmax: int
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What pg_control_checkpoint() says."""
-
-    redo_lsn: Lsn
-    timeline_id: int
-    #: with the epoch
-    next_xid: int
-    oldest_active_xid: int
-
-
 def bootstrap_sql(
     conninfo: str,
     *,
@@ -117,11 +110,11 @@ def bootstrap_sql(
         UnsupportedWal: it is of a major that Spillway does not read.
         NotReady: cancelled.
     """
-    progress = progress or _silent
+    progress = progress or silent
     cancel = cancel or threading.Event()
     with connected(conninfo) as connection:
         facts, server_version, system_id = read_facts(connection)
-        if _value(connection, "SHOW full_page_writes") != "on":
+        if query_value(connection, "SHOW full_page_writes") != "on":
             raise SourceError(
                 "the server has full_page_writes = off, and its catalogs can't be read over SQL then",
                 hint="ALTER SYSTEM SET full_page_writes = on; SELECT pg_reload_conf(); CHECKPOINT;"
@@ -146,7 +139,7 @@ def _read_in_snapshot(
 ) -> Bootstrap:
     catalogs = catalogs_of(facts.major)
     with locked_catalogs(connection, catalogs, progress, cancel):
-        xmin, xmax = _row(
+        xmin, xmax = query_row(
             connection,
             "SELECT pg_snapshot_xmin(s)::text::int8, pg_snapshot_xmax(s)::text::int8"
             " FROM pg_current_snapshot() AS s",
@@ -154,7 +147,9 @@ def _read_in_snapshot(
         layouts = read_layouts(connection, catalogs, facts)
         locations, relation_map = read_locations(connection, catalogs, facts)
         tables = _copy_catalogs(connection, layouts, facts)
-        consistent_lsn = Lsn.parse(_value(connection, "SELECT pg_current_wal_insert_lsn()::text"))
+        consistent_lsn = Lsn.parse(
+            query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
+        )
     _provoke_running_xacts(connection)
     mirror = CatalogMirror(
         facts,
@@ -210,11 +205,7 @@ def _copy_catalogs(
             )
         ]
     connection.execute("SET LOCAL client_encoding = 'UTF8'")
-    types = {row.oid: row for *_, row in tables[PG_TYPE.oid]}
-    enums: dict[int, list[Any]] = {}
-    for *_, row in tables[PG_ENUM.oid]:
-        enums.setdefault(row.enumtypid, []).append(row)
-    sent = SentValues(types, enums)
+    sent = _sent_values(tables, facts)
     tables[PG_ATTRIBUTE.oid] = [
         (block, offset, xmin, row)
         if row.attmissingval is None
@@ -229,173 +220,19 @@ def _copy_catalogs(
     return tables
 
 
-# What both ways of bootstrapping ask the server.
-
-
-@contextlib.contextmanager
-def connected(conninfo: str) -> Any:
-    """Connect, and turn what PostgreSQL objects to into a SourceError.
-
-    Raises:
-        SourceError: it can't be reached, or a query failed.
-    """
-    try:
-        with psycopg.connect(
-            conninfo, autocommit=True, application_name="spillway bootstrap", client_encoding="UTF8"
-        ) as connection:
-            yield connection
-    except psycopg.OperationalError as error:
-        raise SourceError(
-            f"the catalog can't be read: {error}".strip(),
-            hint="Check that the server runs and that the DSN's role may log in to this database.",
-        ) from error
-    except psycopg.Error as error:
-        raise SourceError(
-            f"the catalog can't be read: {error}".strip(),
-            hint="The DSN's role must be allowed to read the system catalogs, as any role is by default.",
-            sqlstate=error.sqlstate,
-        ) from error
-
-
-def read_facts(
-    connection: psycopg.Connection[tuple[Any, ...]],
-) -> tuple[DatabaseFacts, int, int]:
-    """Return facts of the database, server_version_num and the system identifier.
-
-    Raises:
-        SourceError: the server is in recovery, or the database has an encoding that Python lacks.
-        UnsupportedWal: the major is not supported.
-    """
-    in_recovery, version, system_id, oid, tablespace, encoding = _row(
-        connection,
-        "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int,"
-        " (SELECT system_identifier FROM pg_control_system()), oid::int8, dattablespace::int8,"
-        " pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database()",
+def _sent_values(
+    tables: dict[int, list[tuple[int, int, int, Any]]], facts: DatabaseFacts
+) -> SentValues:
+    enums: dict[int, list[Any]] = {}
+    for *_, row in tables[PG_ENUM.oid]:
+        enums.setdefault(row.enumtypid, []).append(row)
+    return SentValues(
+        types={row.oid: row for *_, row in tables[PG_TYPE.oid]},
+        enums=enums,
+        functions={row.oid: row.proname for *_, row in tables[PG_PROC.oid]},
+        range_subtypes={row.rngtypid: row.rngsubtype for *_, row in tables[PG_RANGE.oid]},
+        facts=facts,
     )
-    major = version_of_server(version).major
-    if in_recovery:
-        raise SourceError(
-            "the server is a standby: its catalog can't be read at a position in WAL",
-            hint="Give the primary's DSN.",
-        )
-    codec = server_encoding(encoding)
-    facts = DatabaseFacts(major, oid, tablespace, codec.codec, codec.errors)
-    return facts, version, system_id & 0xFFFFFFFFFFFFFFFF
-
-
-def read_checkpoint(connection: psycopg.Connection[tuple[Any, ...]]) -> Checkpoint:
-    """Return the last checkpoint's facts."""
-    redo, timeline, next_xid, oldest_active = _row(
-        connection,
-        "SELECT redo_lsn::text, timeline_id, next_xid, oldest_active_xid::text::int8"
-        " FROM pg_control_checkpoint()",
-    )
-    epoch, xid = next_xid.split(":")
-    return Checkpoint(Lsn.parse(redo), timeline, int(epoch) << 32 | int(xid), oldest_active)
-
-
-def wait_for_old_transactions(
-    connection: psycopg.Connection[tuple[Any, ...]],
-    next_xid: int,
-    progress: Callable[[str], None],
-    cancel: threading.Event,
-) -> None:
-    """Wait until every transaction before *next_xid* (64 bits) has finished.
-
-    Raises:
-        NotReady: *cancel* was set.
-    """
-    told = None
-    while True:
-        oldest = _value(connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8")
-        if oldest >= next_xid:
-            return
-        if oldest != told:
-            progress(
-                f"waiting for transaction {oldest & 0xFFFFFFFF} and others before"
-                f" {next_xid & 0xFFFFFFFF} to finish"
-            )
-            told = oldest
-        if cancel.wait(_POLL_SECONDS):
-            raise _cancelled()
-
-
-@contextlib.contextmanager
-def locked_catalogs(
-    connection: psycopg.Connection[tuple[Any, ...]],
-    catalogs: Sequence[TrackedCatalog],
-    progress: Callable[[str], None],
-    cancel: threading.Event,
-) -> Any:
-    """Run the block in one REPEATABLE READ transaction that keeps the catalogs from being rewritten.
-
-    The locks come before the snapshot. ACCESS SHARE is what any query takes.
-
-    Raises:
-        NotReady: *cancel* was set while somebody held ACCESS EXCLUSIVE on a catalog.
-    """
-    names = sql.SQL(", ").join(sql.Identifier("pg_catalog", c.name) for c in catalogs)
-    while True:
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        try:
-            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
-            break
-        except psycopg.errors.LockNotAvailable:
-            connection.execute("ROLLBACK")
-            progress("waiting for a VACUUM FULL or CLUSTER of a system catalog to finish")
-            if cancel.wait(_POLL_SECONDS):
-                raise _cancelled() from None
-    try:
-        yield
-    finally:
-        if not connection.closed:
-            connection.execute("ROLLBACK")
-
-
-def read_layouts(
-    connection: psycopg.Connection[tuple[Any, ...]],
-    catalogs: Sequence[TrackedCatalog],
-    facts: DatabaseFacts,
-) -> dict[int, CatalogLayout]:
-    """Read from pg_attribute how the catalogs' tuples are laid out."""
-    columns: dict[int, list[PhysicalColumn]] = {c.oid: [] for c in catalogs}
-    for relation, name, type_oid, length, align in connection.execute(
-        "SELECT attrelid::int8, attname::text, atttypid::int8, attlen, attalign::text"
-        " FROM pg_catalog.pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0"
-        " ORDER BY attrelid, attnum",
-        [list(columns)],
-    ):
-        columns[relation].append(PhysicalColumn(name, type_oid, length, align))
-    return {
-        c.oid: CatalogLayout(c, columns[c.oid], facts.encoding, facts.encoding_errors)
-        for c in catalogs
-    }
-
-
-def read_locations(
-    connection: psycopg.Connection[tuple[Any, ...]],
-    catalogs: Sequence[TrackedCatalog],
-    facts: DatabaseFacts,
-) -> tuple[dict[int, RelFileLocator], dict[int, int]]:
-    """Return where each catalog is stored, and the relation map (mapped relation's oid → relfilenode).
-
-    Call it with the catalogs locked; pg_relation_filenode() looks at the present, not at a snapshot.
-    """
-    locations = {
-        oid: RelFileLocator(facts.default_tablespace, facts.database_oid, rel)
-        for oid, rel in connection.execute(
-            "SELECT oid::int8, pg_relation_filenode(oid)::int8"
-            " FROM pg_catalog.pg_class WHERE oid = ANY(%s::oid[])",
-            [[c.oid for c in catalogs]],
-        )
-    }
-    mapped: list[tuple[int, int]] = connection.execute(
-        "SELECT oid::int8, pg_relation_filenode(oid)::int8 FROM pg_catalog.pg_class"
-        " WHERE relfilenode = 0 AND NOT relisshared AND relkind IN ('r', 'i', 't', 'm')"
-        " AND pg_relation_filenode(oid) IS NOT NULL"
-    ).fetchall()
-    return locations, dict(mapped)
 
 
 def _provoke_running_xacts(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -411,22 +248,3 @@ def _provoke_running_xacts(connection: psycopg.Connection[tuple[Any, ...]]) -> N
             continue
         return
     connection.execute("SELECT pg_current_xact_id()")
-
-
-def _silent(_message: str) -> None:
-    pass
-
-
-def _cancelled() -> NotReady:
-    return NotReady("the bootstrap was cancelled while it waited", hint="Start it again.")
-
-
-def _row(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> tuple[Any, ...]:
-    row = connection.execute(query).fetchone()
-    if row is None:
-        raise SourceError(f"the server gave no answer to: {query}")
-    return row
-
-
-def _value(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> Any:
-    return _row(connection, query)[0]

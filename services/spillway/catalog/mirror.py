@@ -111,7 +111,7 @@ class CatalogMirror:
             TRACKED_CATALOGS[oid] for oid in layouts
         )
         #: descriptors are exact from here on
-        self.consistent_lsn: Final = consistent_lsn
+        self.consistent_lsn = consistent_lsn
         self.horizon = horizon
         self.registry: Final = descriptors.REGISTRY if registry is None else registry
         #: whether a record at or after consistent_lsn was seen

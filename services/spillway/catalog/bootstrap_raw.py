@@ -1,0 +1,320 @@
+"""The raw bootstrap: catalogs from their files, for superusers, and where full_page_writes is off.
+
+``pg_read_binary_file`` reads the files of the catalogs, of the relation map and of pg_xact while the
+server works. What is read is at least as new as the last checkpoint's redo point R, since a checkpoint
+writes everything before it; WAL from R on brings the rest. A page that was written meanwhile is ahead of
+WAL: its pd_lsn says up to where, and records before that are skipped, but an image is taken in any case.
+
+Unlike SQL's rows, the files have every tuple with its header: dead ones, those of unfinished transactions,
+and missing values as they are. So nothing waits for old transactions, and no type is unreadable.
+
+- A file is read until two readings of each page agree: a page may be caught half written. With
+  full_page_writes on, its image in WAL would mend that; with it off nothing would.
+- Transactions without hint bits: from N, the checkpoint's next xid, on WAL tells; before, pg_xact does,
+  which the checkpoint wrote. One in progress there is running still, unless it is older than the oldest
+  that ran at the checkpoint: then it was lost in a crash.
+- Updaters of multixacts from before R are asked of pg_get_multixact_members.
+
+Source: src/backend/access/transam/clog.c, src/backend/utils/adt/genfile.c, CreateCheckPoint in xlog.c
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from spillway._kernels import heap
+from spillway.catalog.bootstrap import Bootstrap
+from spillway.catalog.layout import catalogs_of
+from spillway.catalog.mirror import CatalogMirror
+from spillway.catalog.page import (
+    HEAP_XMAX_COMMITTED,
+    HEAP_XMAX_INVALID,
+    HEAP_XMAX_IS_MULTI,
+    HEAP_XMIN_COMMITTED,
+    HEAP_XMIN_INVALID,
+    PAGE_SIZE,
+    precedes,
+    xmax_is_lock_only,
+)
+from spillway.catalog.relation_map import parse_map_file
+from spillway.catalog.source_queries import (
+    Checkpoint,
+    connected,
+    locked_catalogs,
+    query_row,
+    query_value,
+    read_checkpoint,
+    read_facts,
+    read_layouts,
+    read_locations,
+    silent,
+)
+from spillway.catalog.tuple_store import CatalogTuple, Page, Storage
+from spillway.errors import SourceError
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spillway.catalog.descriptors import DescriptorRegistry
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+#: A multiple of the page size; small beside the 1 GB that a bytea may have.
+_CHUNK_SIZE: Final = 8 * 1024 * 1024
+_SEGMENT_SIZE: Final = 1024 * 1024 * 1024
+_READINGS_MAX: Final = 100
+
+_XIDS_PER_CLOG_SEGMENT: Final = 32 * 8192 * 4
+_CLOG_SEGMENT_SIZE: Final = 32 * 8192
+_CLOG_COMMITTED: Final = 1
+_CLOG_ABORTED: Final = 2
+_FIRST_NORMAL_XID: Final = 3
+
+
+def bootstrap_raw(
+    conninfo: str,
+    *,
+    registry: DescriptorRegistry | None = None,
+    progress: Callable[[str], None] | None = None,
+    cancel: threading.Event | None = None,
+) -> Bootstrap:
+    """Read the catalogs' files of the database that *conninfo* names; otherwise as ``bootstrap_sql``.
+
+    The role must be a superuser, or have been granted EXECUTE on
+    ``pg_read_binary_file(text, bigint, bigint, boolean)``. Runs a CHECKPOINT where the role may.
+
+    Raises:
+        SourceError: the server can't be reached, is a standby, or does not let the role read files.
+        UnsupportedWal: it is of a major that Spillway does not read.
+        NotReady: cancelled while it waited for a rewrite of a catalog.
+        CorruptWal: never; a damaged file is a SourceError.
+    """
+    progress = progress or silent
+    cancel = cancel or threading.Event()
+    with connected(conninfo) as connection:
+        facts, server_version, system_id = read_facts(connection)
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            connection.execute("CHECKPOINT")
+        checkpoint = read_checkpoint(connection)
+        catalogs = catalogs_of(facts.major)
+        with locked_catalogs(connection, catalogs, progress, cancel):
+            xmin, xmax = query_row(
+                connection,
+                "SELECT pg_snapshot_xmin(s)::text::int8, pg_snapshot_xmax(s)::text::int8"
+                " FROM pg_current_snapshot() AS s",
+            )
+            layouts = read_layouts(connection, catalogs, facts)
+            locations, _ = read_locations(connection, catalogs, facts)
+            paths = dict(
+                connection.execute(
+                    "SELECT oid::int8, pg_relation_filepath(oid) FROM pg_catalog.pg_class"
+                    " WHERE oid = ANY(%s::oid[])",
+                    [list(locations)],
+                ).fetchall()
+            )
+            files = _Files(connection)
+            directory = posixpath.dirname(next(iter(paths.values())))
+            map_file = files.read(posixpath.join(directory, "pg_filenode.map"), 0, PAGE_SIZE)
+            mirror = CatalogMirror(
+                facts,
+                layouts,
+                # Known only when all is read; nothing is applied before.
+                consistent_lsn=0,
+                horizon=checkpoint.next_xid & 0xFFFFFFFF,
+                registry=registry,
+            )
+            try:
+                mirror.locations.relation_map = parse_map_file(map_file, mirror.version)
+                tuples: list[CatalogTuple] = []
+                for oid in layouts:
+                    storage = mirror.locations.add(locations[oid], oid, complete=True)
+                    mirror.locations.current[oid] = storage
+                    tuples.extend(_read_storage(files, paths[oid], storage))
+            except ValueError as error:
+                raise SourceError(
+                    f"a catalog's file contradicts itself: {error}",
+                    hint="Is the server damaged? Compare with pg_amcheck, or use the SQL bootstrap.",
+                ) from error
+            _judge(mirror, tuples, _Transactions(files, checkpoint), connection)
+            consistent_lsn = Lsn.parse(
+                query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
+            )
+        mirror.consistent_lsn = consistent_lsn
+        return Bootstrap(
+            mirror=mirror,
+            redo_lsn=checkpoint.redo_lsn,
+            consistent_lsn=consistent_lsn,
+            timeline_id=checkpoint.timeline_id,
+            system_id=system_id,
+            server_version=server_version,
+            snapshot_xmin=xmin,
+            snapshot_xmax=xmax,
+        )
+
+
+class _Files:
+    """The server's files, by pg_read_binary_file."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        """Return up to *size* bytes; b'' beyond the end or when there is no such file."""
+        try:
+            # A savepoint: a refusal must not end the transaction that holds the locks.
+            with self._connection.transaction():
+                row = self._connection.execute(
+                    "SELECT pg_read_binary_file(%s, %s, %s, true)",
+                    [path, offset, size],
+                    binary=True,
+                ).fetchone()
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SourceError(
+                "the role may not read the server's files, which the raw bootstrap needs",
+                hint="GRANT EXECUTE ON FUNCTION pg_read_binary_file(text, bigint, bigint, boolean)"
+                " TO the role, or use the SQL bootstrap.",
+                path=path,
+            ) from error
+        return b"" if row is None or row[0] is None else bytes(row[0])
+
+    def pages(self, path: str) -> dict[int, bytes]:
+        """Return every page of a relation's main fork, each as two readings agreed on it."""
+        pages: dict[int, bytes] = {}
+        position = 0
+        while True:
+            name = path if position < _SEGMENT_SIZE else f"{path}.{position // _SEGMENT_SIZE}"
+            chunk = self._stable(name, position % _SEGMENT_SIZE)
+            for at in range(0, len(chunk) - PAGE_SIZE + 1, PAGE_SIZE):
+                pages[(position + at) // PAGE_SIZE] = chunk[at : at + PAGE_SIZE]
+            position += _CHUNK_SIZE
+            if len(chunk) < _CHUNK_SIZE:
+                return pages
+
+    def _stable(self, name: str, offset: int) -> bytes:
+        previous = self.read(name, offset, _CHUNK_SIZE)
+        agreed: dict[int, bytes] = {}
+        for _ in range(_READINGS_MAX):
+            chunk = self.read(name, offset, _CHUNK_SIZE)
+            starts = range(0, len(chunk) - len(chunk) % PAGE_SIZE, PAGE_SIZE)
+            for at in starts:
+                page = chunk[at : at + PAGE_SIZE]
+                if at not in agreed and previous[at : at + PAGE_SIZE] == page:
+                    agreed[at] = page
+            if all(at in agreed for at in starts):
+                return b"".join(agreed[at] for at in starts)
+            previous = chunk
+        raise SourceError(
+            f"{name} changes faster than it can be read", hint="Try again when fewer DDL runs."
+        )
+
+
+class _Transactions:
+    """What pg_xact says of transactions before the checkpoint's next xid."""
+
+    def __init__(self, files: _Files, checkpoint: Checkpoint) -> None:
+        self._files = files
+        self._next_xid = checkpoint.next_xid & 0xFFFFFFFF
+        # Shutdown checkpoints have none: nothing ran.
+        self._oldest_active = checkpoint.oldest_active_xid or self._next_xid
+        self._segments: dict[int, bytes] = {}
+
+    def fate(self, xid: int) -> bool | None:
+        """True: committed; False: aborted or lost; None: WAL tells."""
+        if xid < _FIRST_NORMAL_XID:
+            return True
+        if not precedes(xid, self._next_xid):
+            return None
+        number, within = divmod(xid, _XIDS_PER_CLOG_SEGMENT)
+        if number not in self._segments:
+            self._segments[number] = self._files.read(
+                f"pg_xact/{number:04X}", 0, _CLOG_SEGMENT_SIZE
+            )
+        segment = self._segments[number]
+        if within // 4 >= len(segment):
+            # Truncated away: such old transactions are frozen or their tuples dead.
+            return False
+        status = segment[within // 4] >> (within % 4 * 2) & 3
+        if status == _CLOG_COMMITTED:
+            return True
+        if status == _CLOG_ABORTED:
+            return False
+        return False if precedes(xid, self._oldest_active) else None
+
+
+def _read_storage(files: _Files, path: str, storage: Storage) -> list[CatalogTuple]:
+    tuples = []
+    layout = storage.layout
+    for block, page in files.pages(path).items():
+        storage.pages[block] = Page(heap.page_lsn(page))
+        for offset, xmin, xmax, infomask2, infomask, hoff, data in heap.parse_page(page):
+            tuples.append(
+                CatalogTuple(
+                    storage,
+                    block << 16 | offset,
+                    xmin=xmin,
+                    xmax=xmax,
+                    infomask2=infomask2,
+                    infomask=infomask,
+                    hoff=hoff,
+                    data=data,
+                    row=layout.row(infomask2, infomask, hoff, data),
+                )
+            )
+    return tuples
+
+
+def _judge(
+    mirror: CatalogMirror,
+    tuples: list[CatalogTuple],
+    transactions: _Transactions,
+    connection: Connection,
+) -> None:
+    """Set the tuples' states and enter them into the mirror."""
+    for tup in tuples:
+        infomask = tup.infomask
+        if infomask & HEAP_XMIN_COMMITTED:
+            pass
+        elif infomask & HEAP_XMIN_INVALID:
+            tup.dead = True
+        else:
+            fate = transactions.fate(tup.xmin)
+            tup.xmin_pending = fate is None
+            tup.dead = fate is False
+        xmax = tup.xmax or 0
+        if not tup.dead and xmax and not infomask & HEAP_XMAX_INVALID:
+            if infomask & HEAP_XMAX_IS_MULTI:
+                if not xmax_is_lock_only(infomask):
+                    xmax = _updater(connection, xmax)
+                    mirror.note_multixact(tup.xmax or 0, xmax)
+                else:
+                    xmax = 0
+            elif xmax_is_lock_only(infomask):
+                xmax = 0
+            if xmax:
+                committed = infomask & HEAP_XMAX_COMMITTED and not infomask & HEAP_XMAX_IS_MULTI
+                fate = True if committed else transactions.fate(xmax)
+                tup.dead = fate is True
+                tup.deleter = xmax if fate is None else 0
+        if tup.dead:
+            tup.xmin_pending = False
+        mirror.admit(tup)
+
+
+def _updater(connection: Connection, multixact: int) -> int:
+    """The member of a multixact that updates, 0 without one or when it is too old to be known."""
+    try:
+        with connection.transaction():
+            rows = connection.execute(
+                "SELECT xid::text::int8 FROM pg_get_multixact_members(%s::text::xid)"
+                " WHERE mode IN ('nokeyupd', 'upd')",
+                [str(multixact)],
+            ).fetchall()
+    except psycopg.Error:
+        return 0
+    return int(rows[0][0]) if rows else 0

@@ -1,0 +1,232 @@
+"""What a bootstrap, of either kind, asks the server about itself and its catalogs.
+
+Nothing here needs more than a login. Whatever PostgreSQL objects to becomes a SourceError.
+
+Source: src/backend/utils/misc/pg_controldata.c; src/backend/utils/adt/{xid8funcs,dbsize}.c
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import sql
+
+from spillway.catalog.layout import CatalogLayout, PhysicalColumn, TrackedCatalog
+from spillway.catalog.mirror import DatabaseFacts
+from spillway.errors import NotReady, SourceError
+from spillway.pg.encoding import server_encoding
+from spillway.pg.lsn import Lsn
+from spillway.pg.versions import version_of_server
+from spillway.wal.record import RelFileLocator
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Sequence
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+_POLL_SECONDS: Final = 0.2
+_LOCK_TIMEOUT: Final = "2s"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What pg_control_checkpoint() says."""
+
+    redo_lsn: Lsn
+    timeline_id: int
+    #: with the epoch
+    next_xid: int
+    oldest_active_xid: int
+
+
+@contextlib.contextmanager
+def connected(conninfo: str) -> Iterator[Connection]:
+    """Connect, and turn what PostgreSQL objects to into a SourceError.
+
+    Raises:
+        SourceError: it can't be reached, or a query failed.
+    """
+    try:
+        with psycopg.connect(
+            conninfo, autocommit=True, application_name="spillway bootstrap", client_encoding="UTF8"
+        ) as connection:
+            yield connection
+    except psycopg.OperationalError as error:
+        raise SourceError(
+            f"the catalog can't be read: {error}".strip(),
+            hint="Check that the server runs and that the DSN's role may log in to this database.",
+        ) from error
+    except psycopg.Error as error:
+        raise SourceError(
+            f"the catalog can't be read: {error}".strip(),
+            hint="The DSN's role must be allowed to read the system catalogs, as any role is by default.",
+            sqlstate=error.sqlstate,
+        ) from error
+
+
+def read_facts(
+    connection: Connection,
+) -> tuple[DatabaseFacts, int, int]:
+    """Return facts of the database, server_version_num and the system identifier.
+
+    Raises:
+        SourceError: the server is in recovery, or the database has an encoding that Python lacks.
+        UnsupportedWal: the major is not supported.
+    """
+    in_recovery, version, system_id, oid, tablespace, encoding = query_row(
+        connection,
+        "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int,"
+        " (SELECT system_identifier FROM pg_control_system()), oid::int8, dattablespace::int8,"
+        " pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database()",
+    )
+    major = version_of_server(version).major
+    if in_recovery:
+        raise SourceError(
+            "the server is a standby: its catalog can't be read at a position in WAL",
+            hint="Give the primary's DSN.",
+        )
+    codec = server_encoding(encoding)
+    facts = DatabaseFacts(major, oid, tablespace, codec.codec, codec.errors)
+    return facts, version, system_id & 0xFFFFFFFFFFFFFFFF
+
+
+def read_checkpoint(connection: Connection) -> Checkpoint:
+    """Return the last checkpoint's facts."""
+    redo, timeline, next_xid, oldest_active = query_row(
+        connection,
+        "SELECT redo_lsn::text, timeline_id, next_xid, oldest_active_xid::text::int8"
+        " FROM pg_control_checkpoint()",
+    )
+    epoch, xid = next_xid.split(":")
+    return Checkpoint(Lsn.parse(redo), timeline, int(epoch) << 32 | int(xid), oldest_active)
+
+
+def wait_for_old_transactions(
+    connection: Connection,
+    next_xid: int,
+    progress: Callable[[str], None],
+    cancel: threading.Event,
+) -> None:
+    """Wait until every transaction before *next_xid* (64 bits) has finished.
+
+    Raises:
+        NotReady: *cancel* was set.
+    """
+    told = None
+    while True:
+        oldest = query_value(
+            connection, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8"
+        )
+        if oldest >= next_xid:
+            return
+        if oldest != told:
+            progress(
+                f"waiting for transaction {oldest & 0xFFFFFFFF} and others before"
+                f" {next_xid & 0xFFFFFFFF} to finish"
+            )
+            told = oldest
+        if cancel.wait(_POLL_SECONDS):
+            raise _cancelled()
+
+
+@contextlib.contextmanager
+def locked_catalogs(
+    connection: Connection,
+    catalogs: Sequence[TrackedCatalog],
+    progress: Callable[[str], None],
+    cancel: threading.Event,
+) -> Iterator[None]:
+    """Run the block in one REPEATABLE READ transaction that keeps the catalogs from being rewritten.
+
+    The locks come before the snapshot. ACCESS SHARE is what any query takes.
+
+    Raises:
+        NotReady: *cancel* was set while somebody held ACCESS EXCLUSIVE on a catalog.
+    """
+    names = sql.SQL(", ").join(sql.Identifier("pg_catalog", c.name) for c in catalogs)
+    while True:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+            break
+        except psycopg.errors.LockNotAvailable:
+            connection.execute("ROLLBACK")
+            progress("waiting for a VACUUM FULL or CLUSTER of a system catalog to finish")
+            if cancel.wait(_POLL_SECONDS):
+                raise _cancelled() from None
+    try:
+        yield
+    finally:
+        if not connection.closed:
+            connection.execute("ROLLBACK")
+
+
+def read_layouts(
+    connection: Connection,
+    catalogs: Sequence[TrackedCatalog],
+    facts: DatabaseFacts,
+) -> dict[int, CatalogLayout]:
+    """Read from pg_attribute how the catalogs' tuples are laid out."""
+    columns: dict[int, list[PhysicalColumn]] = {c.oid: [] for c in catalogs}
+    for relation, name, type_oid, length, align in connection.execute(
+        "SELECT attrelid::int8, attname::text, atttypid::int8, attlen, attalign::text"
+        " FROM pg_catalog.pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0"
+        " ORDER BY attrelid, attnum",
+        [list(columns)],
+    ):
+        columns[relation].append(PhysicalColumn(name, type_oid, length, align))
+    return {
+        c.oid: CatalogLayout(c, columns[c.oid], facts.encoding, facts.encoding_errors)
+        for c in catalogs
+    }
+
+
+def read_locations(
+    connection: Connection,
+    catalogs: Sequence[TrackedCatalog],
+    facts: DatabaseFacts,
+) -> tuple[dict[int, RelFileLocator], dict[int, int]]:
+    """Return where each catalog is stored, and the relation map (mapped relation's oid → relfilenode).
+
+    Call it with the catalogs locked; pg_relation_filenode() looks at the present, not at a snapshot.
+    """
+    locations = {
+        oid: RelFileLocator(facts.default_tablespace, facts.database_oid, rel)
+        for oid, rel in connection.execute(
+            "SELECT oid::int8, pg_relation_filenode(oid)::int8"
+            " FROM pg_catalog.pg_class WHERE oid = ANY(%s::oid[])",
+            [[c.oid for c in catalogs]],
+        )
+    }
+    mapped: list[tuple[int, int]] = connection.execute(
+        "SELECT oid::int8, pg_relation_filenode(oid)::int8 FROM pg_catalog.pg_class"
+        " WHERE relfilenode = 0 AND NOT relisshared AND relkind IN ('r', 'i', 't', 'm')"
+        " AND pg_relation_filenode(oid) IS NOT NULL"
+    ).fetchall()
+    return locations, dict(mapped)
+
+
+def silent(_message: str) -> None:
+    """Take progress messages that nobody wants."""
+
+
+def _cancelled() -> NotReady:
+    return NotReady("the bootstrap was cancelled while it waited", hint="Start it again.")
+
+
+def query_row(connection: Connection, query: str) -> tuple[Any, ...]:
+    """Return the one row of *query*."""
+    row = connection.execute(query).fetchone()
+    if row is None:
+        raise SourceError(f"the server gave no answer to: {query}")
+    return row
+
+
+def query_value(connection: Connection, query: str) -> Any:
+    """Return the one value of *query*."""
+    return query_row(connection, query)[0]
