@@ -24,7 +24,7 @@ import grpc
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire
-from spillway.stream._generated import change_stream_pb2
+from spillway.stream._generated import change_stream_pb2, slots_pb2, slots_pb2_grpc
 from spillway.stream.status import error_from_rpc
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ _OPTIONS: Final = (
 
 #: How long leaving a stream waits for the service to have stored the last feedback.
 CLOSE_TIMEOUT_S: Final = 10.0
+#: How long a call of the slot service may take.
+CALL_TIMEOUT_S: Final = 30.0
 
 
 def open_stream(
@@ -81,6 +83,38 @@ def open_stream(
         peek=peek,
     )
     return ChangeStreamReader(target, start, token)
+
+
+def get_slot(target: str, slot_name: str, *, token: str | None = None) -> slots_pb2.Slot:
+    """Ask where a slot stands.
+
+    Raises:
+        SpillwayError: UnknownSlot, or NotReady when the service can't be reached.
+    """
+    slot: slots_pb2.Slot = _call(
+        target, token, "GetSlot", slots_pb2.GetSlotRequest(slot_name=slot_name)
+    )
+    return slot
+
+
+def advance_slot(target: str, slot_name: str, upto_lsn: int, *, token: str | None = None) -> Lsn:
+    """Confirm everything before *upto_lsn* for good; return where the slot stands then.
+
+    Raises:
+        SpillwayError: UnknownSlot, SlotActive, …, or NotReady when the service can't be reached.
+    """
+    request = slots_pb2.AdvanceSlotRequest(slot_name=slot_name, upto_lsn=upto_lsn)
+    return Lsn(_call(target, token, "AdvanceSlot", request).end_lsn)
+
+
+def _call(target: str, token: str | None, name: str, request: Any) -> Any:
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    with grpc.insecure_channel(target, options=_OPTIONS) as channel:
+        stub: Any = slots_pb2_grpc.SlotServiceStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            return getattr(stub, name)(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, target) from None
 
 
 class ChangeStreamReader:
