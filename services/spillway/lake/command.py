@@ -1,0 +1,111 @@
+"""``spillway lake``: the commands; :mod:`spillway.cli` mounts :data:`app`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import Annotated
+
+import typer
+
+from spillway.lake.job import JobSettings, run_job
+from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.pg.lsn import Lsn
+
+app = typer.Typer(
+    name="lake", help="Materialise a slot into lake tables, with Spark.", no_args_is_help=True
+)
+
+
+class TableFormat(StrEnum):
+    """What lake tables are made of."""
+
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+class Trigger(StrEnum):
+    """When the job takes changes, and whether it ends by itself."""
+
+    AVAILABLE_NOW = "available-now"
+    CONTINUOUS = "continuous"
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``run`` a subcommand even while it is the only one."""
+
+
+@app.command()
+def run(
+    slot: Annotated[
+        str, typer.Option(help="The slot; its plugin must be arrow. A lake needs one of its own.")
+    ],
+    path: Annotated[
+        Path, typer.Option("--path", "--lake", help="Directory of the lake: history/, current/.")
+    ],
+    table_format: Annotated[
+        TableFormat,
+        typer.Option(
+            "--format", help="delta; or parquet, which needs no jars and suits small tables."
+        ),
+    ] = TableFormat.DELTA,
+    trigger: Annotated[
+        Trigger, typer.Option(help="Take what there is and end, or go on until SIGTERM.")
+    ] = Trigger.AVAILABLE_NOW,
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="The same as --trigger available-now.")
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Directory of Spark's checkpoint; below the lake's path unless named."),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option(help="Continuous: least seconds between two batches.")
+    ] = 1.0,
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="schema.table to materialise; may be repeated; all unless named."),
+    ] = None,
+    until_lsn: Annotated[
+        str | None, typer.Option(help="Wait until this LSN is decoded before the end is fixed.")
+    ] = None,
+    max_bytes_per_batch: Annotated[
+        int, typer.Option(help="Bytes of WAL that one batch spans.")
+    ] = 256 << 20,
+    grpc: Annotated[
+        str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service.")
+    ] = DEFAULT_ADDRESS,
+    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
+    driver_memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "2g",
+    jars: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPILLWAY_JARS", help="Folder of Delta's jars; .cache/jars unless named."
+        ),
+    ] = None,
+) -> None:
+    """Keep lake tables in step with a slot: a change history and the current rows of each table."""
+    summary = run_job(
+        JobSettings(
+            slot=slot,
+            path=path,
+            checkpoint=checkpoint or path / "_spillway" / "checkpoint",
+            table_format=table_format.value,
+            trigger=(Trigger.AVAILABLE_NOW if available_now else trigger).value,
+            interval_s=interval,
+            grpc=grpc,
+            tables=tuple(table or ()),
+            until_lsn=None if until_lsn is None else Lsn.parse(until_lsn),
+            max_bytes_per_batch=max_bytes_per_batch,
+            master=master,
+            driver_memory=driver_memory,
+            jars=jars,
+        ),
+        on_batch=lambda report: typer.echo(str(report)),
+    )
+    changes = sum(summary.changes.values())
+    typer.echo(
+        f"{changes} changes of {len(summary.changes)} tables in {summary.batches} batches; "
+        f"the lake at {path} has everything before {summary.lsn}"
+    )

@@ -1,0 +1,313 @@
+"""``spillway lake run``: keep lake tables in step with a slot.
+
+The loop is Spark's: a streaming query over the data source (:mod:`spillway.lake.source`), whose batches
+:class:`spillway.lake.materialize.Materializer` makes durable. This module checks that slot, lake and
+checkpoint belong together, starts the query, waits, and ends it: by itself with ``available-now``, on SIGTERM or SIGINT
+with ``continuous``, in both cases between two batches. Being killed at any instant is allowed too; it only costs
+the batch at hand, which is done again.
+
+Rows that were in a table before the slot was created are not in the slot. A lake has them once they are loaded by other
+means or change; see the documentation of the lake.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from spillway.errors import InvalidRequest, LakeError, NotReady, SpillwayError
+from spillway.lake import position
+from spillway.lake.session import spark_session
+from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spillway.lake.materialize import BatchReport
+    from spillway.lake.tables import LakeTables
+
+_log = logging.getLogger(__name__)
+
+FORMATS: Final = ("delta", "parquet")
+#: Also bounds how late a signal is noticed.
+_POLL_S: Final = 0.5
+#: A batch is let finish this long after a stop was asked for; then it is cut, which a restart mends.
+_STOP_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """What ``spillway lake run`` is told."""
+
+    slot: str
+    path: Path
+    checkpoint: Path
+    table_format: Literal["delta", "parquet"] = "delta"
+    #: available-now: take what is decoded at the start, then end; continuous: go on until a signal
+    trigger: Literal["available-now", "continuous"] = "available-now"
+    #: continuous: the least time between the starts of two batches
+    interval_s: float = 1.0
+    grpc: str = DEFAULT_ADDRESS
+    #: empty: SPILLWAY_TOKEN
+    token: str = ""
+    #: ``schema.table`` names; empty: all
+    tables: tuple[str, ...] = ()
+    #: available-now: wait until this is decoded before the end is fixed
+    until_lsn: Lsn | None = None
+    max_bytes_per_batch: int = 256 << 20
+    master: str = "local[*]"
+    driver_memory: str = "2g"
+    #: None: :func:`spillway.lake.jars.default_folder`
+    jars: Path | None = None
+    #: further options of the data source
+    source_options: dict[str, str] = field(default_factory=dict)
+
+    def options(self) -> dict[str, str]:
+        """Return the data source's options. The token is not among them when the environment has it."""
+        options = {
+            "slot": self.slot,
+            "grpc": self.grpc,
+            "max_bytes_per_batch": str(self.max_bytes_per_batch),
+            **self.source_options,
+        }
+        if self.token:
+            options["token"] = self.token
+        return options
+
+
+@dataclass(slots=True)
+class JobSummary:
+    """What a run did."""
+
+    #: where the lake stands
+    lsn: Lsn
+    batches: int = 0
+    changes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, report: BatchReport) -> None:
+        self.batches += 1
+        for name, count in report.changes.items():
+            self.changes[name] = self.changes.get(name, 0) + count
+        self.lsn = report.end_lsn
+
+
+def run_job(
+    settings: JobSettings,
+    *,
+    on_batch: Callable[[BatchReport], None] | None = None,
+    stop: threading.Event | None = None,
+    spark: SparkSession | None = None,
+) -> JobSummary:
+    """Run the job to its end and return what it did.
+
+    Args:
+        settings: see :class:`JobSettings`.
+        on_batch: called after each batch; logs a line when None.
+        stop: ends the run when set. When None and called on the main thread, SIGTERM and SIGINT do.
+        spark: a session to use; else one is started, and stopped at the end.
+
+    Raises:
+        SpillwayError: any kind; what was confirmed before stays true.
+    """
+    _check(settings)
+    own_session = spark is None
+    with position.locked(settings.path), closing(connect(settings.options())) as client:
+        slot = client.position(settings.slot)
+        has_checkpoint = (settings.checkpoint / "offsets").is_dir() and any(
+            entry.name.isdecimal() for entry in (settings.checkpoint / "offsets").iterdir()
+        )
+        lake = position.check(
+            settings.path, settings.table_format, slot, has_checkpoint=has_checkpoint
+        )
+        if settings.until_lsn is not None:
+            _wait_until_decoded(client, settings.slot, settings.until_lsn)
+        spark = spark or spark_session(
+            table_format=settings.table_format,
+            master=settings.master,
+            driver_memory=settings.driver_memory,
+            jar_folder=settings.jars,
+        )
+        try:
+            with _stop_event(stop) as stopping:
+                return _Run(settings, spark, client, lake, on_batch or _log_batch, stopping).run()
+        finally:
+            if own_session:
+                spark.stop()
+
+
+def _check(settings: JobSettings) -> None:
+    if settings.table_format not in FORMATS:
+        raise InvalidRequest(
+            f"unknown format {settings.table_format!r}", hint=f"One of {', '.join(FORMATS)}."
+        )
+    for what, path in (("path", settings.path), ("checkpoint", settings.checkpoint)):
+        if ":/" in str(path):
+            raise InvalidRequest(
+                f"the {what} {path} is not a directory of this machine",
+                hint="Lakes on object storage are not supported yet: name a directory.",
+            )
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def _wait_until_decoded(
+    client: SlotClient, slot_name: str, lsn: Lsn, timeout_s: float = 120.0
+) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (decoded := client.position(slot_name).decoded_lsn) < lsn:
+        if time.monotonic() > deadline:
+            raise NotReady(
+                f"slot {slot_name} is decoded up to {Lsn(decoded)}, not {lsn}, after {timeout_s:.0f} s",
+                hint="Is the source still connected? GET /v1/sources/NAME says.",
+                slot=slot_name,
+            )
+        time.sleep(0.1)
+
+
+class _Run:
+    """One streaming query, from start to end."""
+
+    def __init__(
+        self,
+        settings: JobSettings,
+        spark: SparkSession,
+        client: SlotClient,
+        lake: position.LakePosition,
+        on_batch: Callable[[BatchReport], None],
+        stopping: threading.Event,
+    ) -> None:
+        from spillway.lake.materialize import Materializer  # noqa: PLC0415 - imports PySpark
+
+        self._settings = settings
+        self._spark = spark
+        self._client = client
+        self._on_batch = on_batch
+        self._stopping = stopping
+        self._summary = JobSummary(lsn=Lsn(lake.lsn_value))
+        self._failure: BaseException | None = None
+        self._idle = threading.Event()
+        self._idle.set()
+        self._materializer = Materializer(
+            _tables(settings, spark),
+            client,
+            settings.path,
+            lake,
+            only=settings.tables,
+            report=self._reported,
+        )
+
+    def run(self) -> JobSummary:
+        settings = self._settings
+        frame = self._spark.readStream.format("spillway").options(**settings.options()).load()
+        writer = frame.writeStream.foreachBatch(self._batch).queryName(
+            f"spillway-lake-{settings.slot}"
+        )
+        writer = writer.option("checkpointLocation", str(settings.checkpoint.absolute()))
+        if settings.trigger == "available-now":
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(
+                processingTime=f"{round(settings.interval_s * 1000)} milliseconds"
+            )
+        query = writer.start()
+        try:
+            self._wait(query)
+        finally:
+            if query.isActive:
+                query.stop()
+        return self._summary
+
+    def _wait(self, query: StreamingQuery) -> None:
+        from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - an extra
+
+        try:
+            while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type] # whole seconds is what the stub says
+                if self._stopping.is_set():
+                    self._idle.wait(_STOP_TIMEOUT_S)
+                    query.stop()
+                    return
+        except StreamingQueryException as error:
+            if self._stopping.is_set() and self._failure is None:
+                return
+            raise self._typed(error) from error
+
+    def _typed(self, error: Exception) -> SpillwayError:
+        """Return what really went wrong: Spark carries Python's exceptions as text."""
+        if isinstance(self._failure, SpillwayError):
+            return self._failure
+        try:
+            self._client.position(self._settings.slot)
+        except SpillwayError as reason:
+            return reason
+        cause = self._failure or error
+        lines = [line for line in str(cause).splitlines() if line.strip()]
+        said = next(
+            (line for line in lines if "spillway.errors." in line),
+            lines[0] if lines else repr(cause),
+        )
+        return LakeError(
+            f"the Spark job failed: {said.strip()}",
+            hint="What was confirmed is durable; run the job again to go on from there.",
+            slot=self._settings.slot,
+        )
+
+    def _batch(self, envelopes: DataFrame, batch_id: int) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+        self._idle.clear()
+        try:
+            self._materializer.process(envelopes, batch_id)
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._idle.set()
+
+    def _reported(self, report: BatchReport) -> None:
+        self._summary.add(report)
+        self._on_batch(report)
+
+
+class _Stopped(Exception):
+    """Ends a query whose next batch was already planned when the stop was asked for."""
+
+
+def _tables(settings: JobSettings, spark: SparkSession) -> LakeTables:
+    if settings.table_format == "delta":
+        from spillway.lake.delta_tables import DeltaTables  # noqa: PLC0415 - imports PySpark
+
+        return DeltaTables(spark, settings.path.absolute(), settings.slot)
+    from spillway.lake.parquet_tables import ParquetTables  # noqa: PLC0415 - imports PySpark
+
+    return ParquetTables(spark, settings.path.absolute(), settings.slot)
+
+
+def _log_batch(report: BatchReport) -> None:
+    _log.info("%s", report)
+
+
+@contextmanager
+def _stop_event(stop: threading.Event | None) -> Iterator[threading.Event]:
+    """Yield the event that ends a run, set by SIGTERM and SIGINT where that is possible."""
+    if stop is not None or threading.current_thread() is not threading.main_thread():
+        yield stop or threading.Event()
+        return
+    event = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: event.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,250 @@
+"""Lake tables as plain Parquet files: needs no jars, and shows what a table format is for.
+
+::
+
+    history/<table>/end_lsn=<decimal, 20 digits>/part-*.parquet    one directory a batch
+    history/<table>/_table.json                                    slot and schema
+    current/<table>/v-<decimal, 20 digits>/part-*.parquet          a whole copy of the table as of an LSN
+    current/<table>/_table.json                                    slot, schema, key, and which copy counts
+
+A batch is written into a directory that readers don't see, synced, and renamed into place: the rename is the commit, and the
+LSN in the name is what it goes up to. The current table is written whole for each batch (Parquet files don't
+change), and one atomic replacement of ``_table.json`` moves readers to the new copy; the one before it stays
+for readers that are at work, older ones go.
+
+Honest limits: a batch costs as much as the table is large; readers must follow ``_table.json`` (:func:`current_path`);
+the rename is atomic on a POSIX file system only, not on object storage. Use Delta for anything but small tables.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spillway.errors import LakeTableConflict
+from spillway.lake.files import replace_json, sync_directory, sync_tree
+from spillway.lake.net_effect import COPIES, KEEP, SET, NetEffect, quoted
+from spillway.lake.payload import merge_schemas
+from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_DESCRIPTION: Final = "_table.json"
+_BATCH: Final = "end_lsn="
+_COPY: Final = "v-"
+
+
+def current_path(lake: Path, name: str) -> Path:
+    """Return the directory that holds the table's rows now."""
+    table = lake / CURRENT / name
+    return table / str(json.loads((table / _DESCRIPTION).read_text())["copy"])
+
+
+class ParquetTables:
+    """See :class:`spillway.lake.tables.LakeTables`."""
+
+    def __init__(self, spark: SparkSession, path: Path, slot_name: str) -> None:
+        self._spark = spark
+        self._path = path
+        self._slot_name = slot_name
+
+    def durable_lsn(self, kind: str, name: str) -> int:
+        description = self._description(kind, name)
+        if description is None:
+            return 0
+        if description["slot"] != self._slot_name:
+            raise LakeTableConflict(
+                f"{self._path / kind / name} was not made for slot {self._slot_name}",
+                hint="Use a path of its own for each slot, or move that table away.",
+                relation=name,
+            )
+        if kind == CURRENT:
+            return int(description["lsn"])
+        batches = (self._path / HISTORY / name).glob(f"{_BATCH}*")
+        return max((int(batch.name.removeprefix(_BATCH)) for batch in batches), default=0)
+
+    def schema(self, kind: str, name: str) -> pa.Schema | None:
+        description = self._description(kind, name)
+        return (
+            None
+            if description is None
+            else to_arrow_schema(_spark_schema(description), timezone="UTC")
+        )
+
+    def append_history(self, name: str, rows: DataFrame, batch: Batch) -> None:
+        table = self._path / HISTORY / name
+        table.mkdir(parents=True, exist_ok=True)
+        incoming = to_arrow_schema(rows.schema, timezone="UTC")
+        stored = self.schema(HISTORY, name)
+        merged = incoming if stored is None else merge_schemas(stored, incoming, name)
+        if merged != stored:
+            # Before the batch: a column that no file has reads as null.
+            self._describe(HISTORY, name, from_arrow_schema(merged, prefer_timestamp_ntz=True), {})
+        if self.durable_lsn(HISTORY, name) < batch.end_lsn:
+            self._write(rows, table, f"{_BATCH}{batch.end_lsn:020d}")
+
+    def history(self, name: str, start_lsn: int, end_lsn: int) -> DataFrame:
+        description = self._description(HISTORY, name)
+        assert description is not None  # the job appends before it reads
+        schema = _spark_schema(description)
+        table = self._path / HISTORY / name
+        wanted = [
+            str(batch)
+            for batch in sorted(table.glob(f"{_BATCH}*"))
+            if int(batch.name.removeprefix(_BATCH)) > start_lsn
+        ]
+        if not wanted:
+            return self._spark.createDataFrame([], schema)
+        commit = F.col("_commit_lsn")
+        return (
+            self._spark.read.schema(schema)
+            .parquet(*wanted)
+            .where((commit >= start_lsn) & (commit < end_lsn))
+        )
+
+    def current(self, name: str) -> DataFrame | None:
+        description = self._description(CURRENT, name)
+        if description is None:
+            return None
+        where = self._path / CURRENT / name / str(description["copy"])
+        return self._spark.read.schema(_spark_schema(description)).parquet(str(where))
+
+    def key(self, name: str) -> tuple[str, ...] | None:
+        description = self._description(CURRENT, name)
+        return None if description is None else tuple(description["key"])
+
+    def apply(
+        self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+    ) -> None:
+        table = self._path / CURRENT / name
+        table.mkdir(parents=True, exist_ok=True)
+        wanted = columns
+        if key == MULTISET:
+            wanted = wanted.append(to_arrow_schema(StructType().add(COPIES, "bigint")).field(0))
+        stored, current = self.schema(CURRENT, name), self.current(name)
+        if stored is not None:
+            check_same_key(name, self.key(name) or MULTISET, key)
+            wanted = merge_schemas(stored, wanted, name)
+        schema = from_arrow_schema(wanted, prefer_timestamp_ntz=True)
+        if current is None:
+            current = self._spark.createDataFrame([], schema)
+        current = current.select(
+            *(
+                F.col(quoted(f.name))
+                if f.name in current.columns
+                else F.lit(None).cast(f.dataType).alias(f.name)
+                for f in schema.fields
+            )
+        )
+        merge = _merged_copies if key == MULTISET else _merged_rows
+        rows = merge(current, effect, schema, tuple(columns.names), key)
+        copy = f"{_COPY}{batch.end_lsn:020d}"
+        self._write(rows, table, copy)
+        before = self._description(CURRENT, name) or {}
+        self._describe(
+            CURRENT, name, schema, {"copy": copy, "lsn": batch.end_lsn, "key": list(key)}
+        )
+        for old in table.glob(f"{_COPY}*"):
+            if old.name not in {copy, before.get("copy")}:
+                shutil.rmtree(old)
+
+    def _write(self, rows: DataFrame, table: Path, name: str) -> None:
+        """Write *rows* as the directory *name*, which appears whole or not at all."""
+        # A copy that was renamed but not pointed to is left by a crash, and is written again.
+        for leftover in (table / f".{name}", table / name):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        rows.write.parquet(str(table / f".{name}"))
+        sync_tree(table / f".{name}")
+        (table / f".{name}").rename(table / name)
+        sync_directory(table)
+
+    def _describe(self, kind: str, name: str, schema: StructType, facts: dict[str, Any]) -> None:
+        description = {"slot": self._slot_name, "schema": schema.jsonValue(), **facts}
+        replace_json(self._path / kind / name / _DESCRIPTION, description)
+
+    def _description(self, kind: str, name: str) -> dict[str, Any] | None:
+        path = self._path / kind / name / _DESCRIPTION
+        if not path.exists():
+            return None
+        description: dict[str, Any] = json.loads(path.read_text())
+        return description
+
+
+def _spark_schema(description: dict[str, Any]) -> StructType:
+    return StructType.fromJson(description["schema"])
+
+
+def _merged_rows(
+    current: DataFrame,
+    effect: NetEffect,
+    schema: StructType,
+    columns: tuple[str, ...],
+    key: tuple[str, ...],
+) -> DataFrame:
+    stored, changed = _sides(current, effect.frame)
+    joined = stored.join(changed, _and(_s(k) == _t(k) for k in key), "full_outer")
+    set_, touched = _s(SET), _s(SET).isNotNull()
+
+    def value(c: str) -> Column:
+        if c not in columns:
+            return _t(c).alias(c)
+        after = F.when(_s(KEEP + c), _t(c)).otherwise(_s(c)) if c in effect.kept_columns else _s(c)
+        return F.when(touched, after).otherwise(_t(c)).alias(c)
+
+    kept = F.lit(not effect.truncated)
+    return joined.where(F.when(touched, set_).otherwise(kept)).select(
+        *(value(c) for c in schema.names)
+    )
+
+
+def _merged_copies(
+    current: DataFrame,
+    effect: NetEffect,
+    _schema: StructType,
+    columns: tuple[str, ...],
+    _key: tuple[str, ...],
+) -> DataFrame:
+    stored, changed = _sides(current, effect.frame)
+    joined = stored.join(changed, _and(_s(c).eqNullSafe(_t(c)) for c in columns), "full_outer")
+    before = F.lit(0) if effect.truncated else F.coalesce(_t(COPIES), F.lit(0))
+    copies = (before + F.coalesce(_s(COPIES), F.lit(0))).cast("bigint")
+    there = _s(COPIES).isNotNull()
+
+    def value(c: str) -> Column:
+        return F.when(there, _s(c)).otherwise(_t(c)).alias(c)
+
+    return joined.select(*(value(c) for c in columns), copies.alias(COPIES)).where(
+        F.col(COPIES) > 0
+    )
+
+
+def _sides(current: DataFrame, effect: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Give both sides' columns names that can't meet."""
+    return (
+        current.select(*(F.col(quoted(c)).alias(f"t {c}") for c in current.columns)),
+        effect.select(*(F.col(quoted(c)).alias(f"s {c}") for c in effect.columns)),
+    )
+
+
+def _t(name: str) -> Column:
+    return F.col(quoted(f"t {name}"))
+
+
+def _s(name: str) -> Column:
+    return F.col(quoted(f"s {name}"))
+
+
+def _and(conditions: Iterable[Column]) -> Column:
+    return reduce(lambda a, b: a & b, conditions)

@@ -1,0 +1,138 @@
+"""Where a lake stands as a whole: ``<path>/_spillway/lake.json``, and the lock beside it.
+
+Tables say for themselves what they have (:mod:`spillway.lake.tables`), but a table without changes in a batch says nothing about
+it. So after all tables of a batch have committed, the lake's position is written, durably, and only then is the slot
+confirmed. That order gives two checks:
+
+- the slot is never ahead of the lake's position, unless somebody else confirmed it, and then changes are missing;
+- a batch that begins after the lake's position would leave a gap.
+
+The lock keeps a second job away from the same lake: two of them would only take turns at failing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import LakeBehindSlot, LakeTableConflict
+from spillway.lake.files import replace_json
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from spillway.lake.slot import SlotPosition
+
+_FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LakePosition:
+    """Everything whose commit record starts before *lsn* is durable in the lake's tables."""
+
+    slot: str
+    source: str
+    database: str
+    table_format: str
+    lsn: str
+    version: int = _FORMAT_VERSION
+
+    @property
+    def lsn_value(self) -> int:
+        return Lsn.parse(self.lsn)
+
+
+def load(path: Path) -> LakePosition | None:
+    """Return the lake's position, None when there is no lake at *path*.
+
+    Raises:
+        LakeTableConflict: the file is not of this release.
+    """
+    file = path / "_spillway" / "lake.json"
+    if not file.exists():
+        return None
+    try:
+        value = json.loads(file.read_text())
+        if value["version"] != _FORMAT_VERSION:
+            raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
+        return LakePosition(**value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LakeTableConflict(
+            f"{file} can't be read: {error}",
+            hint="It was written by another release, or is damaged.",
+        ) from error
+
+
+def store(path: Path, position: LakePosition) -> None:
+    """Make *position* durable."""
+    (path / "_spillway").mkdir(parents=True, exist_ok=True)
+    replace_json(path / "_spillway" / "lake.json", asdict(position))
+
+
+def check(
+    path: Path, table_format: str, slot: SlotPosition, *, has_checkpoint: bool
+) -> LakePosition:
+    """Return the lake's position after checking that it and *slot* belong together; a new lake's is the slot's.
+
+    Raises:
+        LakeTableConflict: the lake is of another slot, source or format, or is gone while its checkpoint is not.
+        LakeBehindSlot: the slot was confirmed past what the lake has.
+    """
+    found = load(path)
+    fresh = LakePosition(
+        slot.slot_name, slot.source, slot.database, table_format, str(Lsn(slot.confirmed_flush_lsn))
+    )
+    if found is None:
+        if has_checkpoint:
+            raise LakeTableConflict(
+                f"the checkpoint has a position, and there is no lake at {path}",
+                hint="Name the lake that the checkpoint is of, or a new checkpoint.",
+            )
+        store(path, fresh)
+        return fresh
+    for field in ("slot", "source", "database", "table_format"):
+        if getattr(found, field) != getattr(fresh, field):
+            raise LakeTableConflict(
+                f"the lake at {path} is of {field.replace('_', ' ')} {getattr(found, field)!r}, "
+                f"not {getattr(fresh, field)!r}",
+                hint="Use a path of its own for each slot and format.",
+                slot=slot.slot_name,
+            )
+    if slot.confirmed_flush_lsn > found.lsn_value:
+        raise LakeBehindSlot(
+            f"slot {slot.slot_name} was confirmed up to {Lsn(slot.confirmed_flush_lsn)} and the lake at {path} has "
+            f"everything before {found.lsn} only",
+            hint="Something else consumed the slot. Rewind it if the changes are still retained "
+            f"(spillway slot rewind {slot.slot_name} {found.lsn}), or load the tables afresh. A lake needs a slot of its own.",
+            slot=slot.slot_name,
+            lsn=found.lsn,
+        )
+    return found
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lake at *path* for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        LakeTableConflict: another process has it.
+    """
+    (path / "_spillway").mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path / "_spillway" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LakeTableConflict(
+                f"another job is at work on the lake at {path}",
+                hint="Stop it first: one job a lake.",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,93 @@
+"""The Spark session that lake jobs run in: offline, small, quiet.
+
+One process, local mode: driver and executors share a JVM, and Spark starts a Python worker per core. Settings that
+are not Spark's own defaults have their reason beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import util
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import SparkMissing
+from spillway.lake import jars
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # A laptop's host name may resolve to nothing that Spark can bind to.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    # A micro-batch is megabytes: two hundred partitions of it would be two hundred task starts.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # mapInArrow's batches; the default of 10,000 rows is the slow end (see lake.source).
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.streaming.metricsEnabled": "false",
+    # Between triggers Spark looks for new data this often.
+    "spark.sql.streaming.pollingDelay": "200ms",
+    "spark.cleaner.periodicGC.interval": "10min",
+}
+
+_DELTA_SETTINGS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta reads its own log as a Spark job of 50 partitions, at each commit.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # A commit's statistics otherwise cost a second query over what was just written.
+    "spark.databricks.delta.stats.collect": "true",
+}
+
+
+def spark_session(
+    *,
+    table_format: str,
+    master: str = "local[*]",
+    driver_memory: str = "2g",
+    jar_folder: Path | None = None,
+) -> SparkSession:
+    """Start, or return, this process's Spark session, with the data source `spillway` registered.
+
+    Args:
+        table_format: ``delta`` puts Delta Lake on the class path, ``parquet`` needs nothing.
+        master: Spark's master URL.
+        driver_memory: heap of the JVM; in local mode that is all there is.
+        jar_folder: where :mod:`spillway.lake.jars` put the jars; its default when None.
+
+    Raises:
+        SparkMissing: PySpark is not installed.
+        JavaMissing: there is no Java runtime.
+        JarsMissing: Delta's jars are not there, or are not the pinned ones.
+    """
+    if util.find_spec("pyspark") is None:
+        raise SparkMissing("PySpark is not installed", hint="pip install 'spillway[spark]'")
+    jars.java_command()
+    settings = dict(_SETTINGS)
+    if table_format == "delta":
+        paths = jars.verified(jar_folder or jars.default_folder())
+        settings |= _DELTA_SETTINGS
+        settings["spark.jars"] = ",".join(str(path) for path in paths)
+
+    # Workers must run this interpreter, or they don't find this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, checked above
+
+    from spillway.lake.source import SpillwayDataSource  # noqa: PLC0415 - imports PySpark
+
+    builder = SparkSession.builder.appName("spillway-lake").master(master)
+    builder = builder.config("spark.driver.memory", driver_memory)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(SpillwayDataSource)
+    return spark

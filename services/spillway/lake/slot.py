@@ -1,0 +1,77 @@
+"""How the lake reaches a slot: three calls, synchronous, over the service's gRPC contract.
+
+Spark runs its Python in processes of its own (the planner, the executors' workers), and none of them has an event
+loop to share; what they need is small: where the slot stands, the messages of an LSN range, and, from the driver
+only, to confirm. :class:`SlotClient` is that need, :func:`connect` answers it with the gRPC client.
+
+Messages are read by *peek*: beside the slot's consumer, without making the slot active and without moving it. So a
+range can be read again, by a retried task or after a restart, and several ranges at once.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: Where `spillway serve` listens for gRPC unless told otherwise.
+DEFAULT_ADDRESS: Final = "127.0.0.1:8433"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPosition:
+    """Where a slot stands. LSNs are plain integers; 0 where there is none yet."""
+
+    slot_name: str
+    plugin: str
+    source: str
+    database: str
+    confirmed_flush_lsn: int
+    #: every transaction that commits before this is ready to be read
+    decoded_lsn: int
+    #: why the slot is of no use any more; '' while it is
+    invalidation_reason: str = ""
+
+
+class SlotClient(Protocol):
+    """What the lake asks of the service. Every call may raise a :class:`spillway.errors.SpillwayError`."""
+
+    def position(self, slot_name: str) -> SlotPosition: ...
+
+    def read(self, slot_name: str, start_lsn: int, upto_lsn: int) -> Iterator[bytes]:
+        """Yield the payloads of the transactions whose commit record starts in [*start_lsn*, *upto_lsn*).
+
+        Ends by itself, which needs *upto_lsn* ≤ ``decoded_lsn``. What the slot has confirmed is left out. The
+        same range always gives the same rows in the same order; where it is cut into messages may differ.
+        """
+        ...
+
+    def advance(self, slot_name: str, upto_lsn: int) -> int:
+        """Confirm everything before *upto_lsn* and return where the slot stands then."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def connect(options: Mapping[str, str]) -> SlotClient:
+    """Open a client to the service that *options* name.
+
+    Args:
+        options: ``grpc`` (host:port), ``token`` (bearer; else SPILLWAY_TOKEN), and ``client``: ``module:function``
+            of another implementation, which is called with these options.
+    """
+    factory = options.get("client")
+    if factory:
+        module, _, function = factory.partition(":")
+        client: SlotClient = getattr(import_module(module), function)(options)
+        return client
+    from spillway.lake.grpc_slot import GrpcSlotClient  # noqa: PLC0415 - gRPC only where it is used
+
+    return GrpcSlotClient(
+        options.get("grpc") or DEFAULT_ADDRESS,
+        options.get("token") or os.environ.get("SPILLWAY_TOKEN", ""),
+    )

@@ -1,0 +1,63 @@
+"""A lake under test: a slot in a directory, the job that reads it, and what the tables say afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from harness.arrow_slot import ArrowSlot
+from spillway.lake.job import JobSettings, JobSummary, run_job
+from spillway.lake.parquet_tables import current_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spillway.lake.materialize import BatchReport
+
+
+class Lake:
+    def __init__(
+        self, spark: SparkSession, directory: Path, table_format: Literal["delta", "parquet"]
+    ) -> None:
+        self.spark = spark
+        self.table_format = table_format
+        self.path = directory / "lake"
+        self.checkpoint = directory / "checkpoint"
+        self.slot = ArrowSlot(directory / "slot")
+        self.reports: list[BatchReport] = []
+
+    def settings(self, **changed: Any) -> JobSettings:
+        settings: dict[str, Any] = {
+            "slot": self.slot.slot_name,
+            "path": self.path,
+            "checkpoint": self.checkpoint,
+            "table_format": self.table_format,
+            "source_options": self.slot.options,
+        }
+        return JobSettings(**settings | changed)
+
+    def run(self, **changed: Any) -> JobSummary:
+        """Bring the lake up to what the slot has decoded."""
+        return run_job(self.settings(**changed), spark=self.spark, on_batch=self.reports.append)
+
+    def history(self, table: str) -> list[dict[str, Any]]:
+        frame = self._frame("history", table).orderBy("_commit_lsn", "_seq")
+        return [row.asDict(recursive=True) for row in frame.collect()]
+
+    def current(self, table: str) -> list[dict[str, Any]]:
+        """Return the current rows, in the order of all their columns."""
+        rows = [row.asDict(recursive=True) for row in self._frame("current", table).collect()]
+        return sorted(rows, key=lambda row: tuple(str(value) for value in row.values()))
+
+    def _frame(self, kind: str, table: str) -> DataFrame:
+        if self.table_format == "delta":
+            return self.spark.read.format("delta").load(str(self.path / kind / table))
+        if kind == "current":
+            return self.spark.read.parquet(str(current_path(self.path, table)))
+        return self.spark.read.option("mergeSchema", "true").parquet(str(self.path / kind / table))
+
+
+def without(rows: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in names} for row in rows]

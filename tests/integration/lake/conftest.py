@@ -1,0 +1,55 @@
+"""One Spark session for all lake tests, small and offline; formats that this machine can't have are skipped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.lake import Lake
+from spillway.errors import JarsMissing, JavaMissing
+from spillway.lake import jars
+from spillway.lake.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+_TESTS = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def jar_folder() -> Path:
+    folder = Path(os.environ.get("SPILLWAY_JARS") or _TESTS.parent / ".cache" / "jars")
+    try:
+        jars.resolve(folder)
+    except JavaMissing as error:
+        pytest.skip(str(error))
+    except JarsMissing as error:
+        pytest.skip(str(error))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def spark(jar_folder: Path) -> Iterator[SparkSession]:
+    # Workers import the harness: the slot that the data source reads is there.
+    paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    session = spark_session(
+        table_format="delta", master="local[2]", driver_memory="1g", jar_folder=jar_folder
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, tmp_path, request.param)
+
+
+@pytest.fixture
+def delta_lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, tmp_path, "delta")

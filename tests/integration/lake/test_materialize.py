@@ -1,0 +1,132 @@
+"""What each kind of change does to history and current, in both formats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from harness.arrow_slot import Table, delete, insert, truncate, update
+
+if TYPE_CHECKING:
+    from harness.lake import Lake
+
+ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
+ORDERS = Table("orders", {"id": pa.int32(), "total": pa.decimal128(12, 2)})
+
+
+def item(id_: int, name: str | None, body: str | None) -> dict[str, object]:
+    return {"id": id_, "name": name, "body": body}
+
+
+def test_changes_of_rows(lake: Lake) -> None:
+    lake.slot.commit(
+        *(insert(ITEMS, **item(i, f"n{i}", "b")) for i in range(1, 6)),
+        insert(ORDERS, id=1, total=None),
+    )
+    lake.slot.commit(update(ITEMS, item(1, "first", "b")), update(ITEMS, item(1, "second", "b")))
+    lake.slot.commit(delete(ITEMS, id=2))
+    # A new key, and back into the old one's place with another row.
+    lake.slot.commit(
+        update(ITEMS, item(30, "n3", "b"), old={"id": 3}), insert(ITEMS, **item(3, "new", "b"))
+    )
+    lake.slot.commit(delete(ITEMS, id=4), insert(ITEMS, **item(4, "again", "b")))
+    lake.slot.commit(insert(ITEMS, **item(9, "gone", "b")), delete(ITEMS, id=9))
+    summary = lake.run()
+    assert summary.changes == {"public.items": 14, "public.orders": 1}
+    assert lake.current("public.items") == [
+        item(1, "second", "b"),
+        item(3, "new", "b"),
+        item(30, "n3", "b"),
+        item(4, "again", "b"),
+        item(5, "n5", "b"),
+    ]
+    assert lake.current("public.orders") == [{"id": 1, "total": None}]
+    history = lake.history("public.items")
+    assert "".join(row["_op"] for row in history) == "IIIIIUUDUIDIID"
+    assert history[8]["_old_key"] == {"id": 3}
+    assert history[0]["_lsn"] < history[0]["_commit_lsn"] < history[0]["_commit_end_lsn"]
+    assert lake.slot.state["confirmed_flush_lsn"] == lake.slot.state["decoded_lsn"] == summary.lsn
+
+    # The second batch meets what the first left.
+    lake.slot.commit(
+        update(ITEMS, item(1, "third", "b")),
+        delete(ITEMS, id=5),
+        update(ITEMS, item(31, "moved", "b"), old={"id": 30}),
+    )
+    assert lake.run().changes == {"public.items": 3}
+    assert [row["id"] for row in lake.current("public.items")] == [1, 3, 31, 4]
+    assert lake.current("public.items")[0]["name"] == "third"
+
+
+def test_unchanged_toast_values(lake: Lake) -> None:
+    lake.slot.commit(*(insert(ITEMS, **item(i, "n", f"body {i}")) for i in range(1, 7)))
+    lake.run()
+    keep = ("body",)
+    lake.slot.commit(
+        # from the current table
+        update(ITEMS, item(1, "n1", None), unchanged=keep),
+        # from an earlier change of the batch
+        update(ITEMS, item(2, "n", "new 2")),
+        update(ITEMS, item(2, "n2", None), unchanged=keep),
+        # set to null is a value, too
+        update(ITEMS, item(3, "n", None)),
+        update(ITEMS, item(3, "n3", None), unchanged=keep),
+        # never across a deletion
+        delete(ITEMS, id=4),
+        insert(ITEMS, **item(4, "n", None)),
+        update(ITEMS, item(4, "n4", None), unchanged=keep),
+        insert(ITEMS, **item(7, "n", "body 7")),
+        update(ITEMS, item(7, "n7", None), unchanged=keep),
+    )
+    lake.run()
+    assert lake.current("public.items") == [
+        item(1, "n1", "body 1"),
+        item(2, "n2", "new 2"),
+        item(3, "n3", None),
+        item(4, "n4", None),
+        item(5, "n", "body 5"),
+        item(6, "n", "body 6"),
+        item(7, "n7", "body 7"),
+    ]
+
+
+def test_unchanged_toast_values_move_with_their_row(lake: Lake) -> None:
+    lake.slot.commit(*(insert(ITEMS, **item(i, "n", f"body {i}")) for i in range(1, 6)))
+    lake.run()
+
+    def move(old: int, new: int) -> object:
+        return update(ITEMS, item(new, "moved", None), old={"id": old}, unchanged=("body",))
+
+    lake.slot.commit(
+        # two rows change places by way of a third key
+        move(1, 99), move(2, 1), move(99, 2),
+        # a long chain
+        *(move(3 if i == 0 else 100 + i, 101 + i) for i in range(9)),
+        # a value logged under the old key
+        update(ITEMS, item(4, "n", "new 4")), move(4, 40),
+        # a row that moves away from a key which another one takes
+        move(5, 50), insert(ITEMS, **item(5, "fresh", "fresh body")), delete(ITEMS, id=50),
+    )  # fmt: skip
+    lake.run()
+    assert {row["id"]: row["body"] for row in lake.current("public.items")} == {
+        1: "body 2",
+        2: "body 1",
+        109: "body 3",
+        40: "new 4",
+        5: "fresh body",
+    }
+
+
+def test_truncate(lake: Lake) -> None:
+    lake.slot.commit(insert(ITEMS, **item(1, "a", "b")), insert(ITEMS, **item(2, "a", "b")))
+    lake.run()
+    lake.slot.commit(
+        insert(ITEMS, **item(3, "a", "b")), truncate(ITEMS), insert(ITEMS, **item(2, "after", "b"))
+    )
+    lake.run()
+    assert lake.current("public.items") == [item(2, "after", "b")]
+    lake.slot.commit(truncate(ITEMS))
+    lake.run()
+    assert lake.current("public.items") == []
+    assert [row["_op"] for row in lake.history("public.items")] == ["I", "I", "I", "T", "I", "T"]
