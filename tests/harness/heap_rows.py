@@ -82,7 +82,7 @@ def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeD
         found = db.query(
             "SELECT t.oid::int8, nspname, typname, typtype::text, typcategory::text, typlen::int, typbyval,"
             " typalign::text, typelem::int8,"
-            " typelem <> 0 AND typlen = -1 AND typsubscript = 'array_subscript_handler'::regproc AND typoutput = 'array_out'::regproc,"
+            " typelem <> 0 AND typsubscript = 'array_subscript_handler'::regproc,"
             " typdelim::text, typbasetype::int8, typtypmod, p.proname, typrelid::int8 FROM pg_type t"
             " JOIN pg_namespace n ON n.oid = typnamespace JOIN pg_proc p ON p.oid = typoutput WHERE t.oid = %s",
             [oid],

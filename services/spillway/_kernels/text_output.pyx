@@ -78,8 +78,8 @@ built_in(text_scalar.pg_lsn_text, 8, "d", (3220,))
 built_in(text_jsonb.jsonb_text, -1, "i", (3802,))
 built_in(text_number.uint8_text, 8, "d", (5069,))
 
-# int2vector and oidvector, and the elements that they are printed as
-cdef dict VECTORS = {22: 21, 30: 26}
+# int2vector, oidvector: arrays that print in a way of their own
+cdef frozenset VECTORS = frozenset({22, 30})
 
 
 cdef class TextContext:
@@ -238,8 +238,10 @@ cdef class TypeCompiler:
             target.output.write = python_text
             return 1
         if descriptor.is_array or descriptor.oid in VECTORS:
-            element = self.compile(descriptor.element_oid or VECTORS[descriptor.oid])
-            target.output.write = text_container.array_text if descriptor.is_array else text_container.vector_text
+            element = self.compile(descriptor.element_oid)
+            target.output.write = text_container.array_text
+            if descriptor.oid in VECTORS:
+                target.output.write = text_container.vector_text
             target.output.delimiter = ord(descriptor.delimiter)
         elif kind == "r":
             element = self.compile(descriptor.subtype_oid)

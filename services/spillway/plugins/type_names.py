@@ -36,6 +36,9 @@ _SQL_NAMES: Final = {
     1700: "numeric",
 }
 
+#: int2vector and oidvector, the arrays of plain storage.
+_VECTORS: Final = frozenset({22, 30})
+
 #: What search_path has by default besides "$user": names there are written without their schema.
 _VISIBLE_SCHEMAS: Final = frozenset({"pg_catalog", "public"})
 
@@ -52,8 +55,8 @@ def format_type(oid: int, types: Mapping[int, TypeDescriptor], server_version_nu
     descriptor = types.get(oid)
     if descriptor is None:
         return "???"
-    # A true array (not a fixed-length one such as point) is called after its element.
-    if descriptor.is_array and descriptor.length == -1 and descriptor.element_oid:
+    # A true array is called after its element: not a fixed-length one (point), not one of plain storage.
+    if descriptor.is_array and descriptor.element_oid and oid not in _VECTORS:
         return format_type(descriptor.element_oid, types, server_version_num) + "[]"
     if descriptor.schema in _VISIBLE_SCHEMAS:
         return quote_identifier(descriptor.name, server_version_num)

@@ -69,18 +69,18 @@ CREATE TABLE everything (
     "select" int, "value" int, merge int, json int, "json_table" int, system_user_ int, ia int[], ta text[], odd "Odd schema"."Odd type",
     odds "Odd schema"."Odd type"[], p plain, ps plain[], m money, ip inet, r int4range, mr int4multirange
 );
-CREATE TABLE "Odd schema"."Odd table" (id int);
+CREATE TABLE "Odd schema"."Odd table" (id int, ov oidvector, iv int2vector, pt point, pts point[], b box, nm name[], ovs oidvector[]);
 CREATE TABLE wide (id int, t text, u text, v int DEFAULT 7);
 ALTER TABLE wide ALTER t SET STORAGE EXTERNAL;
 """
 ROWS = """
 INSERT INTO everything VALUES (1, 2, 3, 4, 1.5, 2.25, 3.10, true, B'101', B'1', 'it''s', 'v', 'c', 'x', 'name', '\\x00ff',
-    '{"a": 1}', NULL, NULL, 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '2024-02-29', '01:02:03.4', '01:02:03+01', '2024-01-01',
+    '{"a": 1}', '{"a": [1, "it''s"]}', '<a/>', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '2024-02-29', '01:02:03.4', '01:02:03+01', '2024-01-01',
     '2024-01-01 00:00+00', '1 day', 1, 2, 3, 4, 5, 6, 7, '{1,NULL}', '{"a b",''c''}', 'b''c', '{a,"b''c"}', '(1,"it''s")', '{"(1,x)"}',
     12.5, '10.0.0.1/8', '[1,2]', '{[1,2)}');
 INSERT INTO everything (i2, b) VALUES (NULL, false), (7, NULL);
 INSERT INTO everything (f4, f8, n) VALUES ('NaN', '-Infinity', 'NaN');
-INSERT INTO "Odd schema"."Odd table" VALUES (1);
+INSERT INTO "Odd schema"."Odd table" VALUES (1, '1 2', '3 -4', '(1,2)', '{"(1,2)"}', '(1,2),(3,4)', '{a}', '{1 2}');
 INSERT INTO wide SELECT 1, repeat('toast''ed ', 2000), string_agg(md5(g::text), '') FROM generate_series(1, 2000) g;
 INSERT INTO wide SELECT 2, repeat('z', 5000), repeat('compressed inline', 300);
 INSERT INTO wide SELECT 3, 'small', '';
