@@ -1,0 +1,484 @@
+"""The running service below every interface: sources, their decoding sessions, and slots.
+
+Everything here runs on one event loop. What blocks (SQL on a source, reading and encoding transactions)
+runs on worker threads; decoding runs on threads of its own (``source.py``, ``session.py``). The metadata
+store says what exists; this object holds what lives.
+
+Start: migrate the metadata, then bring up every source under its lease. A source that can't be brought up
+does not stop the others: it is shown as failed, with its error, and tried again.
+
+Upkeep, each :data:`UPKEEP_INTERVAL_S`: write confirmed positions, invalidate slots that hold more than they
+may, drop what nobody needs from transaction logs and WAL stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+from spillway.engine.model import Change, SlotInfo, SlotSpec, SlotStats, SourceInfo
+from spillway.engine.reader import SlotReader
+from spillway.engine.slots import Slot, check_slot_name
+from spillway.engine.sources import Sources
+from spillway.engine.stream import EngineStream
+from spillway.errors import (
+    AdvanceBackward,
+    Conflict,
+    DuplicateName,
+    InvalidRequest,
+    LsnNotRetained,
+    ResultTooLarge,
+    SpillwayError,
+    UnknownSlot,
+    UnsupportedFeature,
+)
+from spillway.pg.lsn import Lsn
+from spillway.plugins.interface import PluginContext
+from spillway.plugins.registry import create_plugin
+from spillway.store.rows import SlotRow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from spillway.engine.layout import DataDirectory
+    from spillway.engine.session import Session
+    from spillway.engine.settings import EngineSettings
+    from spillway.plugins.interface import OutputPlugin
+    from spillway.plugins.messages import EncodedBatch
+    from spillway.store.metadata import MetadataStore
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+UPKEEP_INTERVAL_S: Final = 0.2
+#: payload that one peek or get may gather; a larger answer belongs to the stream
+RESULT_BYTES_MAX: Final = 256 << 20
+_STEP_BYTES: Final = 1 << 20
+_WORKER_THREADS: Final = 16
+
+
+class Engine:
+    """Implements :class:`spillway.engine.interface.EngineInterface` on a data directory."""
+
+    def __init__(
+        self, data: DataDirectory, metadata: MetadataStore, settings: EngineSettings
+    ) -> None:
+        self._metadata = metadata
+        self._settings = settings
+        self._workers = ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="spillway-worker")
+        self._sources = Sources(data, metadata, settings, self._workers)
+        self._slots: dict[str, Slot] = {}
+        self._upkeep: asyncio.Task[None] | None = None
+        #: a name being created or dropped: one at a time
+        self._changing = asyncio.Lock()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Migrate the metadata store, load what exists and begin to receive and decode.
+
+        Raises:
+            MetadataError: the metadata store can't be used.
+        """
+        await self._metadata.migrate()
+        databases: dict[str, set[str]] = {}
+        for row in await self._metadata.list_slots():
+            if row.temporary:
+                # Its session ended with the process that had it.
+                await self._metadata.remove_slot(row.slot_name)
+                continue
+            self._slots[row.slot_name] = Slot(row)
+            databases.setdefault(row.source, set()).add(row.database)
+        await self._sources.start(databases)
+        self._upkeep = asyncio.create_task(self._keep_up(), name="spillway-upkeep")
+
+    async def stop(self) -> None:
+        """Write what must be kept and stop every thread; safe to call twice."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._upkeep
+            self._upkeep = None
+            with contextlib.suppress(SpillwayError):
+                await self._store_confirmed()
+        await self._sources.stop()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        await self._metadata.close()
+
+    def ready(self) -> bool:
+        """Say whether every source's threads are alive."""
+        return self._upkeep is not None and not self._upkeep.done() and self._sources.alive()
+
+    # -- sources ------------------------------------------------------------------------------
+
+    async def create_source(self, name: str, dsn: str) -> SourceInfo:
+        """Check the cluster at *dsn*, make its physical slot and begin to receive and decode."""
+        return await self._sources.create(name, dsn)
+
+    async def list_sources(self) -> list[SourceInfo]:
+        return self._sources.list()
+
+    async def get_source(self, name: str) -> SourceInfo:
+        return self._sources.get(name).info()
+
+    async def drop_source(self, name: str) -> None:
+        """Drop a source without slots: its threads, its physical slot, its files."""
+        async with self._changing:
+            self._sources.get(name)
+            held = sorted(slot.name for slot in self._slots.values() if slot.row.source == name)
+            if held:
+                raise Conflict(
+                    f'source "{name}" still has slots: {", ".join(held)}',
+                    hint="Drop them first.",
+                    source=name,
+                    slots=held,
+                )
+            await self._sources.drop(name)
+
+    # -- slots --------------------------------------------------------------------------------
+
+    async def create_slot(self, spec: SlotSpec) -> SlotInfo:
+        """Create a slot that delivers what commits from now on, or from ``start_lsn``."""
+        check_slot_name(spec.slot_name)
+        async with self._changing:
+            if spec.slot_name in self._slots:
+                raise DuplicateName(
+                    f'replication slot "{spec.slot_name}" already exists',
+                    hint="Choose another name, or drop that slot first.",
+                    slot=spec.slot_name,
+                )
+            if spec.two_phase:
+                raise UnsupportedFeature(
+                    "two_phase is not supported yet",
+                    hint="Prepared transactions are delivered when they are committed: leave two_phase out.",
+                )
+            source = self._sources.get(spec.source)
+            # Options are checked before anything is made, with the version that will decode them.
+            context = PluginContext(spec.slot_name, spec.database, source.row.server_version_num)
+            create_plugin(spec.plugin, spec.options, context)
+            session = await self._sources.session(spec.source, spec.database)
+            lsn = await self._start_position(session, spec.start_lsn)
+            row = SlotRow(
+                slot_name=spec.slot_name,
+                source=spec.source,
+                database=spec.database,
+                datoid=session.database_oid,
+                plugin=spec.plugin,
+                temporary=spec.temporary,
+                failover=spec.failover,
+                restart_lsn=lsn,
+                confirmed_flush_lsn=lsn,
+                options=dict(spec.options),
+            )
+            slot = Slot(await self._metadata.add_slot(row))
+            self._slots[spec.slot_name] = slot
+            return self._info(slot)
+
+    async def _start_position(self, session: Session, start_lsn: Lsn | None) -> Lsn:
+        await session.wait_consistent(self._settings.consistent_timeout_s)
+        if start_lsn is None:
+            # What committed before this call is not delivered, as with PostgreSQL: take the primary's
+            # end of WAL, not ours, which lags behind it.
+            end = await session.source_flush_lsn()
+            await session.wait_decoded(end, self._settings.consistent_timeout_s)
+            return Lsn(max(end, session.log_start_lsn))
+        self._check_retained(session, start_lsn)
+        return start_lsn
+
+    @staticmethod
+    def _check_retained(session: Session, lsn: Lsn) -> None:
+        first, last = Lsn(session.log_start_lsn), Lsn(session.decoded_lsn)
+        if not first <= lsn <= last:
+            raise LsnNotRetained(
+                f"position {lsn} is not between {first} and {last}, which is what the transaction log holds",
+                hint=f"Take a position from {first} to {last}.",
+                lsn=str(lsn),
+                first_lsn=str(first),
+                last_lsn=str(last),
+            )
+
+    async def list_slots(self) -> list[SlotInfo]:
+        return [self._info(slot) for _, slot in sorted(self._slots.items())]
+
+    async def get_slot(self, slot_name: str) -> SlotInfo:
+        return self._info(self._slot(slot_name))
+
+    async def drop_slot(self, slot_name: str) -> None:
+        """Drop a slot that nobody has."""
+        async with self._changing:
+            slot = self._slot(slot_name)
+            if slot.invalidation_reason is None:
+                with slot.acquired():
+                    await self._metadata.remove_slot(slot_name)
+            else:
+                await self._metadata.remove_slot(slot_name)
+            del self._slots[slot_name]
+
+    async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo:
+        """Make another slot at the same position; instant, since a slot is a cursor."""
+        slot = self._slot(slot_name)
+        slot.check_valid()
+        row = slot.row
+        return await self.create_slot(
+            SlotSpec(
+                slot_name=new_name,
+                source=row.source,
+                database=row.database,
+                plugin=row.plugin,
+                temporary=row.temporary,
+                failover=row.failover,
+                options=row.options,
+                start_lsn=slot.confirmed_flush_lsn,
+            )
+        )
+
+    async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo:
+        """Set the slot to any retained position, forward or backward."""
+        slot = self._slot(slot_name)
+        with slot.acquired():
+            self._check_retained(await self._session(slot), lsn)
+            await self._metadata.update_slot(slot_name, confirmed_flush_lsn=lsn, restart_lsn=lsn)
+            slot.confirmed_flush_lsn = slot.stored_lsn = lsn
+        return self._info(slot)
+
+    async def advance(self, slot_name: str, upto_lsn: Lsn) -> Lsn:
+        """Move the slot to *upto_lsn*, or to the end of what is decoded when that is less."""
+        slot = self._slot(slot_name)
+        with slot.acquired():
+            if upto_lsn == 0:
+                raise InvalidRequest("invalid target WAL LSN", hint="0/0 is not a position.")
+            minimum = slot.confirmed_flush_lsn
+            if upto_lsn < minimum:
+                raise AdvanceBackward(
+                    f"cannot advance replication slot to {upto_lsn}, minimum is {minimum}",
+                    hint="advance only goes forward; rewind goes back.",
+                    slot=slot_name,
+                    lsn=str(upto_lsn),
+                    confirmed_flush_lsn=str(minimum),
+                )
+            session = await self._session(slot)
+            slot.confirm(min(upto_lsn, session.decoded_lsn))
+            await self._store_confirmed_slot(slot)
+            return slot.confirmed_flush_lsn
+
+    async def slot_stats(self, slot_name: str) -> SlotStats:
+        slot = self._slot(slot_name)
+        session = self._sources.find_session(slot.row.source, slot.row.database)
+        spilled = session.spill_stats() if session else (0, 0, 0)
+        return slot.stats(*spilled)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def peek(
+        self,
+        slot_name: str,
+        upto_lsn: Lsn | None,
+        upto_nchanges: int | None,
+        options: Mapping[str, str],
+    ) -> list[Change]:
+        """Return changes without consuming them; costs what it returns, not the backlog."""
+        slot = self._slot(slot_name)
+        with slot.acquired():
+            changes, _ = await self._read(slot, upto_lsn, upto_nchanges, options)
+        return changes
+
+    async def get_changes(
+        self,
+        slot_name: str,
+        upto_lsn: Lsn | None,
+        upto_nchanges: int | None,
+        options: Mapping[str, str],
+    ) -> list[Change]:
+        """Return changes and confirm them."""
+        slot = self._slot(slot_name)
+        with slot.acquired():
+            changes, confirm_lsn = await self._read(slot, upto_lsn, upto_nchanges, options)
+            slot.confirm(confirm_lsn)
+            await self._store_confirmed_slot(slot)
+        return changes
+
+    async def _read(
+        self,
+        slot: Slot,
+        upto_lsn: Lsn | None,
+        upto_nchanges: int | None,
+        options: Mapping[str, str],
+    ) -> tuple[list[Change], int]:
+        if upto_nchanges is not None and upto_nchanges < 1:
+            raise InvalidRequest(
+                f"upto_nchanges is {upto_nchanges}", hint="It must be 1 or more, or left out."
+            )
+        session = await self._session(slot)
+        plugin = self._plugin(slot, session, options)
+        start = slot.confirmed_flush_lsn
+
+        def read() -> tuple[list[Change], int]:
+            reader = SlotReader(session.log, plugin, start, upto_lsn)
+            try:
+                changes: list[Change] = []
+                while True:
+                    left = None if upto_nchanges is None else max(1, upto_nchanges - len(changes))
+                    step = reader.step(_STEP_BYTES, message_limit=left)
+                    changes += _changes(step.messages, binary=plugin.binary)
+                    slot_full = upto_nchanges is not None and len(changes) >= upto_nchanges
+                    if step.exhausted or step.reached_end or (slot_full and reader.between):
+                        slot.count(reader.transactions, reader.bytes)
+                        return changes, reader.confirm_lsn
+                    if reader.bytes > RESULT_BYTES_MAX:
+                        raise ResultTooLarge(
+                            f'the answer for slot "{slot.name}" is larger than {RESULT_BYTES_MAX} bytes',
+                            hint="Limit it with upto_nchanges or upto_lsn, or stream it over gRPC (spillway recv).",
+                            slot=slot.name,
+                        )
+            finally:
+                reader.close()
+
+        return await self._in_worker(read)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        slot_name: str,
+        *,
+        start_lsn: Lsn | None = None,
+        upto_lsn: Lsn | None = None,
+        options: Mapping[str, str] | None = None,
+        batch_bytes: int = 256 * 1024,
+        peek: bool = False,
+    ) -> AsyncIterator[EngineStream]:
+        """Open a stream; see the interface."""
+        slot = self._slot(slot_name)
+        slot.check_valid()
+        with contextlib.nullcontext() if peek else slot.acquired():
+            session = await self._session(slot)
+            plugin = self._plugin(slot, session, options or {})
+            begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
+            if peek and start_lsn is not None:
+                self._check_retained(session, start_lsn)
+                begin = start_lsn
+            reader = await self._in_worker(SlotReader, session.log, plugin, begin, upto_lsn)
+            stream = EngineStream(
+                slot, session, reader, self._workers, batch_bytes=batch_bytes, peek=peek
+            )
+            try:
+                yield stream
+            finally:
+                await stream.close()
+                if not peek:
+                    await self._end_stream(slot)
+
+    async def _end_stream(self, slot: Slot) -> None:
+        if self._slots.get(slot.name) is not slot:
+            return
+        if slot.row.temporary:
+            await self._metadata.remove_slot(slot.name)
+            del self._slots[slot.name]
+        else:
+            await self._store_confirmed_slot(slot)
+
+    # -- upkeep -------------------------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(UPKEEP_INTERVAL_S)
+            try:
+                await self._store_confirmed()
+                await self._invalidate_greedy_slots()
+                await self._in_worker(self._sources.trim, self._horizons())
+            except SpillwayError as error:
+                log.warning("upkeep: %s", error)
+            except Exception:
+                log.exception("upkeep failed; it is tried again")
+
+    async def _store_confirmed(self) -> None:
+        for slot in tuple(self._slots.values()):
+            await self._store_confirmed_slot(slot)
+
+    async def _store_confirmed_slot(self, slot: Slot) -> None:
+        lsn = slot.confirmed_flush_lsn
+        if lsn > slot.stored_lsn:
+            await self._metadata.confirm_slot(slot.name, lsn)
+            slot.stored_lsn = max(slot.stored_lsn, lsn)
+
+    async def _invalidate_greedy_slots(self) -> None:
+        limit = self._settings.max_slot_retained_bytes
+        if limit is None:
+            return
+        for slot in tuple(self._slots.values()):
+            session = self._sources.find_session(slot.row.source, slot.row.database)
+            if session is None or slot.invalidation_reason is not None:
+                continue
+            if session.log.bytes_from(slot.confirmed_flush_lsn) > limit:
+                slot.invalidation_reason = "wal_removed"
+                await self._metadata.update_slot(
+                    slot.name, invalidation_reason=slot.invalidation_reason
+                )
+                log.warning(
+                    'slot "%s" retained more than %d bytes and was invalidated', slot.name, limit
+                )
+
+    def _horizons(self) -> dict[tuple[str, str], int]:
+        """Return, for each (source, database), the oldest position that a slot may still ask for."""
+        horizons: dict[tuple[str, str], int] = {}
+        for slot in self._slots.values():
+            if slot.invalidation_reason is None:
+                key = (slot.row.source, slot.row.database)
+                lsn = min(slot.confirmed_flush_lsn, slot.stored_lsn)
+                horizons[key] = min(horizons.get(key, lsn), lsn)
+        return horizons
+
+    # -- small things -------------------------------------------------------------------------
+
+    def _slot(self, slot_name: str) -> Slot:
+        try:
+            return self._slots[slot_name]
+        except KeyError:
+            raise UnknownSlot(
+                f'replication slot "{slot_name}" does not exist',
+                hint="GET /v1/slots lists what exists.",
+                slot=slot_name,
+            ) from None
+
+    async def _session(self, slot: Slot) -> Session:
+        session = await self._sources.session(slot.row.source, slot.row.database)
+        session.check_readable()
+        return session
+
+    def _plugin(self, slot: Slot, session: Session, options: Mapping[str, str]) -> OutputPlugin:
+        context = PluginContext(slot.name, slot.row.database, session.server_version_num)
+        return create_plugin(slot.row.plugin, {**slot.row.options, **options}, context)
+
+    def _info(self, slot: Slot) -> SlotInfo:
+        session = self._sources.find_session(slot.row.source, slot.row.database)
+        limit = self._settings.max_slot_retained_bytes
+        retained = session.log.bytes_from(slot.confirmed_flush_lsn) if session else 0
+        return slot.info(
+            decoded_lsn=session.decoded_lsn if session else 0,
+            retained_bytes=retained,
+            safe_bytes=None if limit is None else max(0, limit - retained),
+        )
+
+    async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._workers, lambda: function(*args, **kwargs))
+
+
+def _changes(messages: EncodedBatch, *, binary: bool) -> list[Change]:
+    """Unpack *messages* into rows; peek and get answer in JSON, so rows are what is wanted."""
+    payload = messages.payload
+    lengths = memoryview(messages.lengths).cast("I")
+    lsns = memoryview(messages.lsns).cast("Q")
+    xids = memoryview(messages.xids).cast("I")
+    changes, start = [], 0
+    for length, lsn, xid in zip(lengths, lsns, xids, strict=True):
+        piece = payload[start : start + length]
+        start += length
+        data = "\\x" + piece.hex() if binary else piece.decode(errors="replace")
+        changes.append(Change(Lsn(lsn), xid, data))
+    return changes

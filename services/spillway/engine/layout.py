@@ -1,0 +1,109 @@
+"""Where the service keeps its files.
+
+::
+
+    DATA_DIR/
+      spillway.lock                     held with flock by the one process that serves this directory
+      instance                          a UUID that names this directory as a lease holder
+      spillway.db                       metadata, when it is SQLite
+      sources/NAME/wal/                 WAL segment files as PostgreSQL names them (receiver)
+      sources/NAME/databases/OID/
+        txlog/                          the transaction log
+        snapshots/<lsn>.snap            serialised catalog mirror and snapshot builder
+        spill/                          transactions in progress that outgrew memory; emptied at start
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from spillway.errors import Conflict, StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLayout:
+    """The directories of one decoding session."""
+
+    root: Path
+
+    @property
+    def txlog(self) -> Path:
+        return self.root / "txlog"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.root / "snapshots"
+
+    @property
+    def spill(self) -> Path:
+        return self.root / "spill"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLayout:
+    """The directories of one source."""
+
+    root: Path
+
+    @property
+    def wal(self) -> Path:
+        return self.root / "wal"
+
+    def database(self, database_oid: int) -> DatabaseLayout:
+        return DatabaseLayout(self.root / "databases" / str(database_oid))
+
+
+class DataDirectory:
+    """The service's directory, locked against a second process for as long as this one lives."""
+
+    def __init__(self, root: Path) -> None:
+        """Make the directory if needed and lock it.
+
+        Raises:
+            Conflict: another process serves it.
+            StorageError: it can't be made or written.
+        """
+        self.root = Path(root).absolute()
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = os.open(
+                self.root / "spillway.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            raise StorageError(
+                f"can't use {self.root} as data directory: {error.strerror}",
+                hint="Name a directory that this user may write with --data-dir.",
+            ) from error
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock_fd)
+            raise Conflict(
+                f"another process serves the data directory {self.root}",
+                hint="Stop it first, or give this one a directory of its own with --data-dir.",
+            ) from error
+        #: names this directory as a holder of leases: the same again after a restart
+        self.instance = self._read_instance()
+
+    def _read_instance(self) -> str:
+        path = self.root / "instance"
+        try:
+            return str(uuid.UUID(path.read_text().strip()))
+        except (OSError, ValueError):
+            instance = str(uuid.uuid4())
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(instance + "\n")
+            temporary.replace(path)
+            return instance
+
+    def source(self, name: str) -> SourceLayout:
+        """Return the directories of the source *name* (a checked name: no separators in it)."""
+        return SourceLayout(self.root / "sources" / name)
+
+    def close(self) -> None:
+        """Give the lock up."""
+        os.close(self._lock_fd)

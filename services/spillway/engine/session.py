@@ -1,0 +1,364 @@
+"""A decoding session: one thread that decodes one database of one source, once for all its slots.
+
+WAL store → walker → decoder → transaction log. What must survive is in files, none of it in the metadata
+store, and written in an order that any kill leaves usable:
+
+1. ``snapshots/<lsn>.snap``: decoder state as of <lsn>, synced, then renamed into place;
+2. a PROGRESS frame in the transaction log that names a restart_lsn, synced;
+3. only then are older snapshots and WAL before the snapshot that restart_lsn needs given up.
+
+Start: take the newest snapshot at or before the log's restart_lsn and decode again from there; the log drops
+what it has. Without a log: bootstrap the catalog from the running server, and save that as the first
+snapshot before anything else, so that the same beginning can be repeated.
+
+Errors: any typed error ends the attempt, is shown on the session, and the whole start is tried again after
+a back-off, from durable state only. An operator who frees disk space or restores a file need do nothing
+more. Slots that exist keep their position meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from spillway._kernels.walker import Walker
+from spillway.catalog.bootstrap import bootstrap_sql
+from spillway.decoding.decoder import Decoder
+from spillway.engine.model import DatabaseSession
+from spillway.errors import DecodingStateLost, NotReady, SpillwayError, StorageError
+from spillway.failpoints import failpoint
+from spillway.pg.lsn import Lsn
+from spillway.pg.versions import wal_version
+from spillway.receiver.primary import source_flush_lsn
+from spillway.txlog import TransactionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from spillway.decoding.transaction import Transaction
+    from spillway.engine.layout import DatabaseLayout
+    from spillway.engine.settings import EngineSettings
+    from spillway.receiver.wal_store import WalStore
+    from spillway.store.rows import SourceRow
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 1 << 20
+_BATCH_RECORDS: Final = 8192
+_IDLE_WAIT_S: Final = 0.5
+_BACKOFF_FIRST_S: Final = 0.5
+_BACKOFF_MAX_S: Final = 30.0
+
+
+class _LogSink:
+    """Hands transactions to the log, and begins it where the decoder became consistent."""
+
+    def __init__(self, transaction_log: TransactionLog, restart_lsn: int) -> None:
+        self._log = transaction_log
+        self._restart_lsn = restart_lsn
+
+    def consistent(self, lsn: int) -> None:
+        """From *lsn* on every transaction comes whole; called once, before the first of them."""
+        self._log.start(lsn, self._restart_lsn)
+
+    def transaction(self, transaction: Transaction) -> None:
+        self._log.transaction(transaction)
+
+    def progress(self, decoded_lsn: int) -> None:
+        self._log.progress(decoded_lsn)
+
+
+class Session:
+    """Decodes *database* of a source on a thread of its own. Methods are for any thread."""
+
+    def __init__(
+        self,
+        source: SourceRow,
+        database: str,
+        database_oid: int,
+        conninfo: str,
+        layout: DatabaseLayout,
+        store: WalStore,
+        settings: EngineSettings,
+    ) -> None:
+        """Open the transaction log; nothing runs yet.
+
+        Raises:
+            CorruptTransactionLog, DiskFull: the log can't be opened.
+        """
+        self.database = database
+        self.database_oid = database_oid
+        self.server_version_num = source.server_version_num
+        self._source = source
+        self._conninfo = conninfo
+        self._layout = layout
+        self._store = store
+        self._settings = settings
+        self.log = TransactionLog(
+            layout.txlog, system_id=int(source.system_id), database_oid=database_oid
+        )
+        self._decoder: Decoder | None = None
+        self._stop = threading.Event()
+        self._error: SpillwayError | None = None
+        self._changed = threading.Condition()
+        self._required_lsn = 0
+        self._thread = threading.Thread(
+            target=self._run, name=f"spillway-decode-{source.name}-{database}", daemon=True
+        )
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to decode."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, with a checkpoint if there is something to keep, and close the log."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.log.close()
+
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    # -- what others ask ----------------------------------------------------------------------
+
+    @property
+    def decoded_lsn(self) -> int:
+        return self.log.decoded_lsn
+
+    @property
+    def log_start_lsn(self) -> int:
+        """The oldest position that a slot can have."""
+        return self.log.start_lsn or 0
+
+    @property
+    def required_lsn(self) -> int:
+        """WAL from here on must be kept; 0 while that is not known."""
+        return self._required_lsn
+
+    def check_readable(self) -> None:
+        """Raise what ended the last attempt to decode, as long as no attempt went on since."""
+        error = self._error
+        if error is not None:
+            raise error
+
+    def info(self) -> DatabaseSession:
+        decoder, error = self._decoder, self._error
+        if error is not None:
+            state = "failed"
+        else:
+            state = decoder.snapshot_state if decoder is not None else "start"
+        decoded = self.log.decoded_lsn
+        return DatabaseSession(
+            database=self.database,
+            datoid=self.database_oid,
+            snapshot_state=state,
+            decoded_lsn=Lsn(decoded) if decoded else None,
+            restart_lsn=Lsn(decoder.restart_lsn) if decoder is not None else None,
+            error=str(error) if error else None,
+            error_code=error.code if error else None,
+        )
+
+    def spill_stats(self) -> tuple[int, int, int]:
+        """Return (spill_txns, spill_count, spill_bytes) since the session's last start."""
+        decoder = self._decoder
+        if decoder is None:
+            return 0, 0, 0
+        stats = decoder.stats
+        return stats.spill_txns, stats.spill_count, stats.spill_bytes
+
+    async def wait_consistent(self, timeout_s: float) -> None:
+        """Wait until slots can begin here.
+
+        Raises:
+            NotReady: it took longer; the hint says what PostgreSQL waits for, too.
+        """
+        await self._wait(
+            lambda: self.log.start_lsn is not None,
+            timeout_s,
+            f'no consistent point yet for database "{self.database}"',
+            "Transactions that were open when decoding began must end first; look for old ones in "
+            "pg_stat_activity (backend_xid is not null), then try again.",
+        )
+
+    async def wait_decoded(self, lsn: int, timeout_s: float) -> None:
+        """Wait until WAL is decoded up to *lsn*."""
+        await self._wait(
+            lambda: self.log.decoded_lsn >= lsn,
+            timeout_s,
+            f'database "{self.database}" is not decoded up to {Lsn(lsn)} yet',
+            "Decoding lags behind the source; try again, or give an earlier start_lsn.",
+        )
+
+    async def _wait(
+        self, reached: Callable[[], bool], timeout_s: float, what: str, hint: str
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not reached():
+            self.check_readable()
+            if loop.time() >= deadline:
+                raise NotReady(what, hint=hint, database=self.database)
+            await asyncio.sleep(0.02)
+
+    async def source_flush_lsn(self) -> int:
+        """Ask the primary where its WAL ends."""
+        return await asyncio.to_thread(source_flush_lsn, self._conninfo)
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        backoff = _BACKOFF_FIRST_S
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._decode()
+            except SpillwayError as error:
+                self._fail(error)
+            except OSError as error:
+                self._fail(
+                    StorageError(
+                        f"{error.strerror}: {error.filename}", hint="Check the data directory."
+                    )
+                )
+            except Exception as error:
+                log.exception("decoding of %s failed", self.database)
+                self._fail(SpillwayError(f"{type(error).__name__}: {error}", hint="Report this."))
+            if time.monotonic() - began > _BACKOFF_MAX_S:
+                backoff = _BACKOFF_FIRST_S
+            if self._stop.wait(backoff):
+                break
+            backoff = min(backoff * 2, _BACKOFF_MAX_S)
+
+    def _fail(self, error: SpillwayError) -> None:
+        log.error('decoding of database "%s" stopped: %s', self.database, error)
+        self._error = error
+
+    def _decode(self) -> None:
+        """Start from durable state and decode until told to stop."""
+        self.log.recover()
+        decoder = self._open_decoder()
+        self._decoder = decoder
+        try:
+            self._follow(decoder)
+        finally:
+            decoder.close()
+
+    def _open_decoder(self) -> Decoder:
+        for directory in (self._layout.snapshots, self._layout.spill):
+            directory.mkdir(parents=True, exist_ok=True)
+        for leftover in (*self._layout.spill.iterdir(), *self._layout.snapshots.glob("*.tmp")):
+            leftover.unlink()
+        version = wal_version(self.server_version_num)
+        work_mem, spill = self._settings.logical_decoding_work_mem, self._layout.spill
+        usable = [s for s in self._snapshots() if s[0] <= self.log.restart_lsn]
+        if not usable:
+            self._bootstrap()
+            usable = self._snapshots()
+        lsn, path = usable[-1]
+        self._required_lsn = lsn
+        sink = _LogSink(self.log, lsn)
+        return Decoder.restore(
+            path.read_bytes(), version, sink, work_mem_bytes=work_mem, spill_dir=spill
+        )
+
+    def _bootstrap(self) -> None:
+        """Read the catalog from the running server and make it the first snapshot."""
+        if self.log.start_lsn is not None:
+            raise DecodingStateLost(
+                f'database "{self.database}" has a transaction log that restarts at {Lsn(self.log.restart_lsn)}, '
+                "but no decoding snapshot at or before it",
+                hint=f"Restore {self._layout.snapshots}, or drop the slots of this database and remove "
+                f"{self._layout.root}.",
+                directory=str(self._layout.snapshots),
+            )
+        bootstrap = bootstrap_sql(
+            self._conninfo, first_lsn=self._store.first_lsn, cancel=self._stop
+        )
+        decoder = Decoder(
+            wal_version(self.server_version_num),
+            self.database_oid,
+            bootstrap.mirror,
+            _LogSink(self.log, bootstrap.redo_lsn),
+            work_mem_bytes=self._settings.logical_decoding_work_mem,
+            spill_dir=self._layout.spill,
+            start_lsn=bootstrap.redo_lsn,
+        )
+        try:
+            self._write_snapshot(decoder)
+        finally:
+            decoder.close()
+
+    def _follow(self, decoder: Decoder) -> None:
+        version = wal_version(self.server_version_num)
+        lsn = decoder.position
+        walker = Walker(version, lsn, self._source.wal_segment_size)
+        checkpoint_lsn, checkpoint_at = lsn, time.monotonic()
+        while not self._stop.is_set():
+            data = self._store.read(lsn, _READ_BYTES)
+            if not data:
+                self._error = None
+                self._store.wait(lsn, _IDLE_WAIT_S)
+                continue
+            walker.feed(lsn, data)
+            lsn += len(data)
+            while (batch := walker.next_batch(_BATCH_RECORDS)) is not None:
+                decoder.process(batch)
+                self.log.publish()
+                self._error = None
+            waited = time.monotonic() - checkpoint_at
+            grown = decoder.position - checkpoint_lsn
+            if grown and (
+                waited >= self._settings.checkpoint_interval_s
+                or grown >= self._settings.checkpoint_wal_bytes
+            ):
+                self._checkpoint(decoder)
+                checkpoint_lsn, checkpoint_at = decoder.position, time.monotonic()
+        self._checkpoint(decoder)
+
+    # -- durable state ------------------------------------------------------------------------
+
+    def _checkpoint(self, decoder: Decoder) -> None:
+        """Serialise, sync the log, then give up what a restart no longer needs."""
+        if self.log.start_lsn is None:
+            return
+        self._write_snapshot(decoder)
+        failpoint("session.before_log_sync")
+        restart_lsn = decoder.restart_lsn
+        self.log.checkpoint(restart_lsn)
+        failpoint("session.after_log_sync")
+        needed = max((lsn for lsn, _ in self._snapshots() if lsn <= restart_lsn), default=None)
+        if needed is None:
+            return
+        for lsn, path in self._snapshots():
+            if lsn < needed:
+                path.unlink()
+        self._required_lsn = needed
+
+    def _write_snapshot(self, decoder: Decoder) -> None:
+        path = self._layout.snapshots / f"{decoder.position:016X}.snap"
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(decoder.serialize())
+            file.flush()
+            os.fsync(file.fileno())
+        failpoint("session.before_snapshot_rename")
+        temporary.replace(path)
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _snapshots(self) -> list[tuple[int, Path]]:
+        """Return (lsn, path) of the snapshots, oldest first."""
+        found = [(int(p.stem, 16), p) for p in self._layout.snapshots.glob("*.snap")]
+        return sorted(found)

@@ -1,0 +1,25 @@
+"""What an operator can set about the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Bounds and times; bytes and seconds."""
+
+    #: memory for transactions in progress, per decoding session, above which the largest is spilled
+    logical_decoding_work_mem: int = 64 << 20
+    #: a slot that holds more of the transaction log than this is invalidated; None: never
+    max_slot_retained_bytes: int | None = None
+    #: how much of a transaction log is kept although no slot needs it, so that slots can be rewound
+    log_keep_bytes: int = 256 << 20
+    #: how often, at least, decoding state is serialised and the log synced while WAL comes in
+    checkpoint_interval_s: float = 10.0
+    #: bytes of WAL after which that is done sooner
+    checkpoint_wal_bytes: int = 256 << 20
+    #: how long creating a slot waits for a consistent point
+    consistent_timeout_s: float = 90.0
+    #: a lease on a source lasts this long without renewal
+    lease_ttl_s: float = 15.0

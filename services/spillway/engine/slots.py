@@ -1,0 +1,165 @@
+"""A slot while the service runs: who has it, how far it is confirmed, and what it costs.
+
+The row in the metadata store is the truth after a restart, :class:`Slot` the truth while running. As in
+PostgreSQL a confirmation moves the position in memory at once; it reaches the store within
+:data:`CONFIRM_INTERVAL_S`, and before an answer is given for get, advance and rewind. After a crash a
+consumer may therefore be sent again what it confirmed in that last instant: at least once.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from spillway.engine.model import SlotInfo, SlotStats
+from spillway.errors import InvalidSlotName, SlotActive, SlotInvalidated
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spillway.store.rows import SlotRow
+
+#: how often confirmed positions of streams are written to the metadata store
+CONFIRM_INTERVAL_S: Final = 0.2
+_NAME_MAX: Final = 63
+_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+def check_slot_name(name: str) -> str:
+    """Return *name* if PostgreSQL would take it for a slot.
+
+    Raises:
+        InvalidSlotName: with PostgreSQL's message and hint.
+
+    Source: ReplicationSlotValidateName, src/backend/replication/slot.c
+    """
+    hint = (
+        "Replication slot names may only contain lower case letters, numbers, and the underscore "
+        "character."
+    )
+    if not name:
+        raise InvalidSlotName(f'replication slot name "{name}" is too short', hint=hint, slot=name)
+    if len(name.encode()) > _NAME_MAX:
+        raise InvalidSlotName(f'replication slot name "{name}" is too long', hint=hint, slot=name)
+    if not _NAME_CHARACTERS.issuperset(name):
+        raise InvalidSlotName(
+            f'replication slot name "{name}" contains invalid character', hint=hint, slot=name
+        )
+    return name
+
+
+class Slot:
+    """A slot of the running service; used on the event loop only."""
+
+    def __init__(self, row: SlotRow) -> None:
+        self.row = row
+        self.confirmed_flush_lsn = row.confirmed_flush_lsn or Lsn(0)
+        #: confirmed_flush_lsn as the metadata store has it
+        self.stored_lsn = self.confirmed_flush_lsn
+        self.active_pid: int | None = None
+        self.inactive_since: datetime | None = row.inactive_since or datetime.now(UTC)
+        self.invalidation_reason: str | None = row.invalidation_reason
+        self.total_txns = 0
+        self.total_bytes = 0
+
+    @property
+    def name(self) -> str:
+        return self.row.slot_name
+
+    @contextmanager
+    def acquired(self) -> Iterator[None]:
+        """Hold the slot; one consumer at a time.
+
+        Raises:
+            SlotActive: somebody has it.
+            SlotInvalidated: its history was given up.
+        """
+        self.check_valid()
+        if self.active_pid is not None:
+            raise SlotActive(
+                f'replication slot "{self.name}" is active for PID {self.active_pid}',
+                hint="Wait until its consumer is done, or end that consumer; to look beside it, stream with peek.",
+                slot=self.name,
+            )
+        self.active_pid = os.getpid()
+        self.inactive_since = None
+        try:
+            yield
+        finally:
+            self.active_pid = None
+            self.inactive_since = datetime.now(UTC)
+
+    def check_valid(self) -> None:
+        """Raise SlotInvalidated when the slot can no longer be read."""
+        if self.invalidation_reason is not None:
+            raise SlotInvalidated(
+                f'replication slot "{self.name}" was invalidated: {self.invalidation_reason}',
+                hint="Drop it and create it again; what lies between must be copied from the source.",
+                slot=self.name,
+                invalidation_reason=self.invalidation_reason,
+            )
+
+    def confirm(self, lsn: int) -> None:
+        """Advance confirmed_flush_lsn; never backward, as PostgreSQL's LogicalConfirmReceivedLocation."""
+        if lsn > self.confirmed_flush_lsn:
+            self.confirmed_flush_lsn = Lsn(lsn)
+
+    def count(self, transactions: int, payload_bytes: int) -> None:
+        """Account for what was handed out."""
+        self.total_txns += transactions
+        self.total_bytes += payload_bytes
+
+    def info(self, *, decoded_lsn: int, retained_bytes: int, safe_bytes: int | None) -> SlotInfo:
+        """Describe the slot with PostgreSQL 18's columns.
+
+        ``restart_lsn`` equals ``confirmed_flush_lsn``, and ``catalog_xmin`` is null: the transaction log
+        holds whole transactions with the descriptors they need, so a slot keeps neither older WAL nor
+        old catalog rows.
+        """
+        row, lost = self.row, self.invalidation_reason is not None
+        return SlotInfo(
+            slot_name=row.slot_name,
+            plugin=row.plugin,
+            slot_type="logical",
+            datoid=row.datoid,
+            database=row.database,
+            temporary=row.temporary,
+            active=self.active_pid is not None,
+            active_pid=self.active_pid,
+            xmin=None,
+            catalog_xmin=None,
+            restart_lsn=None if lost else self.confirmed_flush_lsn,
+            confirmed_flush_lsn=self.confirmed_flush_lsn,
+            wal_status="lost" if lost else "reserved",
+            safe_wal_size=None if lost else safe_bytes,
+            two_phase=row.two_phase,
+            two_phase_at=None,
+            inactive_since=self.inactive_since,
+            conflicting=False,
+            invalidation_reason=self.invalidation_reason,
+            failover=row.failover,
+            synced=False,
+            source=row.source,
+            options=row.options,
+            decoded_lsn=Lsn(decoded_lsn) if decoded_lsn else None,
+            retained_bytes=retained_bytes,
+            created_at=row.created_at,
+        )
+
+    def stats(self, spill_txns: int, spill_count: int, spill_bytes: int) -> SlotStats:
+        """Describe the slot as pg_stat_replication_slots does; spilling is the shared session's."""
+        return SlotStats(
+            slot_name=self.name,
+            spill_txns=spill_txns,
+            spill_count=spill_count,
+            spill_bytes=spill_bytes,
+            stream_txns=0,
+            stream_count=0,
+            stream_bytes=0,
+            total_txns=self.total_txns,
+            total_bytes=self.total_bytes,
+            stats_reset=None,
+        )

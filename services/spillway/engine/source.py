@@ -1,0 +1,186 @@
+"""One source while the service runs: its WAL store, its receiver, and a decoding session per database.
+
+Methods block (they open files, join threads, ask the primary); the event loop calls them on worker
+threads. What is only looked at (``info``, ``session_of``) is cheap and for any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+from spillway.engine.model import SourceInfo
+from spillway.engine.session import Session
+from spillway.errors import NotReady, SpillwayError
+from spillway.pg.lsn import Lsn
+from spillway.receiver.checks import database_oid
+from spillway.receiver.conninfo import redact_dsn, with_database
+from spillway.receiver.physical_slot import ensure_physical_slot
+from spillway.receiver.wal_store import WalStore
+from spillway.receiver.walreceiver import ReceiverState, WalReceiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from spillway.engine.layout import SourceLayout
+    from spillway.engine.settings import EngineSettings
+    from spillway.store.rows import SourceRow
+
+log = logging.getLogger(__name__)
+
+
+class Source:
+    """A PostgreSQL cluster that WAL comes from."""
+
+    def __init__(self, row: SourceRow, layout: SourceLayout, settings: EngineSettings) -> None:
+        self.row = row
+        self._layout = layout
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._store: WalStore | None = None
+        self._receiver: WalReceiver | None = None
+        self._sessions: dict[str, Session] = {}
+        self._error: SpillwayError | None = None
+        self._stopped = False
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self, databases: Iterable[str]) -> None:
+        """Bring the source up: store, receiver, and a session for each of *databases*.
+
+        May be called again after it failed; what runs already is left alone.
+
+        Raises:
+            SpillwayError: what stands in the way; it is also shown by ``info``.
+        """
+        with self._lock:
+            if self._stopped:
+                return
+            try:
+                self._start_receiver()
+                for database in sorted(databases):
+                    self._open_session(database)
+            except SpillwayError as error:
+                self._error = error
+                raise
+            self._error = None
+
+    def _start_receiver(self) -> None:
+        row = self.row
+        if self._store is None:
+            start = ensure_physical_slot(row.dsn, row.slot_name)
+            self._store = WalStore(
+                self._layout.wal,
+                system_id=row.system_id,
+                segment_size=row.wal_segment_size,
+                timeline=row.timeline,
+                start_lsn=start,
+            )
+        if self._receiver is None:
+            self._receiver = WalReceiver(row.dsn, row.slot_name, self._store)
+            self._receiver.start()
+
+    def stop(self) -> None:
+        """End every thread; what was received is synced and confirmed, decoding checkpoints."""
+        with self._lock:
+            self._stopped = True
+            for session in self._sessions.values():
+                session.stop()
+            if self._receiver is not None:
+                self._receiver.stop()
+            if self._store is not None:
+                self._store.close()
+
+    def remove_files(self) -> None:
+        """Remove the source's directory; it must be stopped."""
+        shutil.rmtree(self._layout.root, ignore_errors=True)
+
+    def alive(self) -> bool:
+        """Whether the receiver and every session have their threads."""
+        receiver = self._receiver
+        return (
+            receiver is not None
+            and receiver.is_alive()
+            and all(session.alive() for session in tuple(self._sessions.values()))
+        )
+
+    # -- sessions -----------------------------------------------------------------------------
+
+    def session_of(self, database: str) -> Session | None:
+        """Return the session of *database* if there is one."""
+        return self._sessions.get(database)
+
+    def open_session(self, database: str) -> Session:
+        """Return the session of *database*, begun now if there was none.
+
+        Raises:
+            NotReady: the source itself is not up.
+            UnknownDatabase: the cluster has no such database.
+        """
+        with self._lock:
+            return self._open_session(database)
+
+    def _open_session(self, database: str) -> Session:
+        session = self._sessions.get(database)
+        if session is not None:
+            return session
+        store = self._store
+        if store is None or self._stopped:
+            raise self._error or NotReady(
+                f'source "{self.name}" is not up',
+                hint="GET /v1/sources shows why.",
+                source=self.name,
+            )
+        conninfo = with_database(self.row.dsn, database)
+        oid = database_oid(conninfo)
+        session = Session(
+            self.row, database, oid, conninfo, self._layout.database(oid), store, self._settings
+        )
+        session.start()
+        self._sessions[database] = session
+        return session
+
+    # -- upkeep -------------------------------------------------------------------------------
+
+    def trim(self, horizons: Mapping[str, int]) -> None:
+        """Drop what no slot and no restart needs; *horizons* are the slots' oldest positions by database."""
+        sessions = tuple(self._sessions.values())
+        for session in sessions:
+            horizon = horizons.get(session.database, session.decoded_lsn)
+            session.log.remove_before(horizon, self._settings.log_keep_bytes)
+        required = [session.required_lsn for session in sessions]
+        if self._store is not None and required and all(required):
+            self._store.remove_before(min(required))
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def info(self) -> SourceInfo:
+        row, store, receiver = self.row, self._store, self._receiver
+        error = self._error or (receiver.error if receiver is not None else None)
+        state = ("failed" if error else "connecting") if receiver is None else str(receiver.state)
+        if self._stopped:
+            state = str(ReceiverState.STOPPED)
+        sessions = (s.info() for _, s in sorted(self._sessions.items()))
+        return SourceInfo(
+            name=row.name,
+            dsn=redact_dsn(row.dsn),
+            system_id=row.system_id,
+            server_version_num=row.server_version_num,
+            timeline=store.timeline if store is not None else row.timeline,
+            wal_segment_size=row.wal_segment_size,
+            slot_name=row.slot_name,
+            state=state,
+            received_lsn=Lsn(store.received_lsn) if store is not None else None,
+            flushed_lsn=Lsn(store.flushed_lsn) if store is not None else None,
+            sessions=tuple(sessions),
+            created_at=row.created_at,
+            error=error.message if error else None,
+            error_code=error.code if error else None,
+            hint=error.hint if error else None,
+        )
