@@ -3,6 +3,7 @@
 ========== ==================================================================================
 pg         a fresh database on the session's server, once on PostgreSQL 15 and once on 18
 pg15, pg18 the same on that one major
+session_cluster  the session's server of a major, for fixtures of a wider scope
 fresh_cluster  a factory of servers of the test's own: ``fresh_cluster(17, wal_level="replica")``
 ========== ==================================================================================
 
@@ -22,7 +23,7 @@ from harness.cluster import Cluster, Database
 from harness.servers import PINS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from spillway.demo.private_postgres import Setting
@@ -65,6 +66,11 @@ def _fresh_database(request: pytest.FixtureRequest, major: int) -> Iterator[Data
     yield cluster.create_database(name)
     cluster.start()
     cluster.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Callable[[int], Cluster]:
+    return _session_cluster
 
 
 @pytest.fixture(params=[15, 18], ids=["pg15", "pg18"])

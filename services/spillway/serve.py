@@ -159,7 +159,7 @@ async def _listening(
     )
     http = asyncio.create_task(server.serve(sockets=[listener]), name="spillway-http")
     try:
-        while not server.started and not http.done():
+        while not server.started and not http.done():  # noqa: ASYNC110 - uvicorn sets a flag
             await asyncio.sleep(0.01)
         yield listener.getsockname()[1], grpc_port
     finally:

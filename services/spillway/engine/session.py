@@ -32,7 +32,7 @@ from spillway.engine.model import DatabaseSession
 from spillway.errors import DecodingStateLost, NotReady, SpillwayError, StorageError
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
-from spillway.pg.versions import wal_version
+from spillway.pg.versions import version_of_server
 from spillway.receiver.primary import source_flush_lsn
 from spillway.txlog import TransactionLog
 
@@ -257,7 +257,7 @@ class Session:
             directory.mkdir(parents=True, exist_ok=True)
         for leftover in (*self._layout.spill.iterdir(), *self._layout.snapshots.glob("*.tmp")):
             leftover.unlink()
-        version = wal_version(self.server_version_num)
+        version = version_of_server(self.server_version_num)
         work_mem, spill = self._settings.logical_decoding_work_mem, self._layout.spill
         usable = [s for s in self._snapshots() if s[0] <= self.log.restart_lsn]
         if not usable:
@@ -284,7 +284,7 @@ class Session:
             self._conninfo, first_lsn=self._store.first_lsn, cancel=self._stop
         )
         decoder = Decoder(
-            wal_version(self.server_version_num),
+            version_of_server(self.server_version_num),
             self.database_oid,
             bootstrap.mirror,
             _LogSink(self.log, bootstrap.redo_lsn),
@@ -298,9 +298,11 @@ class Session:
             decoder.close()
 
     def _follow(self, decoder: Decoder) -> None:
-        version = wal_version(self.server_version_num)
+        version = version_of_server(self.server_version_num)
         lsn = decoder.position
-        walker = Walker(version, lsn, self._source.wal_segment_size)
+        walker = Walker(
+            version, lsn, self._source.wal_segment_size, system_id=int(self._source.system_id)
+        )
         checkpoint_lsn, checkpoint_at = lsn, time.monotonic()
         while not self._stop.is_set():
             data = self._store.read(lsn, _READ_BYTES)

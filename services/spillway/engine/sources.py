@@ -223,7 +223,10 @@ class Sources:
     async def session(self, name: str, database: str) -> Session:
         """Return the session of *database*, begun now if there was none."""
         source = self.get(name)
-        return source.session_of(database) or await self._in_worker(source.open_session, database)
+        session = source.session_of(database)
+        if session is None:
+            session = await self._in_worker(source.open_session, database)
+        return session
 
     def find_session(self, name: str, database: str) -> Session | None:
         """Return the session of *database* if it is up."""

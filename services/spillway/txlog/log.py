@@ -333,8 +333,8 @@ class TransactionLog:
                 keep += 1
             removed, self._segments[:keep] = self._segments[:keep], []
             if removed and self._visible is not None:
-                left = tuple(s for s in self._visible.segments if s not in removed)
-                self._visible = self._visible._replace(segments=left)
+                shown = tuple(s for s in self._visible.segments if s not in removed)
+                self._visible = self._visible._replace(segments=shown)
         # The oldest first: a crash in between leaves no gap.
         for segment in removed:
             segment.path.unlink(missing_ok=True)

@@ -1,0 +1,155 @@
+"""A running service for tests: the real engine, REST and gRPC, on free ports and a directory of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from spillway.engine.settings import EngineSettings
+from spillway.pg.lsn import Lsn
+from spillway.serve import ServeSettings, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from harness.cluster import Database
+
+
+class Service:
+    """A client of a running service, with PostgreSQL's functions as methods."""
+
+    def __init__(self, http_port: int, grpc_port: int, token: str | None = None) -> None:
+        self.http_port = http_port
+        self.grpc_port = grpc_port
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.http = httpx.Client(
+            base_url=f"http://127.0.0.1:{http_port}", headers=headers, timeout=120
+        )
+
+    @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def call(self, method: str, path: str, **arguments: Any) -> Any:
+        """Call and insist on success; the problem document is in the assertion otherwise."""
+        response = self.http.request(method, f"/v1{path}", **arguments)
+        assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
+        return response.json() if response.content else None
+
+    def problem(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        """Call and insist on a problem document."""
+        response = self.http.request(method, f"/v1{path}", **arguments)
+        assert response.is_error, f"{method} {path} succeeded: {response.text}"
+        assert response.headers["content-type"] == "application/problem+json"
+        problem: dict[str, Any] = response.json()
+        assert problem["status"] == response.status_code
+        return problem
+
+    def create_source(self, dsn: str, name: str = "main") -> Any:
+        return self.call("POST", "/sources", json={"name": name, "dsn": dsn})
+
+    def create_slot(
+        self, name: str, database: str, plugin: str = "test_decoding", **more: Any
+    ) -> Any:
+        body = {"slot_name": name, "source": "main", "database": database, "plugin": plugin, **more}
+        return self.call("POST", "/slots", json=body)
+
+    def drop_slot(self, name: str) -> None:
+        self.call("DELETE", f"/slots/{name}")
+
+    def slot(self, name: str) -> Any:
+        return self.call("GET", f"/slots/{name}")
+
+    def wait_decoded(self, name: str, database: Database, timeout_s: float = 60) -> str:
+        """Wait until the slot's source is decoded up to where the server's WAL is now; return that."""
+        lsn = database.value("SELECT pg_current_wal_flush_lsn()::text")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            slot = self.slot(name)
+            if slot["decoded_lsn"] and Lsn.parse(slot["decoded_lsn"]) >= Lsn.parse(lsn):
+                return str(lsn)
+            if time.monotonic() > deadline:
+                sources = self.call("GET", "/sources")
+                raise AssertionError(f"not decoded up to {lsn}: {slot} {sources}")
+            time.sleep(0.02)
+
+    def peek(
+        self,
+        name: str,
+        options: Mapping[str, str] | None = None,
+        upto_lsn: str | None = None,
+        upto_nchanges: int | None = None,
+    ) -> list[tuple[str, int, str]]:
+        params = {f"options.{k}": v for k, v in (options or {}).items()}
+        if upto_lsn is not None:
+            params["upto_lsn"] = upto_lsn
+        if upto_nchanges is not None:
+            params["upto_nchanges"] = str(upto_nchanges)
+        answer = self.call("GET", f"/slots/{name}/peek", params=params)
+        return [(c["lsn"], c["xid"], c["data"]) for c in answer["changes"]]
+
+    def get(self, name: str, **body: Any) -> list[tuple[str, int, str]]:
+        answer = self.call("POST", f"/slots/{name}/get", json=body)
+        return [(c["lsn"], c["xid"], c["data"]) for c in answer["changes"]]
+
+
+@contextmanager
+def service_in_process(
+    data_dir: Path,
+    *,
+    engine: EngineSettings | None = None,
+    metadata_url: str | None = None,
+    token: str | None = None,
+) -> Iterator[Service]:
+    """Run the whole service on a thread of this process."""
+    settings = ServeSettings(
+        data_dir=data_dir,
+        http_port=0,
+        grpc_port=0,
+        token=token,
+        metadata_url=metadata_url,
+        engine=engine or EngineSettings(),
+    )
+    ports: list[tuple[int, int]] = []
+    failure: list[BaseException] = []
+    started = threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def main() -> None:
+        async with running(settings) as bound:
+            ports.append(bound)
+            started.set()
+            await stop.wait()
+
+    def run() -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(main())
+        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
+            failure.append(error)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, name="service")
+    thread.start()
+    started.wait(60)
+    if failure:
+        thread.join()
+        raise failure[0]
+    service = Service(*ports[0], token=token)
+    try:
+        yield service
+    finally:
+        service.http.close()
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+        assert not thread.is_alive(), "the service did not stop"
+    if failure:
+        raise failure[0]
