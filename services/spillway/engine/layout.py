@@ -11,6 +11,7 @@
         txlog/                          the transaction log
         snapshots/<lsn>.snap            serialised catalog mirror and snapshot builder
         spill/                          transactions in progress that outgrew memory; emptied at start
+        name                            the database's name, so that a start needs no word of the source
 """
 
 from __future__ import annotations
@@ -55,6 +56,19 @@ class SourceLayout:
 
     def database(self, database_oid: int) -> DatabaseLayout:
         return DatabaseLayout(self.root / "databases" / str(database_oid))
+
+    def remember_database(self, name: str, database_oid: int) -> None:
+        """Write down which database the directory of *database_oid* is."""
+        directory = self.database(database_oid).root
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = directory / "name.tmp"
+        temporary.write_text(name)
+        temporary.replace(directory / "name")
+
+    def databases(self) -> dict[str, int]:
+        """Return the databases that were decoded here before, by name."""
+        names = sorted((self.root / "databases").glob("*/name"))
+        return {path.read_text(): int(path.parent.name) for path in names}
 
 
 class DataDirectory:

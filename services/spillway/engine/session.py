@@ -33,7 +33,7 @@ from spillway.errors import DecodingStateLost, NotReady, SpillwayError, StorageE
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
-from spillway.receiver.primary import source_flush_lsn
+from spillway.receiver.primary import wal_flush_lsn
 from spillway.txlog import TransactionLog
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Session:
 
     async def source_flush_lsn(self) -> int:
         """Ask the primary where its WAL ends."""
-        return await asyncio.to_thread(source_flush_lsn, self._conninfo)
+        return await asyncio.to_thread(wal_flush_lsn, self._conninfo)
 
     # -- the thread ---------------------------------------------------------------------------
 

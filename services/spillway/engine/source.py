@@ -15,9 +15,9 @@ from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
-from spillway.receiver.checks import database_oid
-from spillway.receiver.conninfo import redact_dsn, with_database
-from spillway.receiver.physical_slot import ensure_physical_slot
+from spillway.receiver.conninfo import redact_dsn
+from spillway.receiver.physical_slot import create_physical_slot
+from spillway.receiver.primary import database_oid, with_database
 from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
@@ -64,7 +64,7 @@ class Source:
                 return
             try:
                 self._start_receiver()
-                for database in sorted(databases):
+                for database in sorted({*databases, *self._layout.databases()}):
                     self._open_session(database)
             except SpillwayError as error:
                 self._error = error
@@ -74,14 +74,18 @@ class Source:
     def _start_receiver(self) -> None:
         row = self.row
         if self._store is None:
-            start = ensure_physical_slot(row.dsn, row.slot_name)
-            self._store = WalStore(
-                self._layout.wal,
-                system_id=row.system_id,
-                segment_size=row.wal_segment_size,
-                timeline=row.timeline,
-                start_lsn=start,
-            )
+            try:
+                # After the first start nothing here needs the primary: slots are served while it is down.
+                self._store = WalStore(self._layout.wal, system_id=row.system_id)
+            except NotReady:
+                slot = create_physical_slot(row.dsn, row.slot_name)
+                self._store = WalStore(
+                    self._layout.wal,
+                    system_id=row.system_id,
+                    segment_size=row.wal_segment_size,
+                    timeline=row.timeline,
+                    start_lsn=slot.restart_lsn,
+                )
         if self._receiver is None:
             self._receiver = WalReceiver(row.dsn, row.slot_name, self._store)
             self._receiver.start()
@@ -137,11 +141,12 @@ class Source:
                 hint="GET /v1/sources shows why.",
                 source=self.name,
             )
+        oid = self._layout.databases().get(database) or database_oid(self.row.dsn, database)
         conninfo = with_database(self.row.dsn, database)
-        oid = database_oid(conninfo)
         session = Session(
             self.row, database, oid, conninfo, self._layout.database(oid), store, self._settings
         )
+        self._layout.remember_database(database, oid)
         session.start()
         self._sessions[database] = session
         return session

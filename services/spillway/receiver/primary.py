@@ -1,0 +1,54 @@
+"""Short questions to the primary: where its WAL ends, which databases it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import make_conninfo
+
+from spillway.errors import UnknownDatabase
+from spillway.pg.lsn import Lsn
+from spillway.receiver.conninfo import parse_dsn
+from spillway.receiver.source_session import source_session
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def with_database(dsn: str, database: str) -> str:
+    """Return *dsn* with another database in it."""
+    parameters: dict[str, Any] = {**parse_dsn(dsn), "dbname": database}
+    return make_conninfo("", **parameters)
+
+
+def wal_flush_lsn(dsn: str) -> Lsn:
+    """Ask where the primary's flushed WAL ends; what committed before is before that.
+
+    Raises:
+        SourceError: it can't be asked.
+    """
+    with source_session(dsn) as connection:
+        row = connection.execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])
+
+
+def database_oid(dsn: str, database: str) -> int:
+    """Return the oid of *database*, asked through any database of the cluster.
+
+    Raises:
+        UnknownDatabase: the cluster has none of that name.
+        SourceError: it can't be asked.
+    """
+    with source_session(dsn) as connection:
+        row = connection.execute(
+            "SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = %s AND datallowconn",
+            [database],
+        ).fetchone()
+    if row is None:
+        raise UnknownDatabase(
+            f'database "{database}" does not exist or does not allow connections',
+            hint="Name a database of the source's cluster; psql -l lists them.",
+            database=database,
+        )
+    return int(row[0])
