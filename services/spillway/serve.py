@@ -154,9 +154,10 @@ async def _listening(
             timeout_graceful_shutdown=5,
         )
     )
-    grpc_server, grpc_port = await create_grpc_server(
-        engine, host=settings.host, port=settings.grpc_port, token=token
-    )
+    # gRPC binds by number, so a free port has to be found first.
+    grpc_port = settings.grpc_port or _free_port(settings.host)
+    grpc_server = await create_grpc_server(engine, host=settings.host, port=grpc_port, token=token)
+    await grpc_server.start()
     http = asyncio.create_task(server.serve(sockets=[listener]), name="spillway-http")
     try:
         while not server.started and not http.done():  # noqa: ASYNC110 - uvicorn sets a flag
@@ -167,6 +168,12 @@ async def _listening(
         await grpc_server.stop(_GRPC_GRACE_S)
         await http
         listener.close()
+
+
+def _free_port(host: str) -> int:
+    with _bind(host, 0) as probe:
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -1,3 +1,4 @@
+# ruff: noqa: ISC004 - a statement too long for a line is written in pieces
 """Workloads for the oracle tests: what PostgreSQL decodes, we must decode to the same bytes.
 
 A scenario is a list of SQL statements. ``2> …`` runs in a second session, so that transactions can

@@ -280,9 +280,14 @@ class Session:
                 f"{self._layout.root}.",
                 directory=str(self._layout.snapshots),
             )
-        bootstrap = bootstrap_sql(
-            self._conninfo, first_lsn=self._store.first_lsn, cancel=self._stop
-        )
+        bootstrap = bootstrap_sql(self._conninfo, progress=self._say, cancel=self._stop)
+        if bootstrap.redo_lsn < self._store.first_lsn:
+            raise NotReady(
+                f"WAL from the source's last checkpoint at {bootstrap.redo_lsn} on is no longer stored; it begins at "
+                f"{self._store.first_lsn}",
+                hint="Run CHECKPOINT on the source, or wait for its next one; decoding is tried again by itself.",
+                database=self.database,
+            )
         decoder = Decoder(
             version_of_server(self.server_version_num),
             self.database_oid,
@@ -296,6 +301,9 @@ class Session:
             self._write_snapshot(decoder)
         finally:
             decoder.close()
+
+    def _say(self, what: str) -> None:
+        log.info('database "%s": %s', self.database, what)
 
     def _follow(self, decoder: Decoder) -> None:
         version = version_of_server(self.server_version_num)
