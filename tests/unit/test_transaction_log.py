@@ -57,6 +57,11 @@ def open_log(directory, **options) -> TransactionLog:
     return TransactionLog(directory, system_id=SYSTEM_ID, database_oid=5, **options)
 
 
+def begin(log: TransactionLog) -> None:
+    log.start(0x1000)
+    log.checkpoint(0x800)
+
+
 def read(log: TransactionLog, lsn: int):
     cursor = TransactionCursor(log, lsn)
     found = []
@@ -70,7 +75,7 @@ def read(log: TransactionLog, lsn: int):
 def test_returns_what_was_appended(tmp_path):
     given = [transaction(n, chunks=1 + n % 3) for n in range(20)]
     with open_log(tmp_path) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         for entry in given:
             log.transaction(entry)
         assert read(log, 0x1000) == []  # nothing is visible before it is published
@@ -85,7 +90,7 @@ def test_returns_what_was_appended(tmp_path):
 
 def test_transactions_already_there_are_dropped(tmp_path):
     with open_log(tmp_path) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         for n in (0, 1, 2, 1, 2, 3):
             log.transaction(transaction(n))
         log.publish()
@@ -94,7 +99,7 @@ def test_transactions_already_there_are_dropped(tmp_path):
 
 def test_segments_stand_alone(tmp_path):
     with open_log(tmp_path, segment_bytes=4096) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         for n in range(300):
             # The same id means another table later on, as after a restart.
             log.transaction(transaction(n, name="old" if n < 150 else "new"))
@@ -110,7 +115,7 @@ def test_segments_stand_alone(tmp_path):
 
 def test_remove_before_keeps_what_is_still_asked_for(tmp_path):
     with open_log(tmp_path, segment_bytes=4096) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         for n in range(300):
             log.transaction(transaction(n))
         log.publish()
@@ -136,7 +141,7 @@ def test_a_torn_tail_is_cut_off(tmp_path, seed):
     """Cut the newest segment anywhere, or flip a byte near its end: whole transactions before that stay."""
     rng = random.Random(seed)
     with open_log(tmp_path) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         ends = []
         for n in range(40):
             log.transaction(transaction(n, chunks=1 + n % 4))
@@ -166,7 +171,7 @@ def test_a_torn_tail_is_cut_off(tmp_path, seed):
 
 def test_progress_survives_and_bounds_what_comes_again(tmp_path):
     with open_log(tmp_path) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         log.transaction(transaction(3))
         log.progress(0x9000)
         log.checkpoint(0x1200)
@@ -179,25 +184,32 @@ def test_progress_survives_and_bounds_what_comes_again(tmp_path):
         assert len(read(log, 0x1000)) == 1
 
 
-def test_a_log_that_nobody_saw_is_begun_again(tmp_path):
+def test_a_log_without_a_checkpoint_is_provisional(tmp_path):
     with open_log(tmp_path) as log:
-        log.start(0x1000, 0x800)
-    (path,) = tmp_path.glob("*.txlog")
-    os.truncate(path, 64)
+        log.start(0x1000)
+        log.transaction(transaction(0))
+        log.publish()
+        assert log.restart_lsn == 0
     with open_log(tmp_path) as log:
         assert log.start_lsn is None
+        log.start(0x1000)
+        log.recover()
+        assert log.start_lsn is None
+        begin(log)
+        log.recover()
+        assert log.start_lsn == 0x1000
 
 
 def test_another_clusters_log_is_refused(tmp_path):
     with open_log(tmp_path) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
     with pytest.raises(CorruptTransactionLog, match="belongs to database 5"):
         TransactionLog(tmp_path, system_id=SYSTEM_ID + 1, database_oid=5)
 
 
 def test_a_damaged_sealed_segment_names_the_place(tmp_path):
     with open_log(tmp_path, segment_bytes=4096) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         for n in range(100):
             log.transaction(transaction(n))
         log.publish()
@@ -213,7 +225,7 @@ def test_a_damaged_sealed_segment_names_the_place(tmp_path):
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     with open_log(tmp_path) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         log.transaction(transaction(0))
         log.publish()
 
@@ -241,7 +253,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
 
 def test_a_lost_sidecar_is_made_again(tmp_path):
     with open_log(tmp_path, segment_bytes=4096) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         for n in range(200):
             log.transaction(transaction(n))
     sidecars = sorted(tmp_path.glob("*.idx"))
@@ -255,7 +267,7 @@ def test_a_lost_sidecar_is_made_again(tmp_path):
 def test_listeners_hear_of_more(tmp_path):
     heard = []
     with open_log(tmp_path) as log:
-        log.start(0x1000, 0x800)
+        begin(log)
         listener = lambda: heard.append(log.decoded_lsn)  # noqa: E731
         log.add_listener(listener)
         log.progress(0x2000)

@@ -8,8 +8,9 @@ store, and written in an order that any kill leaves usable:
 3. only then are older snapshots and WAL before the snapshot that restart_lsn needs given up.
 
 Start: take the newest snapshot at or before the log's restart_lsn and decode again from there; the log drops
-what it has. Without a log: bootstrap the catalog from the running server, and save that as the first
-snapshot before anything else, so that the same beginning can be repeated.
+what it has. Without a log: bootstrap the catalog from the running server. Slots may begin once a first
+checkpoint could be made, which is when the transactions in progress at the first snapshot have ended; until
+then a restart throws the log away and bootstraps again.
 
 Errors: any typed error ends the attempt, is shown on the session, and the whole start is tried again after
 a back-off, from durable state only. An operator who frees disk space or restores a file need do nothing
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from spillway._kernels.walker import Walker
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.decoding.decoder import Decoder
+from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.engine.model import DatabaseSession
 from spillway.errors import DecodingStateLost, NotReady, SpillwayError, StorageError
 from spillway.failpoints import failpoint
@@ -50,6 +52,7 @@ log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
+_SNAPSHOTS_MAX: Final = 16
 _IDLE_WAIT_S: Final = 0.5
 _BACKOFF_FIRST_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
@@ -58,13 +61,11 @@ _BACKOFF_MAX_S: Final = 30.0
 class _LogSink:
     """Hands transactions to the log, and begins it where the decoder became consistent."""
 
-    def __init__(self, transaction_log: TransactionLog, restart_lsn: int) -> None:
+    def __init__(self, transaction_log: TransactionLog) -> None:
         self._log = transaction_log
-        self._restart_lsn = restart_lsn
 
     def consistent(self, lsn: int) -> None:
-        """From *lsn* on every transaction comes whole; called once, before the first of them."""
-        self._log.start(lsn, self._restart_lsn)
+        self._log.start(lsn)
 
     def transaction(self, transaction: Transaction) -> None:
         self._log.transaction(transaction)
@@ -155,7 +156,7 @@ class Session:
         if error is not None:
             state = "failed"
         else:
-            state = decoder.snapshot_state if decoder is not None else "start"
+            state = (decoder.snapshot_state if decoder is not None else SnapshotState.START).label
         decoded = self.log.decoded_lsn
         return DatabaseSession(
             database=self.database,
@@ -182,7 +183,7 @@ class Session:
             NotReady: it took longer; the hint says what PostgreSQL waits for, too.
         """
         await self._wait(
-            lambda: self.log.start_lsn is not None,
+            lambda: self.log.restart_lsn != 0,
             timeout_s,
             f'no consistent point yet for database "{self.database}"',
             "Transactions that were open when decoding began must end first; look for old ones in "
@@ -255,24 +256,12 @@ class Session:
     def _open_decoder(self) -> Decoder:
         for directory in (self._layout.snapshots, self._layout.spill):
             directory.mkdir(parents=True, exist_ok=True)
-        for leftover in (*self._layout.spill.iterdir(), *self._layout.snapshots.glob("*.tmp")):
+        for leftover in self._layout.snapshots.glob("*.tmp"):
             leftover.unlink()
-        version = version_of_server(self.server_version_num)
-        work_mem, spill = self._settings.logical_decoding_work_mem, self._layout.spill
+        if not self.log.restart_lsn:
+            return self._bootstrap()
         usable = [s for s in self._snapshots() if s[0] <= self.log.restart_lsn]
         if not usable:
-            self._bootstrap()
-            usable = self._snapshots()
-        lsn, path = usable[-1]
-        self._required_lsn = lsn
-        sink = _LogSink(self.log, lsn)
-        return Decoder.restore(
-            path.read_bytes(), version, sink, work_mem_bytes=work_mem, spill_dir=spill
-        )
-
-    def _bootstrap(self) -> None:
-        """Read the catalog from the running server and make it the first snapshot."""
-        if self.log.start_lsn is not None:
             raise DecodingStateLost(
                 f'database "{self.database}" has a transaction log that restarts at {Lsn(self.log.restart_lsn)}, '
                 "but no decoding snapshot at or before it",
@@ -280,6 +269,21 @@ class Session:
                 f"{self._layout.root}.",
                 directory=str(self._layout.snapshots),
             )
+        lsn, path = usable[-1]
+        self._required_lsn = lsn
+        return Decoder.restore(
+            path.read_bytes(),
+            version_of_server(self.server_version_num),
+            _LogSink(self.log),
+            work_mem_bytes=self._settings.logical_decoding_work_mem,
+            spill_dir=self._layout.spill,
+            start_decoding_at=self.log.complete_to,
+        )
+
+    def _bootstrap(self) -> Decoder:
+        """Read the catalog from the running server."""
+        for _, path in self._snapshots():
+            path.unlink()
         bootstrap = bootstrap_sql(self._conninfo, progress=self._say, cancel=self._stop)
         if bootstrap.redo_lsn < self._store.first_lsn:
             raise NotReady(
@@ -288,19 +292,16 @@ class Session:
                 hint="Run CHECKPOINT on the source, or wait for its next one; decoding is tried again by itself.",
                 database=self.database,
             )
-        decoder = Decoder(
+        self._required_lsn = bootstrap.redo_lsn
+        return Decoder(
             version_of_server(self.server_version_num),
             self.database_oid,
             bootstrap.mirror,
-            _LogSink(self.log, bootstrap.redo_lsn),
+            _LogSink(self.log),
             work_mem_bytes=self._settings.logical_decoding_work_mem,
             spill_dir=self._layout.spill,
-            start_lsn=bootstrap.redo_lsn,
+            start=bootstrap.redo_lsn,
         )
-        try:
-            self._write_snapshot(decoder)
-        finally:
-            decoder.close()
 
     def _say(self, what: str) -> None:
         log.info('database "%s": %s', self.database, what)
@@ -314,44 +315,60 @@ class Session:
         checkpoint_lsn, checkpoint_at = lsn, time.monotonic()
         while not self._stop.is_set():
             data = self._store.read(lsn, _READ_BYTES)
-            if not data:
-                self._error = None
-                self._store.wait(lsn, _IDLE_WAIT_S)
-                continue
-            walker.feed(lsn, data)
-            lsn += len(data)
-            while (batch := walker.next_batch(_BATCH_RECORDS)) is not None:
-                decoder.process(batch)
-                self.log.publish()
-                self._error = None
-            waited = time.monotonic() - checkpoint_at
+            if data:
+                walker.feed(lsn, data)
+                lsn += len(data)
+                while (batch := walker.next_batch(_BATCH_RECORDS)) is not None:
+                    decoder.process(batch)
+                    self.log.publish()
+            self._error = None
             grown = decoder.position - checkpoint_lsn
             if grown and (
-                waited >= self._settings.checkpoint_interval_s
+                time.monotonic() - checkpoint_at >= self._settings.checkpoint_interval_s
                 or grown >= self._settings.checkpoint_wal_bytes
+                or not self.log.restart_lsn
             ):
                 self._checkpoint(decoder)
                 checkpoint_lsn, checkpoint_at = decoder.position, time.monotonic()
+            if not data:
+                self._store.wait(lsn, _IDLE_WAIT_S)
         self._checkpoint(decoder)
 
     # -- durable state ------------------------------------------------------------------------
 
     def _checkpoint(self, decoder: Decoder) -> None:
         """Serialise, sync the log, then give up what a restart no longer needs."""
-        if self.log.start_lsn is None:
+        if decoder.snapshot_state != SnapshotState.CONSISTENT:
             return
-        self._write_snapshot(decoder)
-        failpoint("session.before_log_sync")
         restart_lsn = decoder.restart_lsn
+        snapshots = [lsn for lsn, _ in self._snapshots()]
+        if self.log.restart_lsn or restart_lsn == decoder.position or not snapshots:
+            self._write_snapshot(decoder)
+            snapshots.append(decoder.position)
+        needed = max((lsn for lsn in snapshots if lsn <= restart_lsn), default=None)
+        if needed is None:
+            # The first one, with transactions in progress: wait for them, with the snapshot we have.
+            return
+        failpoint("session.before_log_sync")
         self.log.checkpoint(restart_lsn)
         failpoint("session.after_log_sync")
-        needed = max((lsn for lsn, _ in self._snapshots() if lsn <= restart_lsn), default=None)
-        if needed is None:
-            return
-        for lsn, path in self._snapshots():
+        self._remove_snapshots(needed)
+        self._required_lsn = needed
+
+    def _remove_snapshots(self, needed: int) -> None:
+        """Remove the snapshots before *needed*, and thin out those after it.
+
+        A transaction that stays open for long keeps *needed* back while new snapshots come; any of them may be
+        the one that is needed next, and a coarser choice only means more WAL to decode again.
+        """
+        snapshots = self._snapshots()
+        for lsn, path in snapshots:
             if lsn < needed:
                 path.unlink()
-        self._required_lsn = needed
+        later = [path for lsn, path in snapshots if lsn > needed]
+        if len(later) > _SNAPSHOTS_MAX:
+            for path in later[: -_SNAPSHOTS_MAX // 2 : 2]:
+                path.unlink()
 
     def _write_snapshot(self, decoder: Decoder) -> None:
         path = self._layout.snapshots / f"{decoder.position:016X}.snap"

@@ -92,8 +92,8 @@ class TransactionLog:
             (max(s.decoded_lsn, s.last_end_lsn, s.start_lsn) for s in self._segments), default=0
         )
         self._pending_decoded_lsn = self._decoded_lsn
-        #: transactions that commit before this are all here already
-        self._complete_to = max((s.decoded_lsn for s in self._segments), default=0)
+        #: as of the last checkpoint: transactions that commit before this are all here
+        self.complete_to = max((s.decoded_lsn for s in self._segments), default=0)
         self._visible: Snapshot | None = None
         if last is not None:
             self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
@@ -140,7 +140,7 @@ class TransactionLog:
             if not segment.restart_lsn:
                 segment.restart_lsn, segment.decoded_lsn = before.restart_lsn, before.decoded_lsn
         if segments and not segments[-1].restart_lsn:
-            # The process died inside start(): nobody has seen this log yet.
+            # Provisional: the process died before the first checkpoint.
             for segment in segments:
                 segment.path.unlink()
             return []
@@ -193,16 +193,16 @@ class TransactionLog:
 
     # -- the sink -----------------------------------------------------------------------------
 
-    def start(self, lsn: int, restart_lsn: int) -> None:
+    def start(self, lsn: int) -> None:
         """Begin an empty log at *lsn*: transactions whose commit record starts there or later will come.
 
-        *restart_lsn* is where decoding would have to begin to meet all of them. Durable on return; does
-        nothing when the log has a segment.
+        Does nothing when the log has a segment. Until the first :meth:`checkpoint` the log is provisional:
+        opening or recovering it throws it away, since nobody knows where decoding would have to restart.
         """
         if not self._segments:
             self._new_segment(lsn)
             self.progress(lsn)
-            self.checkpoint(restart_lsn)
+            self.publish()
 
     def transaction(self, transaction: Transaction) -> None:
         """Append *transaction*, unless it is here already or commits before the log's start.
@@ -214,7 +214,7 @@ class TransactionLog:
         header = transaction.header
         if not self._segments:
             raise TransactionLogError("the transaction log was not started")
-        if header.final_lsn <= self.last_final_lsn or header.final_lsn < self._complete_to:
+        if header.final_lsn <= self.last_final_lsn or header.final_lsn < self.complete_to:
             return
         if header.final_lsn < self._segments[0].start_lsn:
             return
@@ -288,7 +288,7 @@ class TransactionLog:
         segment = self._segments[-1]
         segment.decoded_lsn, segment.restart_lsn = decoded, restart_lsn
         self._show()
-        self.restart_lsn = restart_lsn
+        self.restart_lsn, self.complete_to = restart_lsn, decoded
 
     def recover(self) -> None:
         """Go back to what readers see, after a failed write or to decode again from ``restart_lsn``.
@@ -303,6 +303,9 @@ class TransactionLog:
             self._pieces, self._pieces_bytes = [], 0
             self._written.clear()
             self._pending_decoded_lsn = self._decoded_lsn
+            if not self.restart_lsn:
+                self._visible = visible = None
+                self._decoded_lsn = self._pending_decoded_lsn = 0
             shown = set(visible.segments) if visible else set()
             with self._lock:
                 unseen = [s for s in self._segments if s not in shown]
