@@ -310,9 +310,10 @@ class Engine:
         upto_nchanges: int | None,
         options: Mapping[str, str],
     ) -> tuple[list[Change], int]:
-        if upto_nchanges is not None and upto_nchanges < 1:
+        upto_nchanges = upto_nchanges or None
+        if upto_nchanges is not None and upto_nchanges < 0:
             raise InvalidRequest(
-                f"upto_nchanges is {upto_nchanges}", hint="It must be 1 or more, or left out."
+                f"upto_nchanges is {upto_nchanges}", hint="It is a count; 0 or none means no limit."
             )
         session = await self._session(slot)
         plugin = self._plugin(slot, session, options)

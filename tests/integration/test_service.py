@@ -1,0 +1,336 @@
+"""The whole service over REST on real servers: slots' semantics, restarts, and bad input."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.oracle import create_slot
+from harness.service import Service, service_in_process
+from spillway.engine.settings import EngineSettings
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.cluster import Database
+
+
+@pytest.fixture
+def service(tmp_path: Path, pg15: Database) -> Iterator[Service]:
+    with service_in_process(tmp_path / "data") as running:
+        running.create_source(pg15.dsn)
+        yield running
+        for slot in running.call("GET", "/slots")["slots"]:
+            running.drop_slot(slot["slot_name"])
+        running.call("DELETE", "/sources/main")
+
+
+@pytest.fixture
+def table(pg15: Database) -> Database:
+    pg15.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    return pg15
+
+
+def texts(changes: list[tuple[str, int, str]]) -> list[str]:
+    return [data for _, _, data in changes]
+
+
+def test_get_consumes_and_peek_does_not(service: Service, table: Database) -> None:
+    service.create_slot("s", table.name)
+    oracle = create_slot(table, f"o_{secrets.token_hex(4)}")
+    table.execute("INSERT INTO t VALUES (1, 'a')")
+    table.execute("INSERT INTO t VALUES (2, 'b')")
+    service.wait_decoded("s", table)
+    assert service.peek("s") == service.peek("s") == [tuple(r) for r in oracle.peek()]
+    # upto_nchanges stops at the end of the transaction that reaches it.
+    assert service.peek("s", upto_nchanges=1) == [tuple(r) for r in oracle.peek(upto_nchanges=1)]
+    assert len(service.get("s", upto_nchanges=2)) == 3
+    oracle.get(upto_nchanges=2)
+    assert service.get("s") == [tuple(r) for r in oracle.get()]
+    assert service.get("s") == [] == oracle.get()
+    oracle.drop()
+
+
+def test_upto_lsn_takes_the_transaction_that_begins_its_commit_before_it(
+    service: Service, table: Database
+) -> None:
+    service.create_slot("s", table.name)
+    oracle = create_slot(table, f"o_{secrets.token_hex(4)}")
+    for i in range(5):
+        table.execute(f"INSERT INTO t VALUES ({i}, 'x')")
+    service.wait_decoded("s", table)
+    for lsn, _, _ in oracle.peek():
+        for position in (Lsn.parse(lsn) - 1, Lsn.parse(lsn), Lsn.parse(lsn) + 1):
+            text = str(Lsn(position))
+            theirs = [tuple(r) for r in oracle.peek(upto_lsn=text)]
+            assert service.peek("s", upto_lsn=text) == theirs
+    oracle.drop()
+
+
+def test_advance_rewind_copy(service: Service, table: Database) -> None:
+    service.create_slot("s", table.name)
+    start = service.slot("s")["confirmed_flush_lsn"]
+    for i in range(4):
+        table.execute(f"INSERT INTO t VALUES ({i}, 'x')")
+    service.wait_decoded("s", table)
+    everything = service.peek("s")
+    second_commit = [lsn for lsn, _, data in everything if data.startswith("COMMIT")][1]
+    answer = service.call("POST", "/slots/s/advance", json={"upto_lsn": second_commit})
+    assert answer == {"slot_name": "s", "end_lsn": second_commit}
+    assert service.peek("s") == everything[6:]
+    problem = service.problem("POST", "/slots/s/advance", json={"upto_lsn": start})
+    assert problem["code"] == "advance_backward"
+    assert problem["hint"]
+    # Never past what is decoded.
+    end = service.call("POST", "/slots/s/advance", json={"upto_lsn": "FFFF/0"})["end_lsn"]
+    assert Lsn.parse(end) <= Lsn.parse(service.slot("s")["decoded_lsn"])
+    assert service.peek("s") == []
+    service.call("POST", "/slots/s/rewind", json={"lsn": start})
+    assert service.peek("s") == everything
+    service.call("POST", "/slots/s/copy", json={"slot_name": "s2"})
+    assert service.peek("s2") == everything
+    service.get("s2")
+    assert service.peek("s") == everything
+
+
+def test_a_slot_may_begin_in_the_past(service: Service, table: Database) -> None:
+    service.create_slot("s", table.name)
+    start = service.slot("s")["confirmed_flush_lsn"]
+    table.execute("INSERT INTO t VALUES (1, 'a')")
+    service.wait_decoded("s", table)
+    service.create_slot("late", table.name)
+    assert service.peek("late") == []
+    service.create_slot("early", table.name, start_lsn=start)
+    assert service.peek("early") == service.peek("s")
+    problem = service.problem(
+        "POST",
+        "/slots",
+        json={"slot_name": "no", "source": "main", "database": table.name, "start_lsn": "0/1"},
+    )
+    assert problem["code"] == "lsn_not_retained"
+
+
+def test_a_slot_sees_nothing_that_committed_before_it(service: Service, table: Database) -> None:
+    for i in range(20):
+        table.execute(f"INSERT INTO t VALUES ({i}, 'before')")
+        service.create_slot(f"s{i}", table.name)
+        service.wait_decoded(f"s{i}", table)
+        assert service.peek(f"s{i}") == []
+
+
+def test_slots_have_every_column_of_pg_replication_slots(
+    tmp_path: Path, pg18: Database
+) -> None:
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg18.dsn)
+        slot = service.create_slot("s", pg18.name)
+        oracle = create_slot(pg18, f"o_{secrets.token_hex(4)}")
+        columns = pg18.query(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 'pg_replication_slots'::regclass"
+        )
+        assert {name for (name,) in columns} <= set(slot)
+        assert slot["database"] == pg18.name
+        assert slot["datoid"] == pg18.oid
+        assert slot["wal_status"] == "reserved"
+        oracle.drop()
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+        assert pg18.query("SELECT slot_name FROM pg_replication_slots") == []
+
+
+def test_several_databases_of_one_source(service: Service, table: Database) -> None:
+    other = table.cluster.create_database(f"other_{secrets.token_hex(4)}")
+    try:
+        other.execute("CREATE TABLE o (id int)")
+        service.create_slot("one", table.name)
+        service.create_slot("two", other.name)
+        table.execute("INSERT INTO t VALUES (1, 'here')")
+        other.execute("INSERT INTO o VALUES (2)")
+        service.wait_decoded("one", table)
+        service.wait_decoded("two", other)
+        assert any("here" in text for text in texts(service.peek("one")))
+        assert [t for t in texts(service.peek("two")) if t.startswith("table")] == [
+            "table public.o: INSERT: id[integer]:2"
+        ]
+        service.drop_slot("two")
+    finally:
+        table.cluster.drop_database(other.name)
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path, pg: Database) -> None:
+    pg.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    oracle = create_slot(pg, f"o_{secrets.token_hex(4)}")
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg.dsn)
+        service.create_slot("s", pg.name, options={"include-xids": "0"})
+        pg.execute("INSERT INTO t VALUES (1, 'first life')")
+    pg.execute("ALTER TABLE t ADD COLUMN n int DEFAULT 5")
+    pg.execute("INSERT INTO t VALUES (2, 'while it was down')")
+    with service_in_process(tmp_path / "data") as service:
+        pg.execute("UPDATE t SET n = 6 WHERE id = 1")
+        service.wait_decoded("s", pg)
+        theirs = [tuple(r) for r in oracle.peek({"include-xids": "0"})]
+        assert service.peek("s") == theirs
+        assert service.get("s") == theirs
+    with service_in_process(tmp_path / "data") as service:
+        service.wait_decoded("s", pg)
+        assert service.get("s") == []
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+    oracle.drop()
+
+
+def test_slots_are_served_while_the_primary_is_down(tmp_path: Path, fresh_cluster) -> None:
+    cluster = fresh_cluster(15)
+    database = cluster.create_database("d")
+    database.execute("CREATE TABLE t (id int)")
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(database.dsn)
+        service.create_slot("s", "d")
+        database.execute("INSERT INTO t VALUES (1)")
+        service.wait_decoded("s", database)
+        expected = service.peek("s")
+    cluster.stop()
+    with service_in_process(tmp_path / "data") as service:
+        deadline = time.monotonic() + 30
+        while service.call("GET", "/sources/main")["sessions"] == []:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert service.peek("s") == expected
+        cluster.start()
+        database.execute("INSERT INTO t VALUES (2)")
+        service.wait_decoded("s", database)
+        assert len(service.peek("s")) == len(expected) + 3
+
+
+def test_greedy_slots_are_invalidated_with_a_reason(tmp_path: Path, pg15: Database) -> None:
+    settings = EngineSettings(max_slot_retained_bytes=256 * 1024, log_keep_bytes=0)
+    with service_in_process(tmp_path / "data", engine=settings) as service:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name)
+        pg15.execute("CREATE TABLE t (v text)")
+        for _ in range(8):
+            pg15.execute("INSERT INTO t SELECT repeat('x', 100) FROM generate_series(1, 1000)")
+        service.wait_decoded("s", pg15)
+        deadline = time.monotonic() + 10
+        while service.slot("s")["invalidation_reason"] is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        slot = service.slot("s")
+        assert slot["wal_status"] == "lost"
+        assert slot["invalidation_reason"] == "wal_removed"
+        assert service.problem("GET", "/slots/s/peek")["code"] == "slot_invalidated"
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+
+
+def test_metadata_on_postgresql(tmp_path: Path, pg15: Database, pg18: Database) -> None:
+    pg15.execute("CREATE TABLE t (id int)")
+    for life in range(2):
+        with service_in_process(tmp_path / "data", metadata_url=pg18.dsn_url) as service:
+            if life == 0:
+                service.create_source(pg15.dsn)
+                service.create_slot("s", pg15.name)
+            pg15.execute("INSERT INTO t VALUES (1)")
+            service.wait_decoded("s", pg15)
+            assert len(service.get("s")) == 3
+            if life == 1:
+                service.drop_slot("s")
+                service.call("DELETE", "/sources/main")
+
+
+BAD_SLOTS = [
+    ({"slot_name": "Upper"}, "invalid_slot_name"),
+    ({"slot_name": "taken"}, "duplicate_name"),
+    ({"source": "nowhere"}, "unknown_source"),
+    ({"database": "nosuchdb"}, "unknown_database"),
+    ({"plugin": "nosuchplugin"}, "unknown_plugin"),
+    ({"options": {"no-such-option": "1"}}, "invalid_option"),
+    ({"start_lsn": "not an lsn"}, "invalid_lsn"),
+    ({"two_phase": True}, "unsupported_feature"),
+]
+
+
+def test_bad_requests_for_slots(service: Service, table: Database) -> None:
+    service.create_slot("taken", table.name)
+    for change, code in BAD_SLOTS:
+        body = {
+            "slot_name": "s",
+            "source": "main",
+            "database": table.name,
+            "plugin": "test_decoding",
+            **change,
+        }
+        problem = service.problem("POST", "/slots", json=body)
+        assert (problem["code"], bool(problem["hint"])) == (code, True), problem
+    assert [s["slot_name"] for s in service.call("GET", "/slots")["slots"]] == ["taken"]
+    assert service.problem("GET", "/slots/nosuch")["code"] == "unknown_slot"
+    assert service.problem("GET", "/slots/nosuch/peek")["code"] == "unknown_slot"
+    assert service.problem("DELETE", "/slots/nosuch")["code"] == "unknown_slot"
+    problem = service.problem("GET", "/slots/taken/peek", params={"upto_lsn": "zzz"})
+    assert problem["code"] == "invalid_lsn"
+    problem = service.problem("GET", "/slots/taken/peek", params={"options.bogus": "1"})
+    assert problem["code"] == "invalid_option"
+    # After all of that it still works.
+    table.execute("INSERT INTO t VALUES (1, 'alive')")
+    service.wait_decoded("taken", table)
+    assert len(service.get("taken")) == 3
+
+
+def test_a_source_with_slots_is_not_dropped(service: Service, table: Database) -> None:
+    service.create_slot("s", table.name)
+    problem = service.problem("DELETE", "/sources/main")
+    assert problem["code"] == "conflict"
+    assert problem["slots"] == ["s"]
+
+
+def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
+    from spillway.errors import Conflict
+
+    with (
+        service_in_process(tmp_path / "data"),
+        pytest.raises(Conflict, match="another process serves"),
+        service_in_process(tmp_path / "data"),
+    ):
+        pass
+
+
+def test_spilling_changes_nothing(tmp_path: Path, pg: Database) -> None:
+    """A memory bound far below the transactions: the same bytes, and the spill is counted."""
+    pg.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    oracle = create_slot(pg, f"o_{secrets.token_hex(4)}")
+    settings = EngineSettings(logical_decoding_work_mem=64 * 1024)
+    with service_in_process(tmp_path / "data", engine=settings) as service:
+        service.create_source(pg.dsn)
+        service.create_slot("s", pg.name)
+        with pg.connect() as one, pg.connect() as two:
+            one.execute("BEGIN")
+            two.execute("BEGIN")
+            for part in range(10):
+                one.execute(f"SAVEPOINT s{part}")
+                one.execute(
+                    "INSERT INTO t SELECT i, repeat(md5(i::text), 4) FROM generate_series(%s::int, %s::int) i",
+                    [part * 2000, part * 2000 + 999],
+                )
+                two.execute(
+                    "INSERT INTO t SELECT i, repeat(md5(i::text), 200) FROM generate_series(%s::int, %s::int) i",
+                    [part * 2000 + 1000, part * 2000 + 1019],
+                )
+                if part % 3 == 0:
+                    one.execute(f"ROLLBACK TO s{part}")
+            two.execute("COMMIT")
+            one.execute("UPDATE t SET v = 'u' WHERE id % 3 = 0")
+            one.execute("COMMIT")
+        service.wait_decoded("s", pg)
+        assert service.peek("s") == [tuple(r) for r in oracle.peek()]
+        stats = service.call("GET", "/slots/s/stats")
+        assert stats["spill_txns"] >= 1
+        assert stats["spill_bytes"] > 64 * 1024
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+    oracle.drop()
