@@ -39,7 +39,7 @@ class Cluster(PrivatePostgres):
         super().__init__(
             bin_directory(major),
             directory,
-            settings={"fsync": False, **settings},
+            settings={"fsync": False, "max_prepared_transactions": 20, **settings},
             initdb_options=options,
         )
         self.major = major

@@ -231,8 +231,9 @@ def test_greedy_slots_are_invalidated_with_a_reason(tmp_path: Path, pg15: Databa
 
 def test_metadata_on_postgresql(tmp_path: Path, pg15: Database, pg18: Database) -> None:
     pg15.execute("CREATE TABLE t (id int)")
+    url = f"postgresql://postgres@127.0.0.1:{pg18.cluster.port}/{pg18.name}"
     for life in range(2):
-        with service_in_process(tmp_path / "data", metadata_url=pg18.dsn_url) as service:
+        with service_in_process(tmp_path / "data", metadata_url=url) as service:
             if life == 0:
                 service.create_source(pg15.dsn)
                 service.create_slot("s", pg15.name)
@@ -286,7 +287,7 @@ def test_a_source_with_slots_is_not_dropped(service: Service, table: Database) -
     service.create_slot("s", table.name)
     problem = service.problem("DELETE", "/sources/main")
     assert problem["code"] == "conflict"
-    assert problem["slots"] == ["s"]
+    assert problem["details"]["slots"] == ["s"]
 
 
 def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:

@@ -115,11 +115,6 @@ SCENARIOS: Final[dict[str, list[str]]] = {
         "UPDATE t SET a = 'short' WHERE id = 1",
         "UPDATE t SET c = repeat('e', 4000), d = repeat('f', 40000)",
     ],
-    "toast_lz4": [
-        "CREATE TABLE t (id int PRIMARY KEY, a text COMPRESSION lz4, b text COMPRESSION lz4)",
-        f"INSERT INTO t VALUES (1, repeat('lz4 ', 3000), {noise(4)} || repeat('z', 9000))",
-        "UPDATE t SET a = a || '.'",
-    ],
     "toast_many_rows_and_columns": [
         "CREATE TABLE t (id int, a text, b text)",
         f"INSERT INTO t SELECT i, {noise(5, 120)} || i, {noise(6, 150)} || i FROM generate_series(1, 40) i",

@@ -72,9 +72,9 @@ def test_equals_postgresql(pair: Pair, name: str) -> None:
             theirs = [tuple(row) for row in oracle.peek(options)]
             assert theirs, "the scenario shows nothing: it tests nothing"
             assert service.peek(slot, options) == theirs
-        service.drop_slot(slot)
     finally:
         oracle.drop()
+        service.http.delete(f"/v1/slots/{slot}")
         for table in ("t", "u", "w", "t2"):
             database.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
         database.execute("DROP SEQUENCE IF EXISTS s")
