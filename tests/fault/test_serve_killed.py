@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from spillway.stream.client import open_stream
 
 from harness.oracle import create_slot
 from harness.service import Service
 from spillway.pg.lsn import Lsn
+from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -123,9 +123,7 @@ def test_a_slot_sees_nothing_that_committed_before_it(service: Service, table: D
         assert service.peek(f"s{i}") == []
 
 
-def test_slots_have_every_column_of_pg_replication_slots(
-    tmp_path: Path, pg18: Database
-) -> None:
+def test_slots_have_every_column_of_pg_replication_slots(tmp_path: Path, pg18: Database) -> None:
     with service_in_process(tmp_path / "data") as service:
         service.create_source(pg18.dsn)
         slot = service.create_slot("s", pg18.name)
