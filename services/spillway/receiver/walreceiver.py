@@ -204,7 +204,7 @@ class WalReceiver:
                     self._attempt()
                 except SpillwayError as error:
                     if isinstance(error, _FATAL) and not self._filled_in_from_archive(error):
-                        self._error, self._state = error, ReceiverState.FAILED
+                        self._show(error, ReceiverState.FAILED)
                         log.error("receiver of slot %s has failed: %s", self._slot_name, error)  # noqa: TRY400
                         return
                     # What came before the error may be all that is left of the primary: keep it.
@@ -215,8 +215,8 @@ class WalReceiver:
             self._state = ReceiverState.STOPPED
         except Exception as error:
             log.exception("receiver of slot %s has failed", self._slot_name)
-            self._error = SpillwayError(f"the receiver failed unexpectedly: {error!r}")
-            self._state = ReceiverState.FAILED
+            unexpected = SpillwayError(f"the receiver failed unexpectedly: {error!r}")
+            self._show(unexpected, ReceiverState.FAILED)
 
     def _attempt(self) -> None:
         """Connect and stream until something ends it; always by an exception."""
@@ -397,7 +397,7 @@ class WalReceiver:
             except DiskFull as error:
                 if self._error is None:
                     log.warning("receiver of slot %s pauses: %s", self._slot_name, error)
-                self._error, self._state = error, ReceiverState.WAITING
+                self._show(error, ReceiverState.WAITING)
                 taken = self._store.received_lsn - lsn
                 lsn, data = lsn + taken, data[taken:]
                 self._store.sync()  # may fall back, then the exception makes us reconnect
@@ -512,9 +512,14 @@ class WalReceiver:
             sqlstate=failure.sqlstate,
         )
 
+    def _show(self, error: SpillwayError, state: ReceiverState) -> None:
+        """Show *error* to other threads, for as long as it lasts: without the frames, and the WAL, it came from."""
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        self._error, self._state = error, state
+
     def _back_off(self, error: SpillwayError) -> None:
         """Show *error* and wait, longer each time until WAL arrives again."""
-        self._error, self._state = error, ReceiverState.WAITING
+        self._show(error, ReceiverState.WAITING)
         delay_s = self._retry_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter, not a secret
         log.warning(
             "receiver of slot %s tries again in %.1f s: %s", self._slot_name, delay_s, error
