@@ -2,6 +2,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import Buffer
 
+from spillway._kernels.message_buffer import MessageBuffer
 from spillway.catalog.descriptor import RelationDescriptor
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_schema import TablePlan
@@ -25,6 +26,8 @@ class Table:
     def unchanged_buffers(self) -> tuple[int, int, Sequence[Place], Sequence[Place]]: ...
     def key_validity_buffer(self) -> tuple[int, Place]: ...
     def column_buffers(self, i: int) -> tuple[int, Sequence[Place]]: ...
+
+def put_message(out: MessageBuffer, lsn: int, xid: int, parts: list[Buffer]) -> None: ...
 
 class Encoder:
     def __init__(

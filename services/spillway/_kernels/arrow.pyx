@@ -20,6 +20,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
 from spillway._kernels.arrow_column cimport (
     KIND_BINARY,
     KIND_BOOL,
@@ -40,7 +42,7 @@ from spillway._kernels.arrow_column cimport (
 )
 from spillway._kernels.changes cimport DELETE, INSERT, MESSAGE, TRUNCATE, UPDATE
 from spillway._kernels.datum cimport DATUM_UNCHANGED, Change, Deformer, invalid, load_u32, read_change
-from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, release
+from spillway._kernels.message_buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes, release
 from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn
@@ -314,6 +316,22 @@ cdef class Table:
 
 cdef tuple _place(const ByteBuffer* buffer):
     return (<size_t>buffer.data, buffer.size)
+
+
+def put_message(MessageBuffer out not None, uint64_t lsn, uint32_t xid, list parts):
+    """Append one message that is made of *parts*, each a buffer, without joining them first."""
+    cdef Py_buffer view
+    try:
+        for part in parts:
+            PyObject_GetBuffer(part, &view, PyBUF_SIMPLE)
+            try:
+                put_bytes(&out.payload, view.buf, view.len)
+            finally:
+                PyBuffer_Release(&view)
+    except BaseException:
+        out.discard()
+        raise
+    out.finish(lsn, xid)
 
 
 cdef struct Slot:

@@ -29,15 +29,26 @@ cdef extern from *:
 
     enum { DECIMAL_DONE, DECIMAL_SPECIAL, DECIMAL_MALFORMED, DECIMAL_TOO_LARGE };
 
-    /* Write numeric data[0:size] times 10^scale to out, a 128-bit integer; at most 38 digits. */
+    static unsigned __int128 spillway_powers_of_ten[39];
+
+    static void spillway_fill_powers_of_ten(void)
+    {
+        spillway_powers_of_ten[0] = 1;
+        for (int i = 1; i < 39; i++)
+            spillway_powers_of_ten[i] = spillway_powers_of_ten[i - 1] * 10;
+    }
+
+    /* Write numeric data[0:size] times 10^scale to out, a 128-bit integer below 10^precision; precision <= 38. */
     static int spillway_numeric_to_decimal(
         const uint8_t *data, size_t size, int precision, int scale, uint8_t *out)
     {
-        static const unsigned powers[4] = {1, 10, 100, 1000};
-        unsigned __int128 sum = 0, limit = 1;
+        const unsigned __int128 *powers = spillway_powers_of_ten;
+        /* From here on another four digits would be too many. */
+        const unsigned __int128 full = powers[precision > 4 ? precision - 4 : 0];
+        unsigned __int128 sum = 0;
         uint16_t header, word;
         int16_t weight;
-        int negative, exponent = 0;
+        int negative, exponent;
         size_t at = 2;
 
         if (size < 2 || size % 2 != 0)
@@ -55,8 +66,6 @@ cdef extern from *:
             memcpy(&weight, data + 2, 2);
             at = 4;
         }
-        for (int i = 0; i < precision; i++)
-            limit *= 10;
         /* Digit i of base 10000 stands for itself times 10^exponent, counted from the result's last place. */
         exponent = 4 * (int) weight + scale;
         for (; at < size; at += 2, exponent -= 4) {
@@ -64,25 +73,27 @@ cdef extern from *:
             if (word > 9999)
                 return DECIMAL_MALFORMED;
             if (exponent >= 0) {
-                if (sum > (limit - 1) / 10000)
+                if (sum >= full)
                     return DECIMAL_TOO_LARGE;
                 sum = sum * 10000 + word;
             } else if (exponent > -4) {
-                unsigned below = powers[-exponent], above = powers[4 + exponent];
-                if (word % below != 0 || sum > (limit - 1) / above)
+                /* The scale ends inside this digit. */
+                unsigned below = (unsigned) powers[-exponent];
+                int above = 4 + exponent;
+                if (word % below != 0 || sum >= powers[precision > above ? precision - above : 0])
                     return DECIMAL_TOO_LARGE;
-                sum = sum * above + word / below;
+                sum = sum * (unsigned) powers[above] + word / below;
             } else if (word != 0)
                 return DECIMAL_TOO_LARGE;
         }
         /* Trailing zero digits are not stored; exponent is 4 below that of the last one that is. */
-        if (sum != 0)
-            for (exponent += 4; exponent > 0; exponent--) {
-                if (sum > (limit - 1) / 10)
-                    return DECIMAL_TOO_LARGE;
-                sum *= 10;
-            }
-        if (sum >= limit)
+        if (sum != 0 && exponent + 4 > 0) {
+            exponent += 4;
+            if (exponent >= precision || sum >= powers[precision - exponent])
+                return DECIMAL_TOO_LARGE;
+            sum *= powers[exponent];
+        }
+        if (sum >= powers[precision])
             return DECIMAL_TOO_LARGE;
         if (negative)
             sum = -sum;
@@ -94,8 +105,11 @@ cdef extern from *:
         DECIMAL_DONE
         DECIMAL_SPECIAL
         DECIMAL_MALFORMED
+    void spillway_fill_powers_of_ten() noexcept nogil
     int spillway_numeric_to_decimal(
         const uint8_t *data, size_t size, int precision, int scale, uint8_t *out) noexcept nogil
+
+spillway_fill_powers_of_ten()
 
 cdef enum:
     # Days from 1970-01-01 to 2000-01-01, from which PostgreSQL counts.
@@ -185,6 +199,16 @@ cdef inline uint8_t* extend(ByteBuffer* buffer, size_t size) except NULL nogil:
     return place
 
 
+cdef inline void copy_fixed(uint8_t* to, const uint8_t* source, int width) noexcept nogil:
+    """Copy 2, 4 or 8 bytes: a move each, where a length that is not known is a call."""
+    if width == 4:
+        memcpy(to, source, 4)
+    elif width == 8:
+        memcpy(to, source, 8)
+    else:
+        memcpy(to, source, 2)
+
+
 cdef inline int put_offset(Column* column) except -1 nogil:
     """End a value of variable length."""
     cdef int32_t end
@@ -217,7 +241,7 @@ cdef Py_ssize_t append_datum(Column* column, size_t row, const Datum* value) exc
     if column.kind == KIND_FIXED:
         if value.size != <size_t>column.width:
             return invalid(b"a value has another length than its type")
-        memcpy(extend(&column.values, column.width), value.data, column.width)
+        copy_fixed(extend(&column.values, column.width), value.data, column.width)
     elif column.kind == KIND_BINARY or column.kind == KIND_TEXT:
         if column.kind == KIND_TEXT and not is_utf8(value.data, value.size):
             return not_utf8()

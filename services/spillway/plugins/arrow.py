@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
 
-from spillway._kernels.arrow import Encoder
+from spillway._kernels.arrow import Encoder, put_message
 from spillway.errors import InvalidOption
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_schema import CHANGE_FIELDS, OLD_KEY, SchemaOptions, plan_table
@@ -125,14 +125,10 @@ class ArrowPlugin:
         cut = tables[-1].commit_end_lsn if self._encoder.in_transaction else None
         for table in tables:
             lsn = table.last_lsn if table.commit_end_lsn == cut else table.commit_end_lsn
-            out.append(lsn, table.xid, _message(table))
+            # What pa.ipc.new_stream would write, but the schema's message is made once a table.
+            batch = record_batch(table).serialize()
+            put_message(out, lsn, table.xid, [table.plan.schema_message, batch, _END_OF_STREAM])
         self._encoder.taken()
-
-
-def _message(table: Table) -> bytes:
-    """Return the IPC stream of a table's rows."""
-    batch = record_batch(table)
-    return b"".join((table.plan.schema_message, batch.serialize(), _END_OF_STREAM))
 
 
 def record_batch(table: Table) -> pa.RecordBatch:
