@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from harness.reception import SLOT, Reception, flush_lsn, switch_wal, wait_until
@@ -284,6 +287,32 @@ def test_server_restarts(fresh_cluster: ClusterFactory, receive: Receive, mode: 
     write_wal(cluster)
     assert reception.assert_equals_server() >= 4
     assert reception.receiver.error is None
+
+
+@pytest.mark.parametrize("major", [14, 15, 18])
+def test_server_crashes_while_it_writes(
+    fresh_cluster: ClusterFactory, receive: Receive, major: int
+) -> None:
+    """Recovery may end in the middle of what was sent, with a continuation that never comes (since 14 marked as such)."""
+    cluster = fresh_cluster(major, **SMALL, synchronous_commit=False)
+    reception = receive(cluster)
+    for _ in range(4):
+        reception.streaming()
+        writer = threading.Thread(target=write_until_it_breaks, args=(cluster,))
+        writer.start()
+        time.sleep(random.uniform(0.1, 0.4))
+        cluster.kill()
+        writer.join()
+        cluster.start()
+        assert reception.receiver.is_alive(), reception.receiver.error
+    assert reception.assert_equals_server() >= 1
+    assert reception.receiver.error is None
+
+
+def write_until_it_breaks(cluster: Cluster) -> None:
+    with contextlib.suppress(psycopg.OperationalError):
+        while True:
+            write_wal(cluster, 2000)
 
 
 def test_unreachable_then_there(fresh_cluster: ClusterFactory, receive: Receive) -> None:
