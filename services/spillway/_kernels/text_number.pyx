@@ -20,7 +20,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset, strlen
 
 from spillway._kernels.datum cimport invalid, load_i16, load_i32, load_i64, load_u16, load_u32, load_u64
-from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, reserve
+from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, release, reserve
 from spillway._kernels.text_type cimport TypeOutput
 
 cdef extern from *:
@@ -464,3 +464,20 @@ cdef int money_text(const TypeOutput* type, const uint8_t* data, size_t size, By
     put_bytes(out, text + start, 40 - start)
     put_byte(out, c'.')
     return put_padded(out, value % 100, 2)
+
+
+def numeric_to_text(const uint8_t[::1] payload not None):
+    """Return the text of a numeric's payload as ``str``: for codecs written in Python.
+
+    Raises:
+        DecodingError: the payload is malformed.
+    """
+    cdef ByteBuffer out
+    cdef uint8_t none = 0
+    out.data = NULL
+    out.size = out.capacity = 0
+    try:
+        put_numeric(&out, &payload[0] if payload.shape[0] else &none, payload.shape[0])
+        return out.data[:out.size].decode("ascii")
+    finally:
+        release(&out)

@@ -28,6 +28,7 @@ from spillway.pg.object_id import reg_operator_text, reg_text, snapshot_text
 from spillway.pg.text_search import tsquery_text, tsvector_text
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.xml import xml_text
+from spillway.plugins.jsonpath import jsonpath_text
 
 if TYPE_CHECKING:
     from spillway.catalog.descriptor import TypeDescriptor
@@ -51,6 +52,7 @@ _BUILT_IN: Final[dict[int, TextCodec]] = {
     2970: _plain(snapshot_text),
     3614: _plain(tsvector_text),
     3615: _plain(tsquery_text),
+    4072: jsonpath_text,
     5038: _plain(snapshot_text),
     # regproc, regprocedure, regclass, regtype, regconfig, regdictionary, regnamespace, regrole, regcollation
     **dict.fromkeys((24, 2202, 2205, 2206, 3734, 3769, 4089, 4096, 4191), _plain(reg_text)),

@@ -1,0 +1,3 @@
+from _typeshed import ReadableBuffer
+
+def numeric_to_text(payload: ReadableBuffer) -> str: ...
