@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 _NAME_MAX: Final = 63
 _PREFIX: Final = "spillway_"
 _HASH_DIGITS: Final = 8
+#: A walsender whose client has gone ends at its next look at the socket: milliseconds on a healthy server.
+_RELEASE_TIMEOUT_S: Final = 5.0
+_RELEASE_POLL_S: Final = 0.05
 _FIND: Final = (
     "SELECT slot_type, temporary, active, active_pid, restart_lsn::text, wal_status"
     " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s"
@@ -108,31 +112,38 @@ def renew_physical_slot(dsn: str, slot_name: str) -> PhysicalSlot:
         return create_physical_slot(dsn, slot_name)
 
 
-def drop_physical_slot(dsn: str, slot_name: str) -> bool:
+def drop_physical_slot(
+    dsn: str, slot_name: str, *, release_timeout_s: float = _RELEASE_TIMEOUT_S
+) -> bool:
     """Drop the slot; False if there was none. Stop the receiver first.
+
+    The server notices that a receiver has gone a moment later; *release_timeout_s* is waited for that.
 
     Raises:
         PhysicalSlotUnusable: it is in use, or not a physical slot.
         SourceError: no connection, or the server refused.
     """
+    deadline = time.monotonic() + release_timeout_s
     with source_session(dsn) as connection:
-        row = connection.execute(_FIND, [slot_name]).fetchone()
-        if row is None:
-            return False
-        if row[0] != "physical":
-            raise _not_ours(slot_name, row)
-        try:
-            connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", [slot_name])
-        except psycopg.errors.ObjectInUse:
-            raise PhysicalSlotUnusable(
-                f"the physical slot {slot_name} is in use by process {row[3]} of the source",
-                hint="Stop its receiver first; one that was killed is noticed after wal_sender_timeout. "
-                f"At once: SELECT pg_terminate_backend({row[3]});",
-                slot=slot_name,
-            ) from None
-        except psycopg.errors.UndefinedObject:
-            return False
-        return True
+        while (row := connection.execute(_FIND, [slot_name]).fetchone()) is not None:
+            if row[0] != "physical":
+                raise _not_ours(slot_name, row)
+            try:
+                connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", [slot_name])
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() >= deadline:
+                    raise PhysicalSlotUnusable(
+                        f"the physical slot {slot_name} is in use by process {row[3]} of the source",
+                        hint="Stop its receiver first; one that was killed is noticed after wal_sender_timeout. "
+                        f"At once: SELECT pg_terminate_backend({row[3]});",
+                        slot=slot_name,
+                    ) from None
+                time.sleep(_RELEASE_POLL_S)
+            except psycopg.errors.UndefinedObject:
+                return False
+            else:
+                return True
+    return False
 
 
 def _create(connection: psycopg.Connection[tuple[Any, ...]], slot_name: str) -> tuple[Any, ...]:

@@ -160,7 +160,7 @@ class WalStore:
             start = segment_start(start_lsn, segment_size)
             state = StoreState(int(system_id), segment_size, timeline, start, start)
             file = StateFile.create(path, state)
-            sync_directory(self.directory.parent)
+            self._sync_ancestors()
             return file
         held = file.state
         if system_id is not None and int(system_id) != held.system_id:
@@ -180,6 +180,14 @@ class WalStore:
                 path=str(self.directory),
             )
         return file
+
+    def _sync_ancestors(self) -> None:
+        """Make the path to a new store durable: any of its directories may have been made just now."""
+        for ancestor in self.directory.absolute().parents:
+            try:
+                sync_directory(ancestor)
+            except OSError:  # not ours to read, so not ours to have made
+                return
 
     def _open_segments(self) -> None:
         """Take in the files of what is durable, remove all others, cut the tail."""

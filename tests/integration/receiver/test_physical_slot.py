@@ -15,6 +15,7 @@ from spillway.receiver.physical_slot import (
     get_physical_slot,
     renew_physical_slot,
 )
+from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
 if TYPE_CHECKING:
     from conftest import ClusterFactory
@@ -73,11 +74,19 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: object) -> None:
     reception = receive(cluster)  # type: ignore[operator]
     reception.streaming()
     with pytest.raises(PhysicalSlotUnusable) as caught:
-        drop_physical_slot(cluster.dsn(), SLOT)
+        drop_physical_slot(cluster.dsn(), SLOT, release_timeout_s=0.2)
     assert "in use by process" in caught.value.message
     slot = get_physical_slot(cluster.dsn(), SLOT)
     assert slot is not None
     assert slot.active_pid == cluster.value("SELECT pid FROM pg_stat_replication")
+    for _ in range(5):  # right after the receiver stops the slot may still be active for a moment
+        reception.receiver.stop()
+        assert drop_physical_slot(cluster.dsn(), SLOT)
+        again = WalReceiver(cluster.dsn(), SLOT, reception.store)
+        again.start()
+        wait_until(lambda receiver=again: receiver.state == ReceiverState.STREAMING)
+        reception.receiver = again
+    reception.receiver.stop()
 
 
 @pytest.mark.parametrize("major", [14, 18])
