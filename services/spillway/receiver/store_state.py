@@ -112,12 +112,16 @@ class StateFile:
 
     def reopen(self) -> None:
         """Take a new file handle after a failed sync, whose handle must not be believed any more."""
+        if self._fd < 0:
+            return
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         os.close(self._fd)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = fd
 
     def close(self) -> None:
-        """Close the file; all that was written is durable already."""
+        """Close the file; all that was written is durable already. A write after that fails."""
         os.close(self._fd)
+        self._fd = -1  # never a number that may be another file's by now
 
 
 def sync_directory(path: Path) -> None:

@@ -280,14 +280,10 @@ class WalStore:
         tail = self._tail
         if tail is None:
             number, size = segment_number(lsn, self._segment_size), self._segment_size
-            known = (
-                number in self._segments
-            )  # after a failed sync the files of the repeated WAL are there
-            if (
-                not known
-                and self.max_bytes is not None
-                and self.retained_bytes + size > self.max_bytes
-            ):
+            # After a failed sync the files of the WAL that comes again are there.
+            known = number in self._segments
+            wanted = self.retained_bytes + (0 if known else size)
+            if self.max_bytes is not None and wanted > self.max_bytes:
                 raise WalStoreFull(
                     f"the WAL store {self.directory} holds {self.retained_bytes} bytes and may hold {self.max_bytes}",
                     hint="Let the slots advance, drop those that nobody reads, or allow the WAL store more. "
@@ -493,7 +489,8 @@ class WalStore:
         self._segments.drop_readers()
         with self._state_lock:
             self._state_file.close()
-        os.close(self._lock_fd)
+            os.close(self._lock_fd)
+            self._lock_fd = -1
 
     def __enter__(self) -> Self:
         return self

@@ -326,6 +326,32 @@ def test_closed_store_says_so(opener: Opener) -> None:
             call()
 
 
+def test_close_under_a_running_sync_harms_no_other_file(opener: Opener, tmp_path: Path) -> None:
+    """A thread that is stuck in a sync must not go on with a descriptor that is another file's by then."""
+    store = opener()
+    append(store, 1000)
+    with failpoints.armed("walstore.after_fsync=sleep:200"):
+        errors: list[BaseException] = []
+
+        def sync() -> None:
+            try:
+                store.sync()
+            except StorageError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=sync)
+        thread.start()
+        time.sleep(0.1)
+        store.close()
+        others = [(tmp_path / f"other{n}").open("w+b") for n in range(20)]
+        thread.join()
+    assert len(errors) == 1
+    for other in others:
+        other.close()
+        assert (tmp_path / other.name).read_bytes() == b""
+    assert opener().flushed_lsn == START
+
+
 # -- removing ---------------------------------------------------------------------------------------
 
 
