@@ -3,9 +3,9 @@
 
 Dates count days, times and timestamps microseconds from 2000-01-01; the calendar is the proleptic
 Gregorian one from 4713 BC to AD 5874897, and there is no year 0: the year before AD 1 is 1 BC. A
-timestamptz is shown in the session's TimeZone, from a table of transitions that ``pg/timezone.py`` makes for the years
-1800 to 2400; as the Gregorian calendar repeats every 400 years, weekdays included, later times are looked up a
-whole number of cycles earlier.
+timestamptz is shown in the session's TimeZone, from a table of transitions that ``pg/timezone.py`` makes for
+the years 1800 to 2500. As the Gregorian calendar repeats every 400 years, weekdays included, later times
+are looked up a whole number of cycles earlier, in 2100 to 2499.
 
 Source: EncodeDateOnly, EncodeDateTime, EncodeTimeOnly, EncodeInterval (src/backend/utils/adt/datetime.c)
 """
@@ -30,8 +30,9 @@ cdef int64_t INT64_LOWEST = <int64_t>(<uint64_t>1 << 63)
 cdef int64_t INT64_HIGHEST = 0x7FFFFFFFFFFFFFFF
 cdef int32_t INT32_LOWEST = <int32_t>(<uint32_t>1 << 31)
 cdef int32_t INT32_HIGHEST = 0x7FFFFFFF
-# 2400-01-01: from here on the transition table is read one or more cycles earlier.
-cdef int64_t TABLE_END = <int64_t>DAYS_OF_CYCLE * DAY
+# 2100-01-01 and 2500-01-01: from the latter on the transition table is read one or more cycles earlier.
+cdef int64_t CYCLE_START = 36525 * DAY
+cdef int64_t CYCLE = DAYS_OF_CYCLE * DAY
 
 
 cdef inline int64_t floor_divide(int64_t a, int64_t b) noexcept nogil:
@@ -141,8 +142,8 @@ cdef int32_t zone_offset(int64_t value, const TextSettings* settings) noexcept n
     cdef size_t middle
     if high == 1:
         return settings.transitions[0].offset
-    if value >= TABLE_END:
-        value %= TABLE_END
+    if value >= CYCLE_START + CYCLE:
+        value = CYCLE_START + (value - CYCLE_START) % CYCLE
     # The last transition that is not after value; the first one is before everything.
     while high - low > 1:
         middle = (low + high) // 2

@@ -3,9 +3,10 @@
 PostgreSQL knows a zone as a TZif file with a rule for the time after its last transition. Python's
 zoneinfo reads the same files but only answers one question: the offset at an instant. The table is
 made from its answers: sampled every three days (no zone has changed its mind twice in less) and, where
-two samples differ, bisected to the second. Four centuries beyond the year 2000 are enough for all time to
-come, see ``_kernels/text_datetime``; a time before the first sample has the zone's first offset, local mean
-time as a rule, as in PostgreSQL.
+two samples differ, bisected to the second. It ends with one whole cycle of the calendar, 400 years, in which
+nothing but a zone's present rule counts; that is enough for all time to come, see
+``_kernels/text_datetime``. A time before the first sample has the zone's first offset, local mean time as a
+rule, as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Final
 
 from spillway.errors import InvalidOption
 
-#: From: before the first time zone law (Swiss, 1853). To: one calendar cycle after 2000, and one more
-#: sample, so that the last rule is seen.
+#: Before the first time zone law (Swiss, 1853).
 _FIRST_YEAR: Final = 1800
-_LAST_YEAR: Final = 2401
+#: The end of the cycle 2100 to 2499, and one more sample.
+_LAST_YEAR: Final = 2501
 _STEP: Final = 3 * 86400
 _POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 #: Before every timestamp.
