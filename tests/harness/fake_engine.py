@@ -86,7 +86,6 @@ class FakeEngine:
         self.streams_open = 0
         self._xids = itertools.count(700)
         self._end = FIRST_LSN
-        self._moved = asyncio.Condition()
 
     # What tests call
 

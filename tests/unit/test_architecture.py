@@ -81,7 +81,7 @@ KERNELS = {
 
 #: Loaded by name, not by an import: programs, entry points, migrations.
 ENTRY_POINTS = re.compile(
-    r"cli|serve|slot_manager\.openapi|demo\.__main__|lake\.(job|jars)|store\.migrations\.(env|versions\.\w+)|_kernels"
+    r"cli(\.__main__)?|serve|slot_manager\.openapi|demo\.__main__|lake\.(job|jars)|store\.migrations\.(env|versions\.\w+)|_kernels"
 )
 
 LINES_MAX = 600

@@ -191,6 +191,10 @@ class ChangeStreamReader:
         self._flush_lsn = max(self._flush_lsn, flush_lsn)
         self._requests.put(self._feedback(write_lsn, apply_lsn, reply_requested=False))
 
+    def request_reply(self) -> None:
+        """Ask for a keepalive at once, which ends the wait of whoever iterates. Safe in a signal handler."""
+        self._requests.put(self._feedback(None, None, reply_requested=True))
+
     def close(self) -> None:
         """End the stream, after the service has stored the last feedback if it can within a few seconds."""
         try:
@@ -203,7 +207,7 @@ class ChangeStreamReader:
 
     def _await_stored(self) -> None:
         if not self._final:
-            self._requests.put(self._feedback(None, None, reply_requested=True))
+            self.request_reply()
         timer = threading.Timer(CLOSE_TIMEOUT_S, self._call.cancel)
         timer.start()
         try:
@@ -244,7 +248,8 @@ class _Requests:
     def put(self, feedback: change_stream_pb2.StreamRequest) -> None:
         with self._changed:
             if self._pending and self._pending[-1].HasField("feedback"):
-                self._pending.pop()
+                unsent = self._pending.pop()
+                feedback.feedback.reply_requested |= unsent.feedback.reply_requested
             self._pending.append(feedback)
             self._changed.notify()
 

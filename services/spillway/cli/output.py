@@ -1,0 +1,65 @@
+"""What commands print: tables for a person, JSON for a program."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON.")]
+
+
+def print_json(value: Any) -> None:
+    """Print an answer of the service as it is, indented."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print a column per name in *columns*; as wide as needed when not to a terminal."""
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row[column]) for column in columns))
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table).maximum)
+    console.print(table)
+
+
+def print_record(record: Mapping[str, Any]) -> None:
+    """Print a name and a value per line, as psql's expanded display."""
+    console = Console()
+    grid = Table.grid(padding=(0, 2))
+    for name, value in record.items():
+        grid.add_row(Text(name, style="bold"), _cell(value))
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(grid).maximum)
+    console.print(grid)
+
+
+def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:
+    """Print lsn, xid and data, a line a change, tabs between: for eyes and for cut(1)."""
+    for change in changes:
+        typer.echo(f"{change['lsn']}\t{change['xid']}\t{change['data']}")
+
+
+def _cell(value: Any) -> Text:
+    # Text, because what stands in brackets would be markup otherwise.
+    if value is None:
+        return Text("")
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    if isinstance(value, dict):
+        return Text(", ".join(f"{name}={item}" for name, item in value.items()))
+    if isinstance(value, list):
+        return Text("; ".join(str(_cell(item)) for item in value))
+    return Text(str(value))

@@ -1,0 +1,84 @@
+"""REST as the commands use it: calls in, JSON out, and the service's errors raised as what they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
+
+import httpx
+
+from spillway.errors import InvalidRequest, NotReady, SpillwayError, remote_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.settings import Settings
+
+#: Creating a slot waits for a consistent point, and a peek may read much; connecting does not take long.
+_TIMEOUT: Final = httpx.Timeout(300.0, connect=10.0)
+
+
+class RestClient:
+    """A connection to the service at ``SPILLWAY_URL``.
+
+    Args:
+        settings: where the service is, and its token.
+        transport: how to reach it, other than over the network.
+    """
+
+    def __init__(self, settings: Settings, transport: httpx.BaseTransport | None = None) -> None:
+        self._url = settings.url
+        token = settings.token
+        headers = [] if token is None else [(b"Authorization", b"Bearer " + token.encode())]
+        try:
+            self._http = httpx.Client(
+                base_url=settings.url, headers=headers, timeout=_TIMEOUT, transport=transport
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidRequest(
+                f"SPILLWAY_URL is not a URL: {error}", hint="http://127.0.0.1:8080 for one."
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.close()
+
+    def call(
+        self,
+        method: str,
+        *path: str,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, object] | None = None,
+    ) -> Any:
+        """Call ``/v1/PATH…`` and give the answer's JSON; None if it has no body.
+
+        Raises:
+            SpillwayError: the error that the service reported, of its own class, or NotReady when the
+                service can't be reached.
+        """
+        # Each part whole: a slash in a name must not become another path.
+        where = "/v1/" + "/".join(quote(part, safe="") for part in path)
+        try:
+            response = self._http.request(method, where, params=query, json=body)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise NotReady(
+                f"the service at {self._url} can't be reached: {error or type(error).__name__}",
+                hint="Check that spillway serve runs there, and SPILLWAY_URL.",
+            ) from None
+        if response.is_success:
+            return response.json() if response.content else None
+        raise self._error(response)
+
+    def _error(self, response: httpx.Response) -> SpillwayError:
+        try:
+            problem = response.json()
+            return remote_error(
+                problem["code"], problem["detail"], hint=problem["hint"], **problem["details"]
+            )
+        except (ValueError, KeyError, TypeError):
+            return SpillwayError(
+                f"{self._url} answered {response.status_code} {response.reason_phrase}, and not as Spillway does",
+                hint="Check SPILLWAY_URL: something else may listen there.",
+            )

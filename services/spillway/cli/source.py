@@ -1,0 +1,83 @@
+"""``spillway source``: REST's calls on sources."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from spillway.cli.output import AsJson, print_json, print_record, print_table
+from spillway.cli.rest_client import RestClient
+from spillway.settings import Settings
+
+app = typer.Typer(help="Add, look at and drop sources: PostgreSQL clusters.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="SOURCE", help="The source's name.")]
+
+_LIST_COLUMNS: Final = (
+    "name", "state", "server_version_num", "received_lsn", "flushed_lsn", "decoding", "error",
+)  # fmt: skip
+
+
+@app.command()
+def add(
+    name: Name,
+    dsn: Annotated[
+        str,
+        typer.Argument(
+            help="A connection string of a role with REPLICATION; - reads it from stdin."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Check a cluster and begin to receive its WAL.
+
+    A password on a command line is seen by other users of the machine; with - it is not.
+    """
+    if dsn == "-":
+        dsn = typer.get_text_stream("stdin").readline().strip()
+    _show(_call("POST", "sources", body={"name": name, "dsn": dsn}), as_json=as_json)
+
+
+@app.command("list")
+def list_sources(as_json: AsJson = False) -> None:
+    """List sources."""
+    answer = _call("GET", "sources")
+    if as_json:
+        print_json(answer["sources"])
+    else:
+        print_table([_with_decoding(row) for row in answer["sources"]], _LIST_COLUMNS)
+
+
+@app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show everything about a source."""
+    _show(_call("GET", "sources", name), as_json=as_json)
+
+
+@app.command()
+def drop(name: Name) -> None:
+    """Stop receiving from a source and forget it; its slots must be gone."""
+    _call("DELETE", "sources", name)
+
+
+def _with_decoding(source: dict[str, Any]) -> dict[str, Any]:
+    sessions = ", ".join(
+        f"{session['database']} {session['snapshot_state']} {session['decoded_lsn'] or ''}".strip()
+        for session in source["sessions"]
+    )
+    return {**source, "decoding": sessions}
+
+
+def _call(method: str, *path: str, **arguments: Any) -> Any:
+    with RestClient(Settings.from_environment()) as client:
+        return client.call(method, *path, **arguments)
+
+
+def _show(answer: Any, *, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        record = _with_decoding(answer)
+        del record["sessions"]
+        print_record(record)

@@ -1,0 +1,180 @@
+"""Every environment variable that the service and its commands read, with its default and its meaning.
+
+One table: the commands' options take their defaults from it, and ``docs/reference/settings.md`` is compared with it
+by a test. A value that can't be read stops the program with the variable's name, rather than be
+passed over. (Spark jobs, failpoints and tests have a few variables of their own, documented there too.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from spillway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_UNITS: Final = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_SIZE: Final = re.compile(r"([0-9]+)\s*([kMGTB]{0,2})", re.IGNORECASE)
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        msg = "a size is a number of bytes, or one with kB, MB, GB or TB after it"
+        raise ValueError(msg)
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def _limit(text: str) -> int | None:
+    return None if text.strip() == "-1" else _size(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        msg = "a port is a number up to 65535"
+        raise ValueError(msg)
+    return int(text)
+
+
+def _auth(text: str) -> bool:
+    if text != "off":
+        msg = 'the one value that means anything is "off"'
+        raise ValueError(msg)
+    return True
+
+
+def _level(text: str) -> str:
+    if text.lower() not in ("debug", "info", "warning", "error"):
+        msg = "a level is debug, info, warning or error"
+        raise ValueError(msg)
+    return text.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """What is known of one environment variable."""
+
+    name: str
+    parse: Callable[[str], Any]
+    #: the default as a person would write it
+    default: str
+    meaning: str
+
+
+def _variable(
+    name: str, parse: Callable[[str], Any], value: Any, meaning: str, default: str | None = None
+) -> Any:
+    shown = f"`{value}`" if default is None else default
+    return field(default=value, metadata={"variable": Variable(name, parse, shown, meaning)})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The environment's settings, typed."""
+
+    data_dir: Path = _variable(
+        "SPILLWAY_DATA_DIR",
+        Path,
+        Path(".spillway"),
+        "where WAL, transactions and SQLite's file are kept",
+    )
+    metadata_url: str | None = _variable(
+        "SPILLWAY_METADATA_URL",
+        str,
+        None,
+        "where sources, slots and leases are kept: `sqlite:///FILE` or `postgresql://…`",
+        "SQLite in the data directory",
+    )
+    host: str = _variable(
+        "SPILLWAY_HOST",
+        str,
+        "127.0.0.1",
+        "the address to listen on; any but loopback needs a token",
+    )
+    http_port: int = _variable("SPILLWAY_HTTP_PORT", _port, 8080, "REST's port; 0 for a free one")
+    grpc_port: int = _variable("SPILLWAY_GRPC_PORT", _port, 50051, "gRPC's port; 0 for a free one")
+    token: str | None = _variable(
+        "SPILLWAY_TOKEN",
+        str,
+        None,
+        "the bearer token that REST and gRPC ask for; needed on any address but loopback; commands send it",
+        "none",
+    )
+    auth_off: bool = _variable(
+        "SPILLWAY_AUTH",
+        _auth,
+        value=False,
+        meaning="`off` asks for no token although one is set; refused on any address but loopback",
+        default="",
+    )
+    logical_decoding_work_mem: int = _variable(
+        "SPILLWAY_LOGICAL_DECODING_WORK_MEM",
+        _size,
+        64 << 20,
+        "memory for transactions in progress, per database; above it the largest goes to disk",
+        "`64MB`",
+    )
+    max_slot_retained_bytes: int | None = _variable(
+        "SPILLWAY_MAX_SLOT_RETAINED_BYTES",
+        _limit,
+        None,
+        "a slot that holds back more of the transaction log than this is invalidated; `-1`: never",
+        "`-1`",
+    )
+    log_keep_bytes: int = _variable(
+        "SPILLWAY_LOG_KEEP_BYTES",
+        _size,
+        256 << 20,
+        "how much of the transaction log is kept although no slot needs it, to rewind to",
+        "`256MB`",
+    )
+    log_level: str = _variable(
+        "SPILLWAY_LOG_LEVEL",
+        _level,
+        "info",
+        "what the service logs: `debug`, `info`, `warning`, `error`",
+    )
+    url: str = _variable(
+        "SPILLWAY_URL", str, "http://127.0.0.1:8080", "where REST is, for commands"
+    )
+    grpc: str = _variable(
+        "SPILLWAY_GRPC",
+        str,
+        "127.0.0.1:50051",
+        "where gRPC is, as host:port, for commands and Spark",
+    )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Read the variables that are set; an empty one counts as not set.
+
+        Raises:
+            InvalidRequest: a value can't be read.
+        """
+        values: dict[str, Any] = {}
+        for known in dataclasses.fields(cls):
+            variable: Variable = known.metadata["variable"]
+            text = environment.get(variable.name, "")
+            if not text:
+                continue
+            try:
+                values[known.name] = variable.parse(text)
+            except ValueError as error:
+                # The value is not repeated: of some variables it is a secret.
+                raise InvalidRequest(
+                    f"{variable.name} can't be read: {error}",
+                    hint=f"It means: {variable.meaning}.",
+                    variable=variable.name,
+                ) from None
+        return cls(**values)
+
+    @classmethod
+    def variables(cls) -> list[Variable]:
+        """Give every variable, in the order of the documentation."""
+        return [known.metadata["variable"] for known in dataclasses.fields(cls)]
