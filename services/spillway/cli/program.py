@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from spillway import __version__
+import spillway
 from spillway.cli import recv, slot, source
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
@@ -33,7 +33,7 @@ app.command("recv")(recv.recv)
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"spillway {__version__}")
+        typer.echo(f"spillway {spillway.__version__}")
         raise typer.Exit
 
 

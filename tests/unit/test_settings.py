@@ -1,0 +1,65 @@
+"""The environment's settings: what is read, what is refused, and that the documentation agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spillway.errors import InvalidRequest
+from spillway.settings import Settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+
+
+def test_documentation_has_every_variable_as_it_is() -> None:
+    text = PAGE.read_text()
+    for variable in Settings.variables():
+        row = f"| `{variable.name}` | {variable.default} | {variable.meaning} |"
+        assert row.replace("|  |", "| |") in text
+
+
+def test_defaults() -> None:
+    assert Settings.from_environment({}) == Settings()
+    assert Settings.from_environment({"SPILLWAY_TOKEN": "", "PATH": "x"}) == Settings()
+
+
+def test_values() -> None:
+    settings = Settings.from_environment(
+        {
+            "SPILLWAY_DATA_DIR": "/var/lib/spillway",
+            "SPILLWAY_AUTH": "off",
+            "SPILLWAY_HTTP_PORT": "0",
+            "SPILLWAY_LOGICAL_DECODING_WORK_MEM": "16MB",
+            "SPILLWAY_MAX_SLOT_RETAINED_BYTES": "2 gb",
+            "SPILLWAY_LOG_KEEP_BYTES": "0",
+            "SPILLWAY_LOG_LEVEL": "WARNING",
+        }
+    )
+    assert settings.data_dir == Path("/var/lib/spillway")
+    assert settings.auth_off
+    assert settings.http_port == 0
+    assert settings.logical_decoding_work_mem == 16 << 20
+    assert settings.max_slot_retained_bytes == 2 << 30
+    assert settings.log_keep_bytes == 0
+    assert settings.log_level == "warning"
+    never = Settings.from_environment({"SPILLWAY_MAX_SLOT_RETAINED_BYTES": "-1"})
+    assert never.max_slot_retained_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SPILLWAY_HTTP_PORT", "http"),
+        ("SPILLWAY_GRPC_PORT", "65536"),
+        ("SPILLWAY_AUTH", "on"),
+        ("SPILLWAY_LOGICAL_DECODING_WORK_MEM", "64 apples"),
+        ("SPILLWAY_LOGICAL_DECODING_WORK_MEM", "-1"),
+        ("SPILLWAY_MAX_SLOT_RETAINED_BYTES", "-2"),
+        ("SPILLWAY_LOG_LEVEL", "loud"),
+    ],
+)
+def test_values_that_are_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidRequest, match=name) as caught:
+        Settings.from_environment({name: value})
+    assert caught.value.hint
