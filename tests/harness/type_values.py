@@ -147,6 +147,10 @@ CASES: dict[str, list[object]] = {
         '$.a like_regex "^a.*" flag "ismq"', '$.a like_regex "b"', "$[$.a to last - 1]", "$.a == $.b", "$.a != 2", "$.a >= 2", "$.a <= $x", "($.a == 1 || $.b == 2) && $.c == 3",
         "$.a ? (@ == 1) ? (@ != 2).b", "1e10", "-1", "(-1).abs()", "($.a[*] > 1).type()",
     ],
+    "citext": ["", "MiXed 'q'"],
+    "citext[]": ['{A,"b c"}'],
+    "hstore": ["", 'a=>1, "b c"=>NULL, "q\\"q"=>"back\\\\slash", ""=>""', "x=>" + "y" * 300],
+    "ltree": ["", "Top", "Top.Science.Astronomy", "a.bc.def.ghij.klmno.pqrstu.vwxyzab"],
     "mood": ["sad", "ok", "it's great", "äh"], "mood[]": ['{sad,"it\'s great",NULL}'],
     "posint": ["5"], "posint[]": ["{1,2}"], "poslabel": ["(1,x)"],
     "pair": ["(1,x)", '(,"a b")', '(2,"q""q")', "(3,)", '(4,"")', '(5,"back\\\\slash")', '(6,"(,)")'], "pair[]": ['{"(1,x)","(2,\\"a b\\")",NULL}'],
@@ -155,6 +159,9 @@ CASES: dict[str, list[object]] = {
 }  # fmt: skip
 
 SETUP = """
+CREATE EXTENSION citext;
+CREATE EXTENSION hstore;
+CREATE EXTENSION ltree;
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s great');
 ALTER TYPE mood ADD VALUE 'äh' BEFORE 'ok';
 CREATE DOMAIN posint AS int4 CHECK (VALUE > 0);

@@ -78,6 +78,9 @@ built_in(text_scalar.pg_lsn_text, 8, "d", (3220,))
 built_in(text_jsonb.jsonb_text, -1, "i", (3802,))
 built_in(text_number.uint8_text, 8, "d", (5069,))
 
+# output function → writer, for types of extensions
+cdef dict EXTENSIONS = {"citextout": (<size_t>text_scalar.text_text, -1)}
+
 # int2vector, oidvector: arrays that print in a way of their own
 cdef frozenset VECTORS = frozenset({22, 30})
 
@@ -230,6 +233,10 @@ cdef class TypeCompiler:
         """Set the writer of a type that is no built-in scalar; return 0 if there is none for it."""
         cdef CompiledType element
         cdef str kind = descriptor.kind
+        known = EXTENSIONS.get(descriptor.output)
+        if known is not None and known[1] == descriptor.length:
+            target.output.write = <text_writer><size_t>known[0]
+            return 1
         codec = find_codec(descriptor.oid, descriptor.output)
         if codec is not None:
             state = (codec, self.context.settings, f"{descriptor.schema}.{descriptor.name}")

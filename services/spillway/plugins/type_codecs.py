@@ -24,6 +24,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
+from spillway.pg.contrib_types import hstore_text, ltree_text
 from spillway.pg.object_id import reg_operator_text, reg_text, snapshot_text
 from spillway.pg.text_search import tsquery_text, tsvector_text
 from spillway.pg.text_settings import TextSettings
@@ -59,6 +60,11 @@ _BUILT_IN: Final[dict[int, TextCodec]] = {
     # regoper, regoperator
     **dict.fromkeys((2203, 2204), _plain(reg_operator_text)),
 }
+#: Extensions that come with PostgreSQL, by output function. (citext is printed in C, as text is.)
+_CONTRIB: Final[dict[str, TextCodec]] = {
+    "hstore_out": _plain(hstore_text),
+    "ltree_out": _plain(ltree_text),
+}
 _warned: set[tuple[str, str]] = set()
 
 
@@ -71,7 +77,8 @@ def find_codec(oid: int, output: str) -> TextCodec | None:
 
 @cache
 def _of_extensions() -> dict[str, TextCodec]:
-    return {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    installed = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return _CONTRIB | installed
 
 
 def raw_prefix(type_descriptor: TypeDescriptor | None, oid: int) -> bytes:
