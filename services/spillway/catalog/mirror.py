@@ -128,6 +128,9 @@ class CatalogMirror:
         # Updater of each multixact that has one.
         self._multixacts: dict[int, int] = {}
         self._cache = ResolutionCache()
+        # Whether a cached resolution was dropped since the last commit said so: by an image that
+        # fills rewritten storage, by pruning.
+        self._dropped = False
 
     # What the owner calls.
 
@@ -177,7 +180,6 @@ class CatalogMirror:
         then forgets every locator that it resolved.
         """
         self._note_position(lsn)
-        changed = False
         for xid in xids:
             tuples = self._pending.pop(xid, None)
             if tuples is None and self.consistent:
@@ -188,10 +190,11 @@ class CatalogMirror:
                     continue
                 if tup.xmin_pending and tup.xmin == xid:
                     tup.xmin_pending = False
-                    changed = self._invalidate((tup,)) or changed
+                    self._invalidate((tup,))
                 if tup.deleter == xid:
-                    changed = self._bury(tup) or changed
+                    self._bury(tup)
         self._forget_storages(self.locations.finish(xids))
+        changed, self._dropped = self._dropped, False
         return changed
 
     def abort(self, xids: Sequence[int], lsn: int) -> bool:
@@ -326,7 +329,7 @@ class CatalogMirror:
             tup.row = row
             return
         tup.storage.unindex(tup)
-        self._cache.invalidate(tup.storage.keys(before))
+        self._dropped |= self._cache.invalidate(tup.storage.keys(before))
         tup.row = row
         tup.storage.index(tup)
         self._invalidate((tup,))
@@ -468,13 +471,13 @@ class CatalogMirror:
             else:
                 tup.dead = not fate
 
-    def _bury(self, tup: CatalogTuple) -> bool:
-        """Mark a tuple as dead for good; returns whether a resolution depended on it."""
+    def _bury(self, tup: CatalogTuple) -> None:
+        """Mark a tuple as dead for good."""
         tup.storage.unindex(tup)
         tup.dead = True
         tup.deleter = 0
         tup.xmin_pending = False
-        return self._invalidate((tup,))
+        self._invalidate((tup,))
 
     def _abort(self, xid: int) -> None:
         tuples = self._pending.pop(xid, None)
@@ -491,11 +494,9 @@ class CatalogMirror:
                 tup.xmin_pending = False
                 tup.dead = True
 
-    def _invalidate(self, tuples: Iterable[CatalogTuple]) -> bool:
-        changed = False
+    def _invalidate(self, tuples: Iterable[CatalogTuple]) -> None:
         for tup in tuples:
-            changed = self._cache.invalidate(tup.storage.keys(tup.row)) or changed
-        return changed
+            self._dropped |= self._cache.invalidate(tup.storage.keys(tup.row))
 
     def contradiction(
         self, catalog: TrackedCatalog, tuples: Sequence[CatalogTuple], key: str
