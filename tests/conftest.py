@@ -45,7 +45,7 @@ def _session_cluster(major: int) -> Cluster:
     """The session's server of *major*, started at first use, and again should a test have stopped it."""
     cluster = _sessions.get(major)
     if cluster is None:
-        cluster = _sessions[major] = Cluster(major)
+        cluster = _sessions[major] = Cluster(major, max_prepared_transactions=16)
     cluster.start()
     return cluster
 

@@ -1,0 +1,529 @@
+"""Records in, whole committed transactions out: one database's decoding session.
+
+:meth:`Decoder.process` is handed record batches in WAL order. The reorder kernel goes through a batch and
+stops where Python has to act: the ends of transactions, running-xacts, catalog records for the
+mirror, locators that were not met before. Committed transactions go to the sink in commit order, during
+``process``, as streams of chunks that are merged while the sink reads them.
+
+Eager decoding: a change is bound to the descriptor of its table the moment its record is read, as its own
+transaction sees the catalog then. The binding of a relfile holds for every transaction until a commit
+changes what others see; a transaction that has changed the catalog itself has bindings of its own, which
+each of its catalog records drops.
+
+Restart. PostgreSQL restarts decoding from a serialised snapshot at or before the first record of the oldest
+transaction in progress. So do we: ``serialize`` between two calls of ``process`` saves mirror and builder at
+``position``. ``restart_lsn`` is the oldest first_lsn in progress. Who persists progress persists the pair
+(position, restart_lsn); after a crash :meth:`Decoder.restore` takes a serialised state whose LSN is at or
+before the persisted restart_lsn, reads WAL from that state's LSN on, and delivers what commits at or after the
+persisted position. The invariant: a transaction in progress when the state was serialised, whose beginning
+we don't read again, committed before the persisted position (else restart_lsn were at or before its first
+record). The state names these transactions; meeting one that commits later is an error, never a loss.
+
+Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror.
+
+Source: src/backend/replication/logical/{decode,reorderbuffer,snapbuild}.c
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from spillway._kernels import reorder, reorder_loop
+from spillway.catalog.descriptors import ResolutionKind, SkipReason
+from spillway.decoding import serialization
+from spillway.decoding.dispatch import action_table
+from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
+from spillway.decoding.transaction import TransactionHeader
+from spillway.decoding.xact import TransactionEnd, parse_transaction_end
+from spillway.errors import CorruptWal, DecodingError, NotReady, StorageError
+from spillway.pg import rmgr
+from spillway.pg.lsn import Lsn
+from spillway.wal.record import RelFileLocator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from spillway._kernels.record_batch import RecordBatch
+    from spillway._kernels.reorder_merge import ChangeStream
+    from spillway.catalog.descriptor import RelationDescriptor
+    from spillway.catalog.descriptors import Resolution
+    from spillway.catalog.mirror import CatalogMirror
+    from spillway.decoding.transaction import TransactionSink
+    from spillway.pg.versions import WalVersion
+
+#: PostgreSQL's default of logical_decoding_work_mem.
+WORK_MEM_BYTES_DEFAULT: Final = 64 << 20
+#: Name pattern of spill files.
+SPILL_GLOB: Final = "xid-*.spill"
+
+_TRUNCATE: Final = struct.Struct("<IIB3x")
+_PARAMETER_CHANGE: Final = struct.Struct("<iiiiii")
+_WAL_LEVEL_LOGICAL: Final = 2
+_KINDS: Final = {
+    ResolutionKind.TABLE: reorder_loop.KIND_TABLE,
+    ResolutionKind.TOAST: reorder_loop.KIND_TOAST,
+    ResolutionKind.SKIP: reorder_loop.KIND_SKIP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderStats:
+    """What pg_stat_replication_slots counts, since the decoder was made."""
+
+    #: transactions that did not fit in work_mem, and how often and how much was spilled
+    spill_txns: int
+    spill_count: int
+    spill_bytes: int
+    #: transactions delivered, and the bytes of their changes
+    total_txns: int
+    total_bytes: int
+
+
+class DecodedTransaction:
+    """A committed transaction; see :class:`spillway.decoding.transaction.Transaction`."""
+
+    __slots__ = ("_stream", "header", "relations")
+
+    def __init__(
+        self,
+        header: TransactionHeader,
+        stream: ChangeStream,
+        relations: Mapping[int, RelationDescriptor],
+    ) -> None:
+        self.header = header
+        self.relations = relations
+        self._stream = stream
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the changes; see the protocol.
+
+        Raises:
+            DecodingError: TOAST chunks and the row that points to them do not fit.
+            StorageError: a spill file can't be read.
+        """
+        return self._stream
+
+    def close(self) -> None:
+        """Free memory and spill file; safe to repeat."""
+        self._stream.close()
+
+
+class Decoder:
+    """One database's decoding session. Not safe for concurrent use.
+
+    After an exception from :meth:`process` nothing more can be decoded with it: close it, and restore one.
+    """
+
+    def __init__(
+        self,
+        version: WalVersion,
+        database_oid: int,
+        mirror: CatalogMirror,
+        sink: TransactionSink,
+        *,
+        work_mem_bytes: int = WORK_MEM_BYTES_DEFAULT,
+        spill_dir: Path,
+        start: int,
+        start_decoding_at: int = 0,
+    ) -> None:
+        """Begin in START, with a mirror that was just bootstrapped.
+
+        Args:
+            version: WAL format of the source.
+            database_oid: the database whose changes are decoded.
+            mirror: its catalog; from here on the decoder's own.
+            sink: takes the transactions.
+            work_mem_bytes: changes in progress that may be in memory, logical_decoding_work_mem.
+            spill_dir: for spill files, the decoder's own; what earlier runs left in it is removed.
+            start: where the first batch starts: the mirror's redo LSN.
+            start_decoding_at: transactions whose commit record starts before this are not delivered.
+
+        Raises:
+            StorageError: *spill_dir* can't be made or cleared.
+        """
+        self._setup(version, database_oid, mirror, sink, work_mem_bytes, spill_dir, start)
+        self._builder = SnapshotBuilder(mirror.consistent_lsn, start_decoding_at)
+
+    def _setup(
+        self,
+        version: WalVersion,
+        database_oid: int,
+        mirror: CatalogMirror,
+        sink: TransactionSink,
+        work_mem_bytes: int,
+        spill_dir: Path,
+        start: int,
+    ) -> None:
+        try:
+            spill_dir.mkdir(parents=True, exist_ok=True)
+            for leftover in spill_dir.glob(SPILL_GLOB):
+                leftover.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"spill directory {spill_dir} can't be used: {error.strerror}",
+                hint="See that the data directory can be written.",
+                directory=str(spill_dir),
+            ) from error
+        self._version = version
+        self._database_oid = database_oid
+        self._mirror = mirror
+        self._sink = sink
+        self._buffer = reorder.ReorderBuffer(
+            action_table(version), database_oid, work_mem_bytes, bytes(spill_dir)
+        )
+        self._position = start
+        self._failed = False
+        self._announced = False
+        self._wal_level: int | None = None
+        self._total_txns = 0
+        self._total_bytes = 0
+        self._tracked_generation = -1
+        self._follow_tracked()
+
+    @classmethod
+    def restore(
+        cls,
+        data: bytes,
+        version: WalVersion,
+        sink: TransactionSink,
+        *,
+        work_mem_bytes: int = WORK_MEM_BYTES_DEFAULT,
+        spill_dir: Path,
+        start_decoding_at: int,
+    ) -> Self:
+        """Go on from what :meth:`serialize` returned; the next batch starts at ``position``.
+
+        Args:
+            data: the serialised state. Its LSN must be at or before the restart_lsn that was persisted
+                together with *start_decoding_at*.
+            version: WAL format of the source.
+            sink: takes the transactions.
+            work_mem_bytes: as for a new decoder.
+            spill_dir: as for a new decoder.
+            start_decoding_at: the persisted position: every transaction whose commit record starts before
+                it was delivered, and is not delivered again.
+
+        Raises:
+            StorageError: *data* is damaged, or *spill_dir* can't be used.
+        """
+        state = serialization.load(data)
+        self = cls.__new__(cls)
+        self._setup(
+            version, state.database_oid, state.mirror, sink, work_mem_bytes, spill_dir, state.lsn
+        )
+        self._builder = SnapshotBuilder.restored(max(start_decoding_at, state.start_decoding_at))
+        self._buffer.set_state(int(self._builder.state), 0)
+        for xid, top_xid, first_lsn, flags in state.transactions:
+            self._buffer.restore_transaction(xid, top_xid, first_lsn, flags)
+        return self
+
+    def serialize(self) -> bytes:
+        """Return mirror, builder and the transactions in progress as of ``position``, versioned and checksummed.
+
+        Call it between two calls of :meth:`process`.
+
+        Raises:
+            NotReady: the decoder is not CONSISTENT yet.
+        """
+        if self._builder.state != SnapshotState.CONSISTENT:
+            raise NotReady(
+                f"decoding has reached {self._builder.state.label} only",
+                hint="It becomes consistent once the transactions that ran when it began have ended.",
+            )
+        return serialization.dump(
+            serialization.DecoderState(
+                self._database_oid,
+                self._position,
+                self._builder.start_decoding_at,
+                tuple(self._buffer.transactions()),
+                self._mirror,
+            )
+        )
+
+    # ---- what others may know
+
+    @property
+    def position(self) -> int:
+        """End of the last record processed (EndRecPtr)."""
+        return self._position
+
+    @property
+    def restart_lsn(self) -> int:
+        """First record of the oldest transaction in progress; ``position`` without any."""
+        return self._buffer.oldest_first_lsn() or self._position
+
+    @property
+    def snapshot_state(self) -> SnapshotState:
+        """The snapshot builder's state."""
+        return self._builder.state
+
+    @property
+    def start_decoding_at(self) -> int:
+        """Transactions whose commit record starts here or later are delivered; meaningful once CONSISTENT."""
+        return self._builder.start_decoding_at
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that changes in progress occupy now."""
+        return self._buffer.memory_bytes
+
+    @property
+    def stats(self) -> DecoderStats:
+        """Counters since the decoder was made."""
+        return DecoderStats(
+            self._buffer.spill_txns,
+            self._buffer.spill_count,
+            self._buffer.spill_bytes,
+            self._total_txns,
+            self._total_bytes,
+        )
+
+    def close(self) -> None:
+        """Free memory and remove spill files; safe to repeat."""
+        self._failed = True
+        self._buffer.close()
+
+    # ---- the loop
+
+    def process(self, batch: RecordBatch) -> None:
+        """Decode the next records; delivers every transaction that commits in them.
+
+        Raises:
+            WalError: a record is damaged or of an unknown kind.
+            DecodingError: it can't be decoded.
+            StorageError: spilling or restoring failed; DiskFull when the disk is full.
+            NotReady: an earlier call failed, or the decoder is closed.
+            Whatever the sink raises.
+        """
+        if self._failed:
+            raise NotReady(
+                "the decoder has failed or is closed", hint="Restore one from a serialised state."
+            )
+        if len(batch) == 0:
+            return
+        self._failed = True
+        if not self._announced and self._builder.state == SnapshotState.CONSISTENT:
+            self._announce()
+        buffer = self._buffer
+        index = 0
+        while (stop := buffer.run(batch, index)) != reorder_loop.AT_END:
+            index = buffer.index
+            if stop == reorder_loop.UNRESOLVED:
+                self._resolve(batch, index)
+                continue
+            if stop == reorder_loop.FOR_PYTHON:
+                self._handle(batch, index)
+            elif stop == reorder_loop.FOR_CATALOG:
+                self._mirror.apply(batch.record(index))
+                self._follow_tracked()
+            elif stop == reorder_loop.FOR_TRUNCATE:
+                self._truncate(batch, index)
+            else:
+                self._message(batch, index)
+            index += 1
+        self._position = buffer.end_lsn(batch)
+        self._failed = False
+        self._sink.progress(self._position)
+
+    def _handle(self, batch: RecordBatch, index: int) -> None:
+        """Take a record that the action table gives to Python."""
+        rmid, info, xid, lsn, end_lsn, origin, data = self._buffer.fields(batch, index)
+        if rmid == rmgr.RM_XACT_ID:
+            end = parse_transaction_end(self._version, info, xid, data, lsn)
+            op = info & rmgr.XLOG_XACT_OPMASK
+            if op in (rmgr.XLOG_XACT_COMMIT, rmgr.XLOG_XACT_COMMIT_PREPARED):
+                self._commit(end, lsn, end_lsn, origin)
+            else:
+                self._abort(end, lsn)
+        elif rmid == rmgr.RM_STANDBY_ID:
+            self._running_xacts(RunningXacts.parse(data, lsn), lsn)
+        elif rmid == rmgr.RM_XLOG_ID:
+            self._parameter_change(data, lsn)
+        else:
+            # Relation map, storage truncation, multixacts: catalogs, or the mirror ignores it.
+            self._mirror.apply(batch.record(index))
+            self._follow_tracked()
+            if rmid == rmgr.RM_RELMAP_ID and xid:
+                self._buffer.touch_catalog(xid)
+
+    def _follow_tracked(self) -> None:
+        generation = self._mirror.tracked_generation
+        if generation != self._tracked_generation:
+            self._tracked_generation = generation
+            self._buffer.set_tracked(self._mirror.tracked)
+
+    # ---- what is whose storage
+
+    def _resolve(self, batch: RecordBatch, index: int) -> None:
+        """Ask the mirror whose storage record *index* writes to, and tell the kernel."""
+        locator = RelFileLocator(*self._buffer.block_locator(batch, index))
+        rmid, _, xid, lsn, *_ = self._buffer.fields(batch, index)
+        resolution = self._mirror.resolve(locator, frozenset(self._buffer.own_xids(xid)))
+        if resolution.reason is SkipReason.UNKNOWN and self._buffer.has_tuple(batch, index):
+            raise DecodingError(
+                f"the record at {Lsn(lsn)} holds rows of storage {'/'.join(map(str, locator))}, "
+                "which no relation of the catalog has",
+                hint="The catalog and the WAL do not fit each other; report this with the WAL segment.",
+                lsn=str(Lsn(lsn)),
+                rmid=rmid,
+                xid=xid,
+            )
+        if resolution.kind is ResolutionKind.TABLE:
+            self._add_relation(resolution)
+        self._buffer.bind(
+            batch,
+            index,
+            _KINDS[resolution.kind],
+            resolution.relation_id if resolution.kind is ResolutionKind.TABLE else 0,
+        )
+
+    def _add_relation(self, resolution: Resolution) -> None:
+        assert resolution.descriptor is not None
+        self._buffer.add_relation(resolution.relation_id, resolution.descriptor.columns)
+
+    def _truncate(self, batch: RecordBatch, index: int) -> None:
+        """Queue a TRUNCATE with the descriptors of its tables as of now."""
+        _, _, xid, lsn, _, _, data = self._buffer.fields(batch, index)
+        try:
+            _, count, flags = _TRUNCATE.unpack_from(data)
+            oids = struct.unpack_from(f"<{count}I", data, _TRUNCATE.size)
+        except (struct.error, OverflowError) as error:
+            raise CorruptWal(
+                f"the truncate record at {Lsn(lsn)} contradicts itself: {error}",
+                hint="Fetch the WAL segment again from the source or the archive.",
+                lsn=str(Lsn(lsn)),
+            ) from error
+        own_xids = frozenset(self._buffer.own_xids(xid))
+        relation_ids = []
+        for oid in oids:
+            resolution = self._mirror.resolve_oid(oid, own_xids)
+            if resolution.reason is SkipReason.UNKNOWN:
+                raise DecodingError(
+                    f"the truncate record at {Lsn(lsn)} names relation {oid}, which the catalog does not have",
+                    hint="The catalog and the WAL do not fit each other; report this with the WAL segment.",
+                    lsn=str(Lsn(lsn)),
+                    relation=oid,
+                )
+            if resolution.kind is ResolutionKind.TABLE:
+                self._add_relation(resolution)
+                relation_ids.append(resolution.relation_id)
+        self._buffer.add_truncate(xid, lsn, flags, relation_ids)
+
+    # ---- ends of transactions
+
+    def _commit(self, end: TransactionEnd, lsn: int, end_lsn: int, origin: int) -> None:
+        """Deliver or forget a transaction that committed (DecodeCommit)."""
+        entry = self._buffer.end(end.xid, end.subxids)
+        first_lsn, flags = entry or (lsn, 0)
+        if (
+            end.xinfo & rmgr.XACT_XINFO_HAS_INVALS
+            or flags & reorder.TOUCHED_CATALOG
+            or not self._builder_is_full
+        ):
+            if self._mirror.commit((end.xid, *end.subxids), lsn):
+                self._buffer.clear_locators()
+            self._follow_tracked()
+        delivers = self._builder.delivers(lsn) and end.database_oid in (0, self._database_oid)
+        if (
+            delivers
+            and flags & reorder.HAS_CATALOG_CHANGES
+            and not flags & reorder.HAS_BASE_SNAPSHOT
+        ):
+            # SnapBuildCommitTxn: catalog changes alone make a transaction one that is printed.
+            first_lsn = self._buffer.set_base_snapshot(end.xid, lsn)
+            flags |= reorder.HAS_BASE_SNAPSHOT
+        if not delivers or not flags & reorder.HAS_BASE_SNAPSHOT:
+            self._buffer.forget(end.xid)
+        else:
+            if flags & reorder.INCOMPLETE:
+                raise DecodingError(
+                    f"transaction {end.xid}, which commits at {Lsn(lsn)}, began before the serialised state",
+                    hint="The state is newer than the restart_lsn that belongs to the position to decode from; "
+                    "restore an older one.",
+                    lsn=str(Lsn(lsn)),
+                    xid=end.xid,
+                )
+            header = TransactionHeader(
+                end.xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn
+            )
+            self._deliver(header, self._buffer.take(end.xid))
+        if self._builder.process_end((end.xid,), lsn):
+            self._state_changed(lsn)
+
+    @property
+    def _builder_is_full(self) -> bool:
+        return self._builder.state >= SnapshotState.FULL_SNAPSHOT
+
+    def _deliver(self, header: TransactionHeader, stream: ChangeStream) -> None:
+        registry = self._mirror.registry
+        relations = {number: registry[number] for number in stream.relation_ids()}
+        transaction = DecodedTransaction(header, stream, relations)
+        self._total_txns += 1
+        self._total_bytes += stream.change_bytes
+        try:
+            self._sink.transaction(transaction)
+        finally:
+            transaction.close()
+
+    def _abort(self, end: TransactionEnd, lsn: int) -> None:
+        """Forget a transaction, or a subtransaction with its own, that aborted (DecodeAbort)."""
+        touched = []
+        for xid in (*end.subxids, end.xid):
+            touched += self._buffer.forget(xid)
+        if touched or not self._builder_is_full:
+            self._mirror.abort(tuple(dict.fromkeys((end.xid, *end.subxids, *touched))), lsn)
+            self._follow_tracked()
+        if self._builder.process_end((end.xid,), lsn):
+            self._state_changed(lsn)
+
+    def _running_xacts(self, running: RunningXacts, lsn: int) -> None:
+        """Advance the snapshot builder; drop what a crash of the server ended without a record."""
+        if self._builder.process_running_xacts(lsn, running):
+            self._state_changed(lsn)
+        for _, touched in self._buffer.forget_older_than(running.oldest_running_xid):
+            if touched:
+                self._mirror.abort(touched, lsn)
+        self._mirror.advance(running.oldest_running_xid, lsn)
+        self._follow_tracked()
+
+    def _state_changed(self, lsn: int) -> None:
+        builder = self._builder
+        self._buffer.set_state(int(builder.state), builder.next_phase_at)
+        self._check_wal_level(lsn)
+        if builder.state == SnapshotState.CONSISTENT:
+            self._announce()
+
+    def _announce(self) -> None:
+        self._announced = True
+        self._sink.consistent(self._builder.start_decoding_at)
+
+    def _message(self, batch: RecordBatch, index: int) -> None:
+        """Deliver a non-transactional logical message at once."""
+        _, _, xid, lsn, end_lsn, origin, _ = self._buffer.fields(batch, index)
+        if not self._builder.delivers(lsn):
+            return
+        header = TransactionHeader(xid, lsn, lsn, end_lsn, 0, origin, 0, transactional=False)
+        self._deliver(header, self._buffer.take_message(batch, index))
+
+    def _parameter_change(self, data: bytes, lsn: int) -> None:
+        with contextlib.suppress(struct.error):
+            self._wal_level = _PARAMETER_CHANGE.unpack_from(data)[5]
+        self._check_wal_level(lsn)
+
+    def _check_wal_level(self, lsn: int) -> None:
+        """Refuse WAL without the old keys and new tuples that decoding needs."""
+        if (
+            self._wal_level is not None
+            and self._wal_level < _WAL_LEVEL_LOGICAL
+            and self._builder_is_full
+        ):
+            raise DecodingError(
+                f"the source's wal_level is below logical from {Lsn(lsn)} on",
+                hint="Set wal_level = logical on the source, restart it, and create the slots again: what was "
+                "changed meanwhile can't be decoded.",
+                lsn=str(Lsn(lsn)),
+            )

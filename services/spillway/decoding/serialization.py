@@ -1,0 +1,96 @@
+"""A decoder's state as bytes: what ``<lsn>.snap`` holds.
+
+In and out: the LSN that it is as of, where delivery begins, the transactions in progress, the catalog
+mirror. Not in it: changes. A decoder that starts from it reads WAL from its LSN on, and
+transactions in progress there had been delivered before (see ``decoder.py``).
+
+::
+
+    magic 8 | u32 format | u32 crc32c of the rest | u64 length of the rest
+    u32 database_oid | u32 number of transactions | u64 lsn | u64 start_decoding_at
+    (u32 xid | u32 top xid or 0 | u32 flags | u32 0 | u64 first_lsn) for each transaction
+    the mirror, in its own format
+
+All integers are little-endian. Any flipped or missing byte is found by the checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spillway._kernels.crc32c import crc32c
+from spillway.catalog import serialization as catalog_serialization
+from spillway.errors import StorageError
+
+if TYPE_CHECKING:
+    from spillway.catalog.mirror import CatalogMirror
+
+MAGIC: Final = b"SPWDECOD"
+FORMAT: Final = 1
+_HEAD: Final = struct.Struct("<8sIIQ")
+_STATE: Final = struct.Struct("<IIQQ")
+_TRANSACTION: Final = struct.Struct("<IIIIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderState:
+    """What a decoder is made of, between two records."""
+
+    database_oid: int
+    #: end of the last record processed
+    lsn: int
+    #: transactions whose commit record starts before this were not delivered
+    start_decoding_at: int
+    #: (xid, top xid or 0, first_lsn, flags), top-level ones before their subtransactions
+    transactions: tuple[tuple[int, int, int, int], ...]
+    mirror: CatalogMirror
+
+
+def dump(state: DecoderState) -> bytes:
+    """Return *state* as bytes."""
+    parts = [
+        _STATE.pack(state.database_oid, len(state.transactions), state.lsn, state.start_decoding_at)
+    ]
+    parts += [
+        _TRANSACTION.pack(xid, top_xid, flags, 0, first_lsn)
+        for xid, top_xid, first_lsn, flags in state.transactions
+    ]
+    parts.append(catalog_serialization.serialize(state.mirror))
+    rest = b"".join(parts)
+    return _HEAD.pack(MAGIC, FORMAT, crc32c(rest), len(rest)) + rest
+
+
+def load(data: bytes) -> DecoderState:
+    """Reverse :func:`dump`.
+
+    Raises:
+        StorageError: *data* is damaged or of another format.
+    """
+    if len(data) < _HEAD.size:
+        raise _damaged("it is too short")
+    magic, version, crc, length = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise _damaged("it is none")
+    if version != FORMAT:
+        raise _damaged(f"it has format {version}, this version reads {FORMAT}")
+    rest = memoryview(data)[_HEAD.size :]
+    if len(rest) != length or crc32c(rest) != crc:
+        raise _damaged("its checksum is wrong")
+    database_oid, count, lsn, start_decoding_at = _STATE.unpack_from(rest)
+    at = _STATE.size
+    transactions = []
+    for _ in range(count):
+        xid, top_xid, flags, _, first_lsn = _TRANSACTION.unpack_from(rest, at)
+        transactions.append((xid, top_xid, first_lsn, flags))
+        at += _TRANSACTION.size
+    mirror = catalog_serialization.deserialize(bytes(rest[at:]))
+    return DecoderState(database_oid, lsn, start_decoding_at, tuple(transactions), mirror)
+
+
+def _damaged(why: str) -> StorageError:
+    return StorageError(
+        f"a serialised decoder state can't be used: {why}",
+        hint="Remove the file; decoding starts from an older one, or from a new bootstrap.",
+    )

@@ -1,0 +1,177 @@
+"""Ours beside PostgreSQL's: a decoder on a real server's pg_wal, and the server's own slot, on the same WAL.
+
+:class:`DecodingSession` bootstraps a catalog mirror over SQL, creates a logical slot for comparison, reads the
+segment files as the server writes them and renders what comes out with the test_decoding plugin.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from harness import changes
+from harness.oracle import LogicalSlot, OracleChange, create_slot
+from spillway._kernels.message_buffer import MessageBuffer
+from spillway.catalog.bootstrap import bootstrap_sql
+from spillway.decoding.decoder import Decoder
+from spillway.pg.lsn import Lsn
+from spillway.pg.versions import version_of_server
+from spillway.plugins.interface import PluginContext
+from spillway.plugins.registry import create_plugin
+from spillway.wal.reader import WalDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from harness.cluster import Database
+    from spillway.decoding.transaction import Transaction, TransactionHeader
+
+
+class RenderingSink:
+    """A transaction sink that keeps what test_decoding makes of each transaction."""
+
+    def __init__(self, plugin: str, options: Mapping[str, str], context: PluginContext) -> None:
+        self._plugin = create_plugin(plugin, options, context)
+        self.headers: list[TransactionHeader] = []
+        self.lines: list[OracleChange] = []
+        self.consistent_at: int | None = None
+        self.decoded_lsn = 0
+        self.chunk_bytes_max = 0
+
+    def consistent(self, lsn: int) -> None:
+        self.consistent_at = lsn
+
+    def transaction(self, transaction: Transaction) -> None:
+        header = transaction.header
+        assert not self.headers or header.final_lsn > self.headers[-1].final_lsn
+        self.headers.append(header)
+        out = MessageBuffer(1 << 16)
+        self._plugin.begin(header, out)
+        for chunk in transaction.chunks():
+            self.chunk_bytes_max = max(self.chunk_bytes_max, len(chunk))
+            self._plugin.changes(header, chunk, transaction.relations, out)
+        self._plugin.commit(header, out)
+        self._plugin.flush(out)
+        batch = out.take()
+        lengths = struct.unpack(f"<{batch.count}I", batch.lengths)
+        lsns = struct.unpack(f"<{batch.count}Q", batch.lsns)
+        xids = struct.unpack(f"<{batch.count}I", batch.xids)
+        ends = itertools.accumulate(lengths)
+        for length, end, lsn, xid in zip(lengths, ends, lsns, xids, strict=True):
+            data = batch.payload[end - length : end].decode()
+            self.lines.append(OracleChange(str(Lsn(lsn)), xid, data))
+
+    def progress(self, decoded_lsn: int) -> None:
+        assert decoded_lsn >= self.decoded_lsn
+        self.decoded_lsn = decoded_lsn
+
+
+class CountingSink(RenderingSink):
+    """Parses chunks, which checks them, instead of rendering them."""
+
+    def __init__(self) -> None:
+        self.headers = []
+        self.rows = 0
+        self.consistent_at = None
+        self.decoded_lsn = 0
+
+    def transaction(self, transaction: Transaction) -> None:
+        self.headers.append(transaction.header)
+        self.rows += len(changes.parse(transaction.chunks()))
+
+
+class DecodingSession:
+    """A decoder that reads *database*'s WAL from the server's directory."""
+
+    def __init__(
+        self,
+        database: Database,
+        directory: Path,
+        *,
+        work_mem_bytes: int = 64 << 20,
+        options: Mapping[str, str] | None = None,
+        slot: bool = True,
+    ) -> None:
+        self.database = database
+        self.directory = directory
+        self.work_mem_bytes = work_mem_bytes
+        self.options = dict(options or {})
+        # Keeps the segments that the decoder still has to read, as the product's does.
+        self._physical_slot = f"wal_{secrets.token_hex(4)}"
+        database.query(
+            "SELECT pg_create_physical_replication_slot(%s, true)", [self._physical_slot]
+        )
+        bootstrap = bootstrap_sql(database.dsn)
+        self.version = version_of_server(bootstrap.server_version)
+        self.context = PluginContext("ours", database.name, bootstrap.server_version)
+        self.sink = RenderingSink("test_decoding", self.options, self.context)
+        self.decoder = Decoder(
+            self.version,
+            database.oid,
+            bootstrap.mirror,
+            self.sink,
+            work_mem_bytes=work_mem_bytes,
+            spill_dir=directory / "spill",
+            start=int(bootstrap.redo_lsn),
+        )
+        # Creating it logs a running-xacts record: with nothing running, both begin there.
+        self.slot: LogicalSlot | None = (
+            create_slot(database, f"oracle_{secrets.token_hex(4)}") if slot else None
+        )
+
+    def decode(self, *, batch_hook=None) -> list[OracleChange]:
+        """Decode all that the server has written by now; return every line so far."""
+        with self.database.connect() as connection:
+            connection.execute("SET synchronous_commit = on")
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+            assert row is not None
+            until = int(Lsn.parse(row[0]))
+            # A commit that wrote something flushes what is before it.
+            connection.execute("CREATE TABLE flushed (); DROP TABLE flushed")
+        deadline = time.monotonic() + 30
+        while self.decoder.position < until:
+            wal = WalDirectory(self.database.cluster.wal_directory)
+            for batch in wal.batches(self.decoder.position):
+                self.decoder.process(batch)
+                if batch_hook:
+                    batch_hook(self)
+            assert time.monotonic() < deadline, (
+                f"WAL ends at {Lsn(self.decoder.position)}, before {Lsn(until)}"
+            )
+            if self.decoder.position < until:
+                time.sleep(0.02)
+        return self.sink.lines
+
+    def restart(self, state: bytes, start_decoding_at: int) -> None:
+        """Go on from a serialised state, as after a crash; the sink keeps what it has."""
+        self.decoder.close()
+        self.decoder = Decoder.restore(
+            state,
+            self.version,
+            self.sink,
+            work_mem_bytes=self.work_mem_bytes,
+            spill_dir=self.directory / "spill",
+            start_decoding_at=start_decoding_at,
+        )
+
+    def assert_equal_to_server(self) -> list[OracleChange]:
+        """Compare every line with the server's slot; return them."""
+        assert self.slot is not None
+        ours = list(self.decode())
+        theirs = self.slot.peek(self.options)
+        # What commits between the two calls is in theirs only.
+        last = self.sink.headers[-1].end_lsn if self.sink.headers else 0
+        theirs = [line for line in theirs if int(Lsn.parse(line.lsn)) <= last]
+        for i, (our, their) in enumerate(zip(ours, theirs, strict=False)):
+            assert our == their, f"line {i} of {len(ours)} and {len(theirs)}: {our} != {their}"
+        assert len(ours) == len(theirs)
+        return ours
+
+    def close(self) -> None:
+        self.decoder.close()
+        self.database.query("SELECT pg_drop_replication_slot(%s)", [self._physical_slot])
+        assert list((self.directory / "spill").iterdir()) == []
