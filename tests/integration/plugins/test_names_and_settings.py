@@ -46,7 +46,7 @@ def test_type_names_are_the_servers(pg: Database) -> None:
         version = int(session.value("SHOW server_version_num"))
         session.execute(
             'CREATE SCHEMA "Odd"; CREATE TYPE "Odd"."T x" AS (a int); CREATE DOMAIN "Odd".json AS int;'
-            "CREATE TYPE public.mine AS ENUM ()"
+            "CREATE TYPE public.mine AS ENUM (); CREATE TABLE public.line (a int); CREATE DOMAIN public.json AS text"
         )
         rows = session.query("SELECT oid::int8, format_type(oid, NULL) FROM pg_type")
         types = heap_rows.type_closure(session, [oid for oid, _ in rows])
