@@ -39,8 +39,9 @@ class CatalogReplay:
         if until is None:
             # A record of our own after all others, and everything flushed up to it.
             with self.cluster.connect() as connection:
-                connection.execute("SELECT pg_logical_emit_message(false, 'replay', 'end')")
-                row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+                row = connection.execute(
+                    "SELECT pg_logical_emit_message(false, 'replay', 'end')::text"
+                ).fetchone()
                 assert row is not None
                 until = int(Lsn.parse(row[0]))
                 connection.execute("CREATE TABLE IF NOT EXISTS flush_me (); DROP TABLE flush_me")
