@@ -1,0 +1,171 @@
+"""Write the reference pages that are made of code; a test fails when one is behind.
+
+errors.md is written from the tree in spillway.errors, cli.md from the commands' own definitions,
+settings.md from spillway.settings.
+
+    python scripts/write_reference.py
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import typer
+from spillway.cli.program import app
+from spillway.lake.command import app as lake_app
+from spillway.settings import Settings
+
+from spillway import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+
+ERRORS = """\
+# Errors
+
+Every error that Spillway raises on purpose has a stable `code`. REST shows it in an RFC 9457 problem document together with a `hint` that
+says what to do, gRPC in the error's details, the commands on stderr. The code maps once to an HTTP status, a gRPC status and a
+SQLSTATE. Codes keep their meaning; new ones may be added below an existing parent, so handle the parents.
+
+This page is written from `services/spillway/errors.py` by `scripts/write_reference.py`.
+
+| code | parent | HTTP | gRPC | SQLSTATE | meaning |
+|---|---|---|---|---|---|
+"""
+
+COMMANDS = """\
+# Commands
+
+LSNs are PostgreSQL's text. Where the service is, and the token, are taken from the environment ([settings](settings.md)) unless an option
+says otherwise. Exit codes: 0 done, 1 an error (message, hint and [code](errors.md) on stderr), 2 wrong usage, 130 interrupted.
+
+This page is written from the commands' own definitions by `scripts/write_reference.py`; `--help` shows the same.
+"""
+
+SETTINGS = """\
+# Settings
+
+Environment variables. An empty one counts as not set. What belongs to one command only is an option of that command ([commands](cli.md)). Sizes are
+bytes, or numbers with kB, MB, GB or TB.
+
+This page is written from `services/spillway/settings.py` by `scripts/write_reference.py`.
+
+## The service and its commands
+
+| variable | default | meaning |
+|---|---|---|
+"""
+
+OTHER_SETTINGS = """
+## The lake
+
+| variable | default | meaning |
+|---|---|---|
+| `SPILLWAY_JARS` | `.cache/jars` below the current directory | the folder with Delta Lake's jars |
+| `SPILLWAY_IVY_SETTINGS` | Ivy's own | an `ivysettings.xml` for resolving them |
+
+## Tests and development
+
+| variable | default | meaning |
+|---|---|---|
+| `SPILLWAY_FAILPOINTS` | none | arms failpoints, as `walstore.before_fsync=kill@3`; see `services/spillway/failpoints.py` |
+| `SPILLWAY_CACHE` | `.cache` | where `make` and the tests keep downloads |
+| `SPILLWAY_TEST_POSTGRES_15` (14 to 18) | the pinned server | the bin directory of a server to test with |
+"""
+
+
+def errors_page() -> str:
+    """Return errors.md."""
+    rows: list[str] = []
+
+    def visit(cls: type[errors.SpillwayError], parent: str) -> None:
+        meaning = _one_line(inspect.getdoc(cls) or "")
+        if cls is errors.SpillwayError:
+            meaning = "An error that is Spillway's own fault."
+        rows.append(
+            f"| `{cls.code}` | {parent} | {cls.http_status} | {cls.grpc_status} | {cls.sqlstate} | {meaning} |"
+        )
+        for subclass in cls.__subclasses__():
+            if subclass.__module__ == errors.__name__:
+                visit(subclass, f"`{cls.code}`")
+
+    visit(errors.SpillwayError, "")
+    return ERRORS + "\n".join(rows) + "\n"
+
+
+def commands_page() -> str:
+    """Return cli.md."""
+    sections = [COMMANDS]
+    for name, command in _commands("spillway", typer.main.get_command(app)):
+        if name == "spillway lake":
+            continue
+        sections.append(_section(name, command))
+    for name, command in _commands("spillway lake", typer.main.get_command(lake_app)):
+        sections.append(_section(name, command))
+    return "\n".join(sections)
+
+
+def settings_page() -> str:
+    """Return settings.md."""
+    rows = [
+        f"| `{variable.name}` | {variable.default} | {variable.meaning} |"
+        for variable in Settings.variables()
+    ]
+    return SETTINGS + "\n".join(rows) + "\n" + OTHER_SETTINGS
+
+
+def pages() -> dict[Path, str]:
+    """Return what each page should hold."""
+    return {
+        REFERENCE / "errors.md": errors_page(),
+        REFERENCE / "cli.md": commands_page(),
+        REFERENCE / "settings.md": settings_page(),
+    }
+
+
+def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for part, inner in command.commands.items():
+            yield from _commands(f"{name} {part}", inner)
+    else:
+        yield name, command
+
+
+def _section(name: str, command: click.Command) -> str:
+    arguments = [p for p in command.params if isinstance(p, click.Argument)]
+    options = [p for p in command.params if isinstance(p, click.Option) and "--help" not in p.opts]
+    usage = " ".join(
+        [name, *(argument.make_metavar(click.Context(command)) for argument in arguments)]
+    )
+    lines = [f"## `{usage}`", "", inspect.cleandoc(command.help or ""), ""]
+    if options:
+        lines += ["| option | default | meaning |", "|---|---|---|"]
+        lines += [_option(option) for option in options]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _option(option: click.Option) -> str:
+    names = ", ".join(f"`{name}`" for name in option.opts)
+    default = "" if option.default is None or option.is_flag else f"`{_shown(option.default)}`"
+    if option.required:
+        default = "required"
+    return f"| {names} | {default} | {_one_line(option.help or '')} |"
+
+
+def _shown(value: object) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _one_line(text: str) -> str:
+    return text.split("\n\n", maxsplit=1)[0].replace("\n", " ").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
