@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -49,14 +50,22 @@ def test_every_page_is_in_the_index(page: Path) -> None:
         assert f"]({page.relative_to(DOCS)})" in index.read_text()
 
 
-def test_errors_page_is_current() -> None:
-    path = PROJECT / "scripts" / "write_error_reference.py"
-    spec = importlib.util.spec_from_file_location("write_error_reference", path)
+def _reference() -> dict[Path, str]:
+    """What the pages that are written from code should hold."""
+    path = PROJECT / "scripts" / "write_reference.py"
+    spec = importlib.util.spec_from_file_location("write_reference", path)
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert script.PAGE.read_text() == script.page(), f"run python {path.relative_to(PROJECT)}"
+    pages: dict[Path, str] = script.pages()
+    return pages
+
+
+@pytest.mark.parametrize("name", ["errors.md", "cli.md", "settings.md"])
+def test_reference_is_current(name: str) -> None:
+    page = DOCS / "reference" / name
+    assert page.read_text() == _reference()[page], "run python scripts/write_reference.py"
 
 
 def test_every_variable_is_documented() -> None:
@@ -67,6 +76,33 @@ def test_every_variable_is_documented() -> None:
         re.findall(r"SPILLWAY_[A-Z_]+\b", (DOCS / "reference" / "settings.md").read_text())
     )
     assert used - FOREIGN_VARIABLES == documented - FOREIGN_VARIABLES
+
+
+def test_rest_page_names_every_call() -> None:
+    contract = json.loads((PROJECT / "openapi" / "spillway-v1.json").read_text())
+    page = (DOCS / "reference" / "rest.md").read_text()
+    calls = {
+        f"{method.upper()} {path}"
+        for path, operations in contract["paths"].items()
+        for method in operations
+    }
+    assert calls == set(re.findall(r"^\| `([A-Z]+ /v1/[^`]*)`", page, re.MULTILINE))
+
+
+def test_grpc_page_names_every_method() -> None:
+    page = (DOCS / "reference" / "grpc.md").read_text()
+    for contract in (PROJECT / "proto" / "spillway" / "v1").glob("*.proto"):
+        for method in re.findall(r"rpc (\w+)\(", contract.read_text()):
+            assert f"`{method}`" in page
+
+
+def test_every_option_of_a_plugin_is_documented() -> None:
+    page = (DOCS / "reference" / "output-plugins.md").read_text()
+    source = (SOURCE / "plugins" / "test_decoding.py").read_text()
+    options = re.findall(r'"((?:include|skip|only|force|stream)-[a-z-]+)"', source)
+    assert options
+    for option in options:
+        assert f"| `{option}` |" in page
 
 
 def _tracked() -> list[Path]:

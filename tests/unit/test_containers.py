@@ -1,0 +1,85 @@
+"""docker-compose.yml and Dockerfile against the commands and settings; nothing is built or started here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+import yaml
+
+from spillway.cli.program import app
+from spillway.lake.command import app as lake_app
+from spillway.settings import Settings
+
+PROJECT = Path(__file__).resolve().parents[2]
+COMPOSE = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
+
+
+def _command(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that *words* begin with, and its arguments."""
+    root = lake_app if words[0] == "lake" else app
+    command: click.Command = typer.main.get_command(root)
+    rest = words[1:] if words[0] == "lake" else words
+    while isinstance(command, click.Group):
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_commands_exist(name: str) -> None:
+    command, arguments = _command(SERVICES[name]["command"])
+    # Parses, and so knows, every option; runs nothing.
+    with command.make_context(name, list(arguments)) as context:
+        assert context.params
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_variables_exist(name: str) -> None:
+    known = {variable.name for variable in Settings.variables()} | {"SPILLWAY_JARS"}
+    assert set(SERVICES[name]["environment"]) <= known
+
+
+def test_a_token_is_asked_for() -> None:
+    command, arguments = _command(SERVICES["spillway"]["command"])
+    with command.make_context("serve", list(arguments)) as context:
+        assert context.params["host"] == "0.0.0.0"
+    assert ":?" in SERVICES["spillway"]["environment"]["SPILLWAY_TOKEN"]
+
+
+def test_ports_are_the_services_own() -> None:
+    command, arguments = _command(SERVICES["spillway"]["command"])
+    with command.make_context("serve", list(arguments)) as context:
+        inside = {context.params["http_port"], context.params["grpc_port"]}
+    assert {int(port.rpartition(":")[2]) for port in SERVICES["spillway"]["ports"]} == inside
+    # Published on the host's loopback address only.
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES["spillway"]["ports"])
+
+
+def test_what_is_referred_to_is_there() -> None:
+    for service in SERVICES.values():
+        assert set(service.get("depends_on", {})) <= set(SERVICES)
+        for volume in service.get("volumes", []):
+            assert volume.split(":")[0] in COMPOSE["volumes"]
+        for config in service.get("configs", []):
+            assert config["source"] in COMPOSE["configs"]
+        for dependency, condition in service.get("depends_on", {}).items():
+            assert condition == {"condition": "service_healthy"}
+            assert "healthcheck" in SERVICES[dependency]
+
+
+def test_the_source_can_be_decoded() -> None:
+    assert "wal_level=logical" in SERVICES["postgres"]["command"]
+
+
+def test_the_image_copies_what_is_there() -> None:
+    lines = (PROJECT / "Dockerfile").read_text().splitlines()
+    for line in lines:
+        if match := re.match(r"COPY (?!--from)(.+) \S+$", line):
+            for name in match[1].split():
+                assert (PROJECT / name).exists(), name
