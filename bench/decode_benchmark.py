@@ -257,7 +257,15 @@ def _print(console: Console, outcomes: list[Outcome], major: int) -> None:
         title_justify="left",
     )
     table.add_column("WAL range")
-    for heading in ("WAL", "rows", "PostgreSQL rows/s", "CPU s", "Spillway rows/s", "CPU s", "ratio"):
+    for heading in (
+        "WAL",
+        "rows",
+        "PostgreSQL rows/s",
+        "CPU s",
+        "Spillway rows/s",
+        "CPU s",
+        "ratio",
+    ):
         table.add_column(heading, justify="right")
     for outcome in outcomes:
         table.add_row(

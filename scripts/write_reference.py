@@ -12,16 +12,16 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 import typer
+
+from spillway import errors
 from spillway.cli.program import app
 from spillway.lake.command import app as lake_app
 from spillway.settings import Settings
 
-from spillway import errors
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
@@ -128,19 +128,21 @@ def pages() -> dict[Path, str]:
     }
 
 
-def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    if isinstance(command, click.Group):
-        for part, inner in command.commands.items():
-            yield from _commands(f"{name} {part}", inner)
-    else:
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each command with its full name; a group is what has commands."""
+    for part, inner in getattr(command, "commands", {}).items():
+        yield from _commands(f"{name} {part}", inner)
+    if not hasattr(command, "commands"):
         yield name, command
 
 
-def _section(name: str, command: click.Command) -> str:
-    arguments = [p for p in command.params if isinstance(p, click.Argument)]
-    options = [p for p in command.params if isinstance(p, click.Option) and "--help" not in p.opts]
+def _section(name: str, command: Any) -> str:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [
+        p for p in command.params if p.param_type_name == "option" and "--help" not in p.opts
+    ]
     usage = " ".join(
-        [name, *(argument.make_metavar(click.Context(command)) for argument in arguments)]
+        [name, *((argument.metavar or argument.name).upper() for argument in arguments)]
     )
     lines = [f"## `{usage}`", "", inspect.cleandoc(command.help or ""), ""]
     if options:
@@ -150,7 +152,7 @@ def _section(name: str, command: click.Command) -> str:
     return "\n".join(lines)
 
 
-def _option(option: click.Option) -> str:
+def _option(option: Any) -> str:
     names = ", ".join(f"`{name}`" for name in option.opts)
     default = "" if option.default is None or option.is_flag else f"`{_shown(option.default)}`"
     if option.required:

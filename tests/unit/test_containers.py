@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 import yaml
@@ -21,12 +20,12 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
 
 
-def _command(words: list[str]) -> tuple[click.Command, list[str]]:
+def _command(words: list[str]) -> tuple[Any, list[str]]:
     """The command that *words* begin with, and its arguments."""
     root = lake_app if words[0] == "lake" else app
-    command: click.Command = typer.main.get_command(root)
+    command: Any = typer.main.get_command(root)
     rest = words[1:] if words[0] == "lake" else words
-    while isinstance(command, click.Group):
+    while hasattr(command, "commands"):
         command, rest = command.commands[rest[0]], rest[1:]
     return command, rest
 

@@ -22,14 +22,14 @@ class Step:
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
         self._name = name
-        self._last_progress = 0.0
+        self._last_progress = time.monotonic()
         self.outcome = ""
 
     def progress(self, text: str) -> None:
         """Say how far the step is. On a terminal the line is replaced; elsewhere one line each 5 s."""
         if self._console.is_terminal:
             self._console.print(f"  [dim]…[/] {self._name} [dim]{escape(text)}[/]", end="\033[K\r")
-        elif time.monotonic() - self._last_progress > 5.0:
+        elif text and time.monotonic() - self._last_progress > 5.0:
             self._last_progress = time.monotonic()
             self._console.print(f"    {self._name}: {escape(text)}")
 
@@ -39,6 +39,9 @@ class Report:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
+        if not self.console.is_terminal:
+            # A log has no width; 80 columns would break lines in two.
+            self.console.width = max(self.console.width, 110)
         self.failures: list[str] = []
         self._started = time.monotonic()
 
@@ -82,7 +85,7 @@ class Report:
         """Print lake against source."""
         table = Table(title="Lake against source, every row and value", title_justify="left")
         table.add_column("table")
-        for heading in ("in source", "in lake", "values compared", "missing", "extra", "different"):
+        for heading in ("in source", "in lake", "values", "missing", "extra", "different"):
             table.add_column(heading, justify="right")
         table.add_column("")
         for outcome in outcomes:
