@@ -35,7 +35,7 @@ from spillway.catalog.mirror import CatalogMirror, DatabaseFacts
 from spillway.catalog.missing_value import UnreadableMissing
 from spillway.catalog.storage_map import Rewrite
 from spillway.catalog.tuple_store import CatalogTuple, Page, Storage
-from spillway.errors import StorageError
+from spillway.errors import SourceError, StorageError
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def deserialize(data: bytes, registry: DescriptorRegistry | None = None) -> Cata
         raise _damaged("its checksum does not match")
     try:
         return _read(body, registry)
-    except (ValueError, KeyError, IndexError, TypeError, struct.error) as error:
+    except (ValueError, KeyError, IndexError, TypeError, struct.error, SourceError) as error:
         raise _damaged(f"it contradicts itself: {error}") from error
 
 
