@@ -178,13 +178,17 @@ def test_never_confirms_what_is_not_durable(
 ) -> None:
     """Slow syncs: whatever the server has been told at any instant was in the state file before."""
     cluster = fresh_cluster(15, **SMALL)
-    behind = 0
-    with failpoints.armed("walstore.before_fsync=sleep:30; walstore.before_state_fsync=sleep:30"):
+    samples = behind = 0
+    deadline = time.monotonic() + 60
+    with failpoints.armed("walstore.before_fsync=sleep:80; walstore.before_state_fsync=sleep:80"):
         reception = receive(cluster)
-        reception.streaming()
+        # Until our first word the slot's restart_lsn is what its creation reserved, no confirmation.
+        wait_until(
+            lambda: cluster.query("SELECT 1 FROM pg_stat_replication WHERE flush_lsn IS NOT NULL")
+        )
         with cluster.connect() as writer, cluster.connect() as watcher:
             writer.execute("CREATE TABLE t (a text)")
-            for _ in range(40):
+            while (samples < 40 or behind < 5) and time.monotonic() < deadline:
                 writer.execute("INSERT INTO t SELECT md5(i::text) FROM generate_series(1, 500) i")
                 row = watcher.execute(
                     "SELECT s.restart_lsn::text, r.flush_lsn::text"
@@ -193,12 +197,12 @@ def test_never_confirms_what_is_not_durable(
                 assert row is not None
                 received = reception.store.received_lsn
                 durable = durable_lsn(reception.store, tmp_path)
-                assert all(Lsn.parse(confirmed) <= durable for confirmed in row if confirmed)
+                for confirmed in filter(None, row):
+                    assert Lsn.parse(confirmed) <= durable, "confirmed, but not durable"
+                samples += 1
                 behind += received > durable
         reception.caught_up()
-    assert behind > 0, (
-        "the test never saw a moment with WAL received and not durable: it proves nothing"
-    )
+    assert behind >= 5, "hardly a moment with WAL received and not durable: it proves nothing"
     reception.assert_equals_server()
 
 
@@ -222,6 +226,7 @@ def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -
     numbers = random.Random(seed)
     cluster = fresh_cluster(15, **SMALL)
     directory = tmp_path / "wal"
+    reserved = create_physical_slot(cluster.dsn(), SLOT).restart_lsn
     program = [
         sys.executable,
         str(Path(__file__).with_name("receive_forever.py")),
@@ -252,7 +257,10 @@ def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -
             process.wait()
         ((restart,),) = cluster.query("SELECT restart_lsn::text FROM pg_replication_slots")
         with WalStore(directory) as store:
-            assert store.flushed_lsn >= Lsn.parse(restart), f"{point}: confirmed, but not there"
+            confirmed_to_server = Lsn.parse(restart)
+            assert confirmed_to_server in (reserved, min(confirmed_to_server, store.flushed_lsn)), (
+                f"{point}: confirmed, but not there"
+            )
             assert store.flushed_lsn >= confirmed
             confirmed = store.flushed_lsn
         wait_until(lambda: not cluster.query(ACTIVE))
