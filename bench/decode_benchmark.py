@@ -276,7 +276,7 @@ def _print(console: Console, outcomes: list[Outcome], major: int) -> None:
             f"{outcome.postgresql_cpu_s:.2f}",
             f"{outcome.rows / outcome.spillway_wall_s:,.0f}",
             f"{outcome.spillway_cpu_s:.2f}",
-            f"{outcome.ratio:.1f}×",
+            f"{outcome.ratio:.1f} x",
         )
     console.print(table)
 

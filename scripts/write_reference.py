@@ -113,7 +113,7 @@ def commands_page() -> str:
 def settings_page() -> str:
     """Return settings.md."""
     rows = [
-        f"| `{variable.name}` | {variable.default} | {variable.meaning} |"
+        f"| `{variable.name}` | {variable.default} | {variable.meaning} |".replace("|  |", "| |")
         for variable in Settings.variables()
     ]
     return SETTINGS + "\n".join(rows) + "\n" + OTHER_SETTINGS
