@@ -22,10 +22,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cluster import Cluster, Database
-from harness.oracle import create_slot
 from rich.console import Console
 from rich.table import Table
+
+from harness.cluster import Cluster, Database
+from harness.oracle import create_slot
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.walker import Walker
 from spillway.catalog.bootstrap import bootstrap_sql
@@ -248,7 +249,7 @@ def _machine() -> str:
         ),
         platform.machine(),
     )
-    return f"{os.cpu_count()} × {model}, Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} x {model}, Linux {platform.release()}, Python {platform.python_version()}"
 
 
 def _print(console: Console, outcomes: list[Outcome], major: int) -> None:
@@ -290,6 +291,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     chosen = parser.parse_args()
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
     console.print(_machine())
     with (
         Cluster(chosen.postgresql, shared_buffers="512MB", max_wal_size="16GB") as cluster,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
+
 from spillway.demo.private_postgres import make_directory
 from spillway.demo.report import Report
 from spillway.demo.run import run_demo

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from typing_extensions import Buffer
 
@@ -8,7 +9,7 @@ from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_schema import TablePlan
 
 #: An address and a size; None for a validity bitmap without nulls.
-Place = tuple[int, int] | None
+Place: TypeAlias = tuple[int, int] | None
 
 class Table:
     @property
