@@ -173,6 +173,7 @@ TYPES: dict[str, tuple[pa.DataType, list[str | None], Any]] = {
     "numeric(3,-2)": (pa.utf8(), ["12345"], ["12300"]),
     "numeric(2,4)": (pa.utf8(), ["0.0012"], ["0.0012"]),
     "uuid": (pa.utf8(), ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"], SAME),
+    "jsonb": (pa.utf8(), ['{"b": [1, null], "a": "ü"}', None], SAME),
     "interval": (pa.utf8(), ["1 year 2 mons -3 days"], SAME),
     "int4[]": (pa.utf8(), ["{1,NULL,3}"], SAME),
     "mood": (pa.utf8(), ["sad", "äh", None], ["sad", "äh", None]),
