@@ -38,8 +38,11 @@ def encode(
     version: int,
     options: Mapping[str, str] | None = None,
     header: TransactionHeader = HEADER,
+    encoding: str = "utf-8",
 ) -> list[tuple[int, int, str]]:
-    plugin = create_plugin("test_decoding", options or {}, PluginContext("s", "d", version))
+    plugin = create_plugin(
+        "test_decoding", options or {}, PluginContext("s", "d", version, encoding)
+    )
     out = MessageBuffer()
     plugin.begin(header, out)
     if changes:

@@ -83,7 +83,9 @@ cdef class RelationPrinter:
         cdef ColumnPrinter* printer
         self.descriptor = descriptor
         self.deformer = Deformer(descriptor)
-        self.name = quote_qualified_identifier(descriptor.schema, descriptor.name, version).encode()
+        encoding = context.settings.encoding
+        name = quote_qualified_identifier(descriptor.schema, descriptor.name, version)
+        self.name = name.encode(encoding, "surrogateescape")
         self.name_text = PyBytes_AS_STRING(self.name)
         self.name_size = PyBytes_GET_SIZE(self.name)
         self.owned = []
@@ -96,7 +98,8 @@ cdef class RelationPrinter:
             printer = &self.columns[i]
             compiled = compiler.column(column)
             name = quote_identifier(column.name, version)
-            prefix = f" {name}[{format_type(column.type_oid, descriptor.types, version)}]:".encode()
+            type_name = format_type(column.type_oid, descriptor.types, version)
+            prefix = f" {name}[{type_name}]:".encode(encoding, "surrogateescape")
             self.owned.append((compiled, prefix))
             printer.output = &compiled.output
             printer.prefix = <const uint8_t*>PyBytes_AS_STRING(prefix)

@@ -221,7 +221,7 @@ cdef class TypeCompiler:
     cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align):
         """Return a compiled type that prints values raw."""
         cdef CompiledType compiled = CompiledType()
-        prefix = raw_prefix(descriptor, oid)
+        prefix = raw_prefix(descriptor, oid).encode(self.context.settings.encoding, "surrogateescape")
         compiled.owned.append(prefix)
         compiled.output.write = raw_text
         compiled.output.length = length
@@ -282,7 +282,7 @@ cdef class TypeCompiler:
         target.output.count = len(descriptor.enum_labels)
         target.output.write = text_container.enum_text
         for i, (oid, label) in enumerate(sorted(descriptor.enum_labels)):
-            text = label.encode()
+            text = label.encode(self.context.settings.encoding, "surrogateescape")
             target.owned.append(text)
             labels[i].oid = oid
             labels[i].text = <const uint8_t*>PyBytes_AS_STRING(text)

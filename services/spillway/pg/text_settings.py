@@ -29,10 +29,12 @@ class TextSettings:
     bytea_output: str = "hex"
     #: > 0: the shortest digits that read back exactly; else so many fewer than FLT_DIG and DBL_DIG
     extra_float_digits: int = 1
+    #: Python's codec of the database's encoding: names are written in it, as the values beside them are
+    encoding: str = "utf-8"
 
     @classmethod
     def from_options(
-        cls, options: Mapping[str, str], server_version_num: int
+        cls, options: Mapping[str, str], server_version_num: int, encoding: str = "utf-8"
     ) -> tuple[Self, dict[str, str]]:
         """Take the settings out of plugin options; return them and the options that are none.
 
@@ -65,7 +67,7 @@ class TextSettings:
                         )
                 case _:
                     rest[option] = value
-        return cls(server_version_num, time_zone, bytea_output, extra_float_digits), rest
+        return cls(server_version_num, time_zone, bytea_output, extra_float_digits, encoding), rest
 
 
 def _float_digits(text: str) -> int:

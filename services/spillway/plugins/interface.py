@@ -32,6 +32,9 @@ class PluginContext:
     database: str
     #: PG_VERSION_NUM of the source, 180004 for one
     server_version_num: int
+    #: Python's codec of the database's encoding (``pg/encoding.py``). Text in changes is in it, messages are
+    #: in UTF-8; a byte that is no character of it passes unchanged.
+    encoding: str = "utf-8"
 
 
 class OutputPlugin(Protocol):

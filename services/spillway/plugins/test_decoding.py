@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.test_decoding import Encoder
 from spillway.errors import InvalidOption
 from spillway.pg.boolean import parse_bool
@@ -25,10 +26,10 @@ from spillway.pg.text_settings import TextSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway._kernels.message_buffer import MessageBuffer
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.plugins.interface import PluginContext
+    from spillway.plugins.messages import EncodedBatch
 
 
 class TestDecoding:
@@ -39,11 +40,16 @@ class TestDecoding:
     name: ClassVar[str] = "test_decoding"
 
     def __init__(self, options: Mapping[str, str], context: PluginContext) -> None:
-        settings, options = TextSettings.from_options(options, context.server_version_num)
+        settings, options = TextSettings.from_options(
+            options, context.server_version_num, context.encoding
+        )
         self.binary = False
         self._only_local = False
         self._skip = False
         self._encoder = Encoder(settings)
+        self._encoding = context.encoding
+        # Where lines in another encoding than UTF-8 wait to be converted.
+        self._unconverted = None if context.encoding == "utf-8" else MessageBuffer()
         for option, value in options.items():
             match option:
                 case "include-xids":
@@ -85,13 +91,34 @@ class TestDecoding:
             DecodingError: a change is malformed; the details have its lsn and relation.
         """
         del header
-        if not self._skip:
+        if self._skip:
+            return
+        if self._unconverted is None:
             self._encoder.changes(chunk, relations, out)
+            return
+        try:
+            self._encoder.changes(chunk, relations, self._unconverted)
+        finally:
+            self._convert(self._unconverted.take(), out)
 
     def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write COMMIT, if BEGIN was written."""
         if not self._skip:
             self._encoder.commit(header.end_lsn, header.commit_time, out)
+
+    def _convert(self, batch: EncodedBatch, out: MessageBuffer) -> None:
+        """Put the lines of *batch* into *out* in UTF-8, as a server converts for its client."""
+        position = 0
+        for length, lsn, xid in zip(
+            memoryview(batch.lengths).cast("I"),
+            memoryview(batch.lsns).cast("Q"),
+            memoryview(batch.xids).cast("I"),
+            strict=True,
+        ):
+            line = batch.payload[position : position + length]
+            position += length
+            text = line.decode(self._encoding, "surrogateescape")
+            out.append(lsn, xid, text.encode(errors="surrogateescape"))
 
     def flush(self, out: MessageBuffer) -> None:
         """Do nothing: no message is held back."""

@@ -81,7 +81,7 @@ def _of_extensions() -> dict[str, TextCodec]:
     return _CONTRIB | installed
 
 
-def raw_prefix(type_descriptor: TypeDescriptor | None, oid: int) -> bytes:
+def raw_prefix(type_descriptor: TypeDescriptor | None, oid: int) -> str:
     """Return what comes before the hexadecimal digits of a type without a codec, and log it once."""
     schema, name = (
         ("pg_type", str(oid))
@@ -98,4 +98,4 @@ def raw_prefix(type_descriptor: TypeDescriptor | None, oid: int) -> bytes:
             oid,
             ENTRY_POINT_GROUP,
         )
-    return f"raw:{schema}.{name}:\\x".encode()
+    return f"raw:{schema}.{name}:\\x"

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import heap_rows
+from harness.cluster import Database
 from harness.oracle import create_slot
 from harness.plugin_output import encode
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader
 
 if TYPE_CHECKING:
-    from harness.cluster import Database
+    from collections.abc import Callable
+
+    from harness.cluster import Cluster
 
 
 def version_of(db: Database) -> int:
@@ -163,3 +166,32 @@ def test_truncate_names_its_relations(pg18: Database) -> None:
         'table public."T 2": TRUNCATE: restart_seqs',
         'table public."T 2", public.t: TRUNCATE: restart_seqs cascade',
     ]
+
+
+@pytest.mark.parametrize(("encoding", "codec"), [("LATIN1", "iso8859-1"), ("EUC_JP", "euc_jp")])
+def test_lines_of_a_database_in_another_encoding_are_utf8(
+    session_cluster: Callable[[int], Cluster], encoding: str, codec: str
+) -> None:
+    cluster = session_cluster(18)
+    name = f"encoding_{encoding.lower()}"
+    cluster.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    database = Database(cluster, name)
+    word = {"LATIN1": "Grüße", "EUC_JP": "日本語"}[encoding]
+    try:
+        with heap_rows.session(database) as session:
+            session.execute(
+                f"CREATE TYPE t AS ENUM ('{word}'); CREATE TABLE {word} ({word} text, e t, j jsonb, x xml, v tsvector, a text[], n name)"
+            )
+            slot = create_slot(database, name)
+            session.execute(
+                f"INSERT INTO {word} VALUES ('{word}''s', '{word}', '{{\"{word}\": [1]}}', '<a>{word}</a>', '{word}', '{{\"{word} x\"}}', '{word}')"
+            )
+            expected = [c.data for c in slot.peek() if c.data.startswith("table")]
+            descriptor = heap_rows.relation_descriptor(session, word)
+            (section,) = heap_rows.sections(session, word)
+        change = heap_rows.build_change(change_format.INSERT, new=section)
+        lines = encode([change], {1: descriptor}, 180000, encoding=codec)
+        assert [line[2] for line in lines[1:-1]] == expected
+        assert word in expected[0]
+    finally:
+        cluster.drop_database(name)
