@@ -386,7 +386,10 @@ class FakeStream:
         while not (transactions := self._ready()):
             final = self._upto_lsn is not None and self.engine.decoded_lsn >= self._upto_lsn
             if final or asyncio.get_running_loop().time() >= deadline:
-                self._next = self.engine.decoded_lsn
+                # Never past what was asked for: what commits there was not handed out.
+                self._next = max(
+                    self._next, min(self.engine.decoded_lsn, self._upto_lsn or Lsn(2**64 - 1))
+                )
                 return self._batch([], final=final)
             self.engine._raise_next()
             await asyncio.sleep(0.005)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 from rich import box
@@ -14,6 +14,9 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+#: Wider than any line.
+_UNFOLDED: Final = 100_000
+
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON.")]
 
 
@@ -23,33 +26,33 @@ def print_json(value: Any) -> None:
 
 
 def print_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print a column per name in *columns*; as wide as needed when not to a terminal."""
-    console = Console()
+    """Print a column per name in *columns*."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row[column]) for column in columns))
-    if not console.is_terminal:
-        console.width = max(console.width, console.measure(table).maximum)
-    console.print(table)
+    _console().print(table)
 
 
 def print_record(record: Mapping[str, Any]) -> None:
     """Print a name and a value per line, as psql's expanded display."""
-    console = Console()
     grid = Table.grid(padding=(0, 2))
     for name, value in record.items():
         grid.add_row(Text(name, style="bold"), _cell(value))
-    if not console.is_terminal:
-        console.width = max(console.width, console.measure(grid).maximum)
-    console.print(grid)
+    _console().print(grid)
 
 
 def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:
     """Print lsn, xid and data, a line a change, tabs between: for eyes and for cut(1)."""
     for change in changes:
         typer.echo(f"{change['lsn']}\t{change['xid']}\t{change['data']}")
+
+
+def _console() -> Console:
+    console = Console()
+    # A pipe or a file has no width: nothing is folded there.
+    return console if console.is_terminal else Console(width=_UNFOLDED)
 
 
 def _cell(value: Any) -> Text:

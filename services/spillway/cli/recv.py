@@ -215,7 +215,10 @@ class _Output:
                 self._file = open(name, "ab")  # noqa: SIM115, PTH123 - closed in __exit__
             except OSError as error:
                 raise _storage_error(name, error) from error
-        self.is_file = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+        #: it can be synced; a pipe, a terminal or a stand-in for standard output can't
+        self.is_file = False
+        with contextlib.suppress(OSError):  # also what a file without a descriptor raises
+            self.is_file = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,97 @@
+"""REST and gRPC over the engine in memory, on real ports, in a thread of its own: for tests of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+import uvicorn
+
+from harness.fake_engine import FakeEngine
+from spillway.slot_manager.app import create_app
+from spillway.stream.server import create_grpc_server
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+
+class _Http(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class FakeService:
+    """``with FakeService() as service: service.engine.commit(…)``; signals stay the test's."""
+
+    def __init__(self, token: str | None = None) -> None:
+        self.engine = FakeEngine()
+        self.token = token
+        self.http_port = _free_port()
+        self.grpc_port = _free_port()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fake service")
+        self._grpc: Any = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells a command where the service is."""
+        return {
+            "SPILLWAY_URL": f"http://127.0.0.1:{self.http_port}",
+            "SPILLWAY_GRPC": f"127.0.0.1:{self.grpc_port}",
+            **({} if self.token is None else {"SPILLWAY_TOKEN": self.token}),
+        }
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        config = uvicorn.Config(
+            create_app(self.engine, token=self.token, version="0"),
+            port=self.http_port,
+            log_level="warning",
+            lifespan="off",
+        )
+        self._http = _Http(config)
+        self._serving = asyncio.run_coroutine_threadsafe(self._http.serve(), self._loop)
+        self.start_grpc()
+        while not self._http.started:
+            assert not self._serving.done()
+            threading.Event().wait(0.01)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop_grpc()
+        self._http.should_exit = True
+        self._serving.result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def start_grpc(self) -> None:
+        """Listen for gRPC, again after :meth:`stop_grpc`."""
+
+        async def start() -> Any:
+            server = await create_grpc_server(
+                self.engine, host="127.0.0.1", port=self.grpc_port, token=self.token
+            )
+            await server.start()
+            return server
+
+        self._grpc = self._run(start())
+
+    def stop_grpc(self) -> None:
+        """Drop every stream and stop to listen."""
+        if self._grpc is not None:
+            self._run(self._grpc.stop(0))
+        self._grpc = None
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,22 @@
+"""A service for the commands to talk to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.fake_service import FakeService
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
+    with FakeService() as service:
+        service.engine.add_source("shop")
+        service.engine.add_slot("s1")
+        for name, value in service.environment.items():
+            monkeypatch.setenv(name, value)
+        yield service

@@ -1,0 +1,153 @@
+"""The commands, against REST over the engine in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.fake_engine import FIRST_LSN
+from harness.fake_service import FakeService
+from spillway.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Run = "Callable[..., tuple[int, str, str]]"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_slots(service: FakeService, run: Run) -> None:
+    code, out, _ = run(
+        "slot", "create", "s2", "--source", "shop", "--database", "shop",
+        "--option", "include-xids=0", "-o", "skip-empty-xacts", "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(out)["options"] == {"include-xids": "0", "skip-empty-xacts": ""}
+    assert [s["slot_name"] for s in json.loads(run("slot", "list", "--json")[1])] == ["s1", "s2"]
+    table = run("slot", "list")[1]
+    assert "s2" in table
+    assert str(FIRST_LSN) in table
+    shown = run("slot", "show", "s2")[1]
+    assert "confirmed_flush_lsn" in shown
+    assert "include-xids=0" in shown
+    assert run("slot", "drop", "s2")[0] == 0
+    assert set(service.engine.slots) == {"s1"}
+
+
+def test_peek_and_get(service: FakeService, run: Run) -> None:
+    transaction = service.engine.commit("shop", "BEGIN 7", "table [x]: \u00fc", "COMMIT 7", xid=7)
+    lines = "".join(f"{c.lsn}\t7\t{c.data}\n" for c in transaction.changes)
+    assert run("slot", "peek", "s1") == (0, lines, "")
+    assert run("slot", "peek", "s1", "--upto-lsn", str(transaction.final_lsn)) == (0, "", "")
+    assert run("slot", "peek", "s1", "-o", "include-xids=0", "--upto-nchanges", "1")[1] == lines
+    assert service.engine.options_seen[-1] == {"include-xids": "0"}
+    assert len(json.loads(run("slot", "get", "s1", "--json")[1])) == 3
+    assert run("slot", "get", "s1") == (0, "", "")
+
+
+def test_positions(service: FakeService, run: Run) -> None:
+    end = service.engine.commit("shop", "a").end_lsn
+    assert str(end) in run("slot", "advance", "s1", str(end))[1]
+    assert str(FIRST_LSN) in run("slot", "rewind", "s1", str(FIRST_LSN))[1]
+    assert run("slot", "copy", "s1", "s3")[0] == 0
+    assert "total_txns" in run("slot", "stats", "s3")[1]
+
+
+def test_sources(service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"host=db password=secret\n")))
+    code, out, _ = run("source", "add", "books", "-")
+    assert code == 0
+    assert "password=****" in out
+    assert "secret" not in out
+    assert "shop consistent 0/1000000" in run("source", "list")[1]
+    assert json.loads(run("source", "show", "books", "--json")[1])["name"] == "books"
+    assert run("source", "drop", "books")[0] == 0
+    assert [s["name"] for s in json.loads(run("source", "list", "--json")[1])] == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("slot", "show", "none"), "unknown_slot", 'replication slot "none" does not exist'),
+        (("slot", "show", "a/b"), "not_found", ""),
+        (
+            ("slot", "create", "B", "--source", "shop", "--database", "d"),
+            "invalid_slot_name",
+            "hint: ",
+        ),
+        (("slot", "advance", "s1", "nonsense"), "invalid_lsn", "hint: An LSN is"),
+        (("slot", "peek", "s1", "-o", "=1"), "invalid_option", "has no name"),
+        (("slot", "peek", "s1", "-o", "a=1", "-o", "a=2"), "invalid_option", "more than once"),
+        (("slot", "peek", "s1", "-o", "nonsense=1"), "invalid_option", "is unknown"),
+        (("source", "drop", "shop"), "conflict", "still has slots"),
+    ],
+)
+def test_errors(
+    service: FakeService, run: Run, arguments: tuple[str, ...], code: str, says: str
+) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (1, "")
+    assert f"code: {code}\n" in err
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_usage(run: Run) -> None:
+    assert run("slot", "nonsense")[0] == 2
+    assert run("slot", "create", "x")[0] == 2
+    assert run("slot", "peek", "x", "--upto-nchanges", "-1")[0] == 2
+    assert run("--version")[:2] == (0, "spillway 0.1.0\n")
+    assert "recv" in run("--help")[1]
+
+
+def test_no_service(run: Run, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
+    monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{unused_tcp_port}")
+    status, _, err = run("slot", "list")
+    assert status == 1
+    assert "can't be reached" in err
+    assert "code: not_ready" in err
+    for url in ("nonsense", "http://[", "ftp://127.0.0.1"):
+        monkeypatch.setenv("SPILLWAY_URL", url)
+        assert run("slot", "list")[0] == 1
+    monkeypatch.setenv("SPILLWAY_HTTP_PORT", "x")
+    assert "SPILLWAY_HTTP_PORT" in run("slot", "list")[2]
+
+
+def test_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeService(token="s3cret-tök") as service:
+        for name, value in service.environment.items():
+            monkeypatch.setenv(name, value)
+        assert run("slot", "list")[0] == 0
+        monkeypatch.setenv("SPILLWAY_TOKEN", "wrong")
+        assert "code: unauthenticated" in run("slot", "list")[2]
+
+
+def test_output_that_nobody_reads(service: FakeService) -> None:
+    service.engine.commit("shop", *("x" * 1000 for _ in range(2000)))
+    command = f"{sys.executable} -m spillway.cli slot peek s1 | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("x\n")
+    assert "Traceback" not in done.stderr
+
+
+def test_client_commands_load_nothing_heavy() -> None:
+    code = (
+        "import sys, spillway.cli; "
+        "print([m for m in ('grpc', 'sqlalchemy', 'fastapi', 'pyspark', 'pyarrow', 'psycopg') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
