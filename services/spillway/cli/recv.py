@@ -5,7 +5,7 @@ whatever dies, and whenever, nothing is lost; what was written but not confirmed
 written again. While this process lives it asks, after a lost connection, for what follows the last whole transaction
 that it wrote.
 
-SIGINT and SIGTERM end it in good order: sync, confirm, wait until the service has stored that. A second one
+SIGINT and SIGTERM end it in good order: sync, confirm, wait until the slot has taken that. A second one
 ends it at once.
 """
 

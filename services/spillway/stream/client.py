@@ -41,7 +41,7 @@ _OPTIONS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 
-#: How long leaving a stream waits for the service to have stored the last feedback.
+#: How long leaving a stream waits for the slot to have taken the last feedback.
 CLOSE_TIMEOUT_S: Final = 10.0
 #: How long a call of the slot service may take.
 CALL_TIMEOUT_S: Final = 30.0
@@ -161,7 +161,7 @@ class ChangeStreamReader:
 
     def _receive(self) -> wire.Batch:
         if self._final:
-            # The service stores what was confirmed before it ends the stream.
+            # The slot takes what was confirmed before the service ends the stream.
             self._requests.close()
         try:
             batch = wire.decode_response(next(self._call))
@@ -196,7 +196,7 @@ class ChangeStreamReader:
         self._requests.put(self._feedback(None, None, reply_requested=True))
 
     def close(self) -> None:
-        """End the stream, after the service has stored the last feedback if it can within a few seconds."""
+        """End the stream, after the slot has taken the last feedback if it can within a few seconds."""
         try:
             if not self._ended and self._flush_lsn > self._stored_lsn:
                 self._await_stored()
@@ -212,7 +212,7 @@ class ChangeStreamReader:
         timer.start()
         try:
             # What is still on its way comes first, and is dropped: it was not confirmed, so it comes again. If
-            # the service can't say that it stored the feedback, all that happens is that more comes again.
+            # the service can't say that it took the feedback, all that happens is that more comes again.
             with contextlib.suppress(SpillwayError, StopIteration):
                 while self._stored_lsn < self._flush_lsn:
                     self._receive()

@@ -71,7 +71,7 @@ class Batch:
     xids: memoryview
     #: the service wants feedback now
     reply_requested: bool = False
-    #: of a keepalive: the furthest feedback of this stream that the service has stored
+    #: of a keepalive: the furthest feedback of this stream that the slot has taken
     flush_lsn: Lsn = Lsn(0)  # noqa: RUF009 - immutable
 
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
