@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+import threading
+import time
 
+import psycopg
 import pytest
 
 from harness.decoding_session import DecodingSession
-
-if TYPE_CHECKING:
-    import psycopg
+from harness.oracle import create_slot
+from spillway.decoding.snapshot_builder import SnapshotState
 
 #: A value that is stored out of line, and compresses badly (so many digests) or well.
 LONG = "(SELECT string_agg(md5({0}::text || g::text), '') FROM generate_series(1, 300) g)"
@@ -240,3 +242,212 @@ def test_equals_the_server(pg, make_session, scenario):
     with pg.connect() as connection:
         play(connection, SCENARIOS[scenario].replace("{0}", pg.name))
     session.assert_equal_to_server()
+
+
+def test_equals_the_server_when_everything_spills(pg, make_session):
+    """The scenarios one after the other, with memory for next to nothing."""
+    session = make_session(work_mem_bytes=1 << 14)
+    with pg.connect() as connection:
+        for number, script in enumerate(SCENARIOS.values()):
+            connection.execute(f"CREATE SCHEMA s{number}; SET search_path = s{number}")
+            play(connection, script.replace("{0}", f"{pg.name}_{number}"))
+        big = "INSERT INTO big SELECT g, repeat('x', 100) FROM generate_series(1, 20000) g"
+        play(
+            connection,
+            f"CREATE TABLE big (id int, v text); {big}; BEGIN; SAVEPOINT a; {big}; {big}; COMMIT",
+        )
+    session.assert_equal_to_server()
+    stats = session.decoder.stats
+    assert stats.spill_txns >= 5
+    assert stats.spill_bytes > 10_000_000
+    assert session.decoder.memory_bytes <= 1 << 14
+
+
+@pytest.mark.parametrize(
+    "options", [{"include-xids": "off", "skip-empty-xacts": "on"}, {"only-local": "on"}]
+)
+def test_equals_the_server_with_options(pg15, tmp_path, options):
+    session = DecodingSession(pg15, tmp_path, options=options)
+    with pg15.connect() as connection:
+        for scenario in ("empty transactions", "savepoints", "messages"):
+            connection.execute(f'CREATE SCHEMA "{scenario}"; SET search_path = "{scenario}"')
+            play(connection, SCENARIOS[scenario].replace("{0}", pg15.name + scenario))
+    session.assert_equal_to_server()
+    session.close()
+
+
+@pytest.mark.parametrize("major", [14, 16, 17])
+def test_equals_the_server_on_other_majors(fresh_cluster, tmp_path, major):
+    cluster = fresh_cluster(major, max_prepared_transactions=8)
+    database = cluster.create_database("ours")
+    other = cluster.create_database("other")
+    session = DecodingSession(database, tmp_path)
+    with database.connect() as connection, other.connect() as elsewhere:
+        for number, script in enumerate(SCENARIOS.values()):
+            for c in (connection, elsewhere):
+                c.execute(f"CREATE SCHEMA s{number}; SET search_path = s{number}")
+            play(connection, script.replace("{0}", f"ours{number}"))
+            play(elsewhere, script.replace("{0}", f"other{number}"))
+    session.assert_equal_to_server()
+    session.close()
+
+
+class Workload:
+    """Random transactions from several connections at once: savepoints, DDL, COPY, large values, conflicts."""
+
+    def __init__(self, database, seed: int, *, workers: int = 4, transactions: int = 100) -> None:
+        self.database = database
+        self._transactions = transactions
+        self._seed = seed
+        self.errors: list[BaseException] = []
+        database.execute(
+            "CREATE TABLE shared (id int PRIMARY KEY, v text, big text);"
+            "CREATE TABLE target (id int PRIMARY KEY, n int, big text)"
+        )
+        self._threads = [threading.Thread(target=self._guard, args=(w,)) for w in range(workers)]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """Wait for the end; raise what went wrong."""
+        for thread in self._threads:
+            thread.join()
+        assert not self.errors, self.errors
+
+    def _guard(self, worker: int) -> None:
+        try:
+            self._run(worker)
+        except BaseException as error:  # noqa: BLE001 - shown by join()
+            self.errors.append(error)
+
+    def _run(self, worker: int) -> None:
+        rng = random.Random(self._seed * 1000 + worker)
+        own = f"own{worker}"
+        with self.database.connect() as c:
+            c.execute("SET deadlock_timeout = '50ms'")
+            c.execute(f"CREATE TABLE {own} (id serial, a int, b text)")
+            columns = 0
+            for _ in range(self._transactions):
+                try:
+                    with c.transaction(force_rollback=rng.random() < 0.15):
+                        for _ in range(rng.randint(1, 6)):
+                            columns = self._statement(c, rng, own, columns)
+                except psycopg.Error as error:
+                    # Conflicts are the point; anything else is a mistake of the test.
+                    if not isinstance(
+                        error, psycopg.errors.DeadlockDetected | psycopg.errors.UniqueViolation
+                    ):
+                        raise
+                    columns = self._count(c, own)
+
+    def _count(self, c, own: str) -> int:
+        (row,) = c.execute(
+            "SELECT count(*) FROM pg_attribute WHERE attrelid = %s::regclass AND attname LIKE 'x%%' AND NOT attisdropped",
+            [own],
+        ).fetchall()
+        return int(row[0])
+
+    def _statement(self, c, rng: random.Random, own: str, columns: int) -> int:
+        key = rng.randint(1, 60)
+        wide = LONG.format(key)
+        choice = rng.randint(0, 15)
+        if choice < 3:
+            c.execute(
+                f"INSERT INTO {own} (a, b) SELECT g, md5(g::text) FROM generate_series(1, {rng.randint(1, 20)}) g"
+            )
+        elif choice < 5:
+            c.execute(f"UPDATE {own} SET b = b || '!' WHERE a = {rng.randint(1, 20)}")
+        elif choice == 5:
+            c.execute(f"DELETE FROM {own} WHERE id % 7 = {rng.randint(0, 6)}")
+        elif choice < 9:
+            c.execute(
+                f"INSERT INTO shared VALUES ({key}, 'v', {wide}) ON CONFLICT (id) DO UPDATE SET v = shared.v || 'w'"
+                if rng.random() < 0.7
+                else f"INSERT INTO target SELECT id, 1, big FROM shared WHERE id = {key} ON CONFLICT DO NOTHING"
+            )
+        elif choice == 9:
+            c.execute(f"DELETE FROM shared WHERE id = {key}")
+        elif choice < 12:
+            with c.transaction(force_rollback=rng.random() < 0.4):
+                columns_inside = self._statement(c, rng, own, columns)
+                del columns_inside
+            columns = self._count(c, own)
+        elif choice == 12:
+            c.execute(
+                f"ALTER TABLE {own} ADD COLUMN x{rng.randint(0, 10**9)} text DEFAULT 'd{key}'"
+            )
+            columns += 1
+        elif choice == 13:
+            c.execute(
+                f"CREATE TABLE IF NOT EXISTS {own}_new (LIKE {own}); INSERT INTO {own}_new SELECT * FROM {own} LIMIT 3"
+            )
+            c.execute(f"DROP TABLE {own}_new")
+        elif choice == 14:
+            c.execute(f"ALTER TABLE {own} ALTER a TYPE {rng.choice(('int', 'bigint'))}")
+        else:
+            with c.cursor().copy(f"COPY {own} (a, b) FROM STDIN") as copy:
+                for i in range(rng.randint(1, 300)):
+                    copy.write_row((i, "copied"))
+        return columns
+
+
+@pytest.mark.parametrize("work_mem_bytes", [1 << 14, 64 << 20])
+def test_equals_the_server_under_load(pg, make_session, work_mem_bytes):
+    """Bootstrap while transactions run, then decode what they do; the seed is in the test's output."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    slot = create_slot(pg, f"oracle_{pg.name[-8:]}")
+    workload = Workload(pg, seed)
+    time.sleep(0.5)
+    session = make_session(work_mem_bytes=work_mem_bytes, slot=slot)
+    for _ in range(3):
+        time.sleep(0.3)
+        pg.execute("CHECKPOINT")
+        session.decode()
+    workload.join()
+    pg.execute("CHECKPOINT")
+    session.assert_equal_to_server()
+
+
+def test_a_restored_decoder_goes_on_where_the_last_one_stood(pg, make_session):
+    """Serialise now and then; lose the decoder now and then, and restore one as an engine would."""
+    rng = random.Random(5)
+    session = make_session(work_mem_bytes=1 << 16)
+    states: list[tuple[int, bytes]] = []
+    restarts = 0
+
+    def checkpoint(s: DecodingSession) -> None:
+        if s.decoder.snapshot_state == SnapshotState.CONSISTENT and rng.random() < 0.3:
+            states.append((s.decoder.position, s.decoder.serialize()))
+
+    workload = Workload(pg, 5, transactions=60)
+    for _ in range(6):
+        time.sleep(0.2)
+        session.decode(batch_hook=checkpoint)
+        checkpoint(session)
+        usable = [state for state in states if state[0] <= session.decoder.restart_lsn]
+        if usable:
+            session.restart(usable[-1][1], session.decoder.position)
+            restarts += 1
+    workload.join()
+    session.assert_equal_to_server()
+    assert restarts
+
+
+def test_transactions_that_a_crash_of_the_server_ended_are_dropped(fresh_cluster, tmp_path):
+    cluster = fresh_cluster(15)
+    database = cluster.create_database("ours")
+    session = DecodingSession(database, tmp_path)
+    database.execute("CREATE TABLE t (i int); INSERT INTO t VALUES (1)")
+    lost = database.connect(autocommit=False)
+    lost.execute("INSERT INTO t SELECT generate_series(1, 5000)")
+    lost.execute("CREATE TABLE lost (i int)")
+    database.execute("INSERT INTO t VALUES (2)")
+    session.decode()
+    assert session.decoder.restart_lsn < session.decoder.position
+    cluster.stop("immediate")
+    cluster.start()
+    database.execute("INSERT INTO t VALUES (3); CHECKPOINT")
+    session.assert_equal_to_server()
+    assert session.decoder.restart_lsn == session.decoder.position
+    session.close()
