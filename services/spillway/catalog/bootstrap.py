@@ -48,6 +48,7 @@ from spillway.catalog.source_queries import (
     Checkpoint,
     connected,
     locked_catalogs,
+    provoke_running_xacts,
     query_row,
     query_value,
     read_checkpoint,
@@ -150,7 +151,7 @@ def _read_in_snapshot(
         consistent_lsn = Lsn.parse(
             query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
         )
-    _provoke_running_xacts(connection)
+    provoke_running_xacts(connection)
     mirror = CatalogMirror(
         facts,
         layouts,
@@ -233,18 +234,3 @@ def _sent_values(
         range_subtypes={row.rngtypid: row.rngsubtype for *_, row in tables[PG_RANGE.oid]},
         facts=facts,
     )
-
-
-def _provoke_running_xacts(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Have a running-xacts record written: at once where the role may, else within 15 s.
-
-    The background writer logs one every 15 s if anything was written since; a transaction that takes an
-    xid is enough for that.
-    """
-    for statement in ("SELECT pg_log_standby_snapshot()", "CHECKPOINT"):
-        try:
-            connection.execute(statement)
-        except (psycopg.errors.UndefinedFunction, psycopg.errors.InsufficientPrivilege):
-            continue
-        return
-    connection.execute("SELECT pg_current_xact_id()")

@@ -46,6 +46,7 @@ from spillway.catalog.source_queries import (
     Checkpoint,
     connected,
     locked_catalogs,
+    provoke_running_xacts,
     query_row,
     query_value,
     read_checkpoint,
@@ -145,6 +146,7 @@ def bootstrap_raw(
             consistent_lsn = Lsn.parse(
                 query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
             )
+        provoke_running_xacts(connection)
         mirror.consistent_lsn = consistent_lsn
         return Bootstrap(
             mirror=mirror,

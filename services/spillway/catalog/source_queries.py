@@ -54,6 +54,9 @@ def connected(conninfo: str) -> Iterator[Connection]:
         with psycopg.connect(
             conninfo, autocommit=True, application_name="spillway bootstrap", client_encoding="UTF8"
         ) as connection:
+            # Whatever the role's settings are: names mean the system's, and waiting is our own affair.
+            connection.execute("SET search_path = pg_catalog")
+            connection.execute("SET statement_timeout = 0")
             yield connection
     except psycopg.OperationalError as error:
         raise SourceError(
@@ -209,6 +212,21 @@ def read_locations(
         " AND pg_relation_filenode(oid) IS NOT NULL"
     ).fetchall()
     return locations, dict(mapped)
+
+
+def provoke_running_xacts(connection: Connection) -> None:
+    """Have a running-xacts record written: at once where the role may, else within 15 s.
+
+    The background writer logs one every 15 s if anything was written since; a transaction that takes an
+    xid is enough for that.
+    """
+    for statement in ("SELECT pg_log_standby_snapshot()", "CHECKPOINT"):
+        try:
+            connection.execute(statement)
+        except (psycopg.errors.UndefinedFunction, psycopg.errors.InsufficientPrivilege):
+            continue
+        return
+    connection.execute("SELECT pg_current_xact_id()")
 
 
 def silent(_message: str) -> None:
