@@ -6,13 +6,16 @@ checkpoints when old log entries go, and hands it out with the snapshot. An LSN 
 each batch and means the same to every process, where a batch id would begin at 0 again with a new Spark checkpoint. The commit's
 ``userMetadata`` says the same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
 
-Current tables are merged with deletion vectors: MERGE marks rows instead of rewriting their files.
+MERGE rewrites the files that it touches. A table of many gigabytes is better off with deletion vectors
+(``ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)``), which double the cost of a small merge
+and save rewriting; the job leaves such properties as they are.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
@@ -35,6 +38,8 @@ _KEY_PROPERTY: Final = "spillway.key"
 _SLOT_PROPERTY: Final = "spillway.slot"
 #: Names that Delta stores only with column mapping.
 _NEEDS_MAPPING: Final = re.compile(r"[ ,;{}()\n\t=]")
+#: Commits of others that a search for ours passes before the snapshot is asked.
+_COMMITS_SEARCHED: Final = 20
 _VIEW: Final = "spillway_net_effect"
 
 
@@ -42,25 +47,43 @@ class DeltaTables:
     """See :class:`spillway.lake.tables.LakeTables`."""
 
     def __init__(self, spark: SparkSession, path: Path, slot_name: str) -> None:
-        # Merges read their transaction id from the session's configuration: a session of our own for that.
-        self._spark = spark.newSession()
+        # Merges read their transaction id from the session's configuration: a session for each thread that merges.
+        self._main_session = spark
+        self._threads = threading.local()
         self._path = path
         self._slot_name = slot_name
         self._application = f"spillway/{slot_name}"
+        #: tables that are known to be of this slot
+        self._ours: set[tuple[str, str]] = set()
+
+    @property
+    def _spark(self) -> SparkSession:
+        session: SparkSession | None = getattr(self._threads, "session", None)
+        if session is None:
+            session = self._threads.session = self._main_session.newSession()
+        return session
 
     def durable_lsn(self, kind: str, name: str) -> int:
-        snapshot = self._snapshot(kind, name)
-        if snapshot is None:
+        if not self._exists(kind, name):
             return 0
-        owner = snapshot.metadata().configuration().get(_SLOT_PROPERTY)
+        if (kind, name) not in self._ours:
+            self._check_owner(kind, name)
+            self._ours.add((kind, name))
+        version = last_transaction(self._path / kind / name / "_delta_log", self._application)
+        if version is None:
+            # Not in the log's newest part: the snapshot knows, but asking it is a Spark job.
+            found = self._snapshot(kind, name).transactions().get(self._application)
+            version = int(found.get()) if found.isDefined() else 0
+        return version
+
+    def _check_owner(self, kind: str, name: str) -> None:
+        owner = self._snapshot(kind, name).metadata().configuration().get(_SLOT_PROPERTY)
         if not owner.isDefined() or owner.get() != self._slot_name:
             raise LakeTableConflict(
                 f"{self._location(kind, name)} was not made for slot {self._slot_name}",
                 hint="Use a path of its own for each slot, or move that table away.",
                 relation=name,
             )
-        version = snapshot.transactions().get(self._application)
-        return int(version.get()) if version.isDefined() else 0
 
     def schema(self, kind: str, name: str) -> pa.Schema | None:
         if not self._exists(kind, name):
@@ -80,10 +103,9 @@ class DeltaTables:
         return self._frame(CURRENT, name) if self._exists(CURRENT, name) else None
 
     def key(self, name: str) -> tuple[str, ...] | None:
-        snapshot = self._snapshot(CURRENT, name)
-        if snapshot is None:
+        if not self._exists(CURRENT, name):
             return None
-        stored = snapshot.metadata().configuration().get(_KEY_PROPERTY)
+        stored = self._snapshot(CURRENT, name).metadata().configuration().get(_KEY_PROPERTY)
         return tuple(json.loads(stored.get())) if stored.isDefined() else None
 
     def apply(
@@ -98,7 +120,7 @@ class DeltaTables:
                 CURRENT,
                 name,
                 schema,
-                {_KEY_PROPERTY: json.dumps(key), "delta.enableDeletionVectors": "true"},
+                {_KEY_PROPERTY: json.dumps(key)},
             )
             present = F.col(COPIES) > 0 if key == MULTISET else F.col(SET)
             rows = effect.frame.where(present).select(*(quoted(c) for c in schema.names))
@@ -162,9 +184,7 @@ class DeltaTables:
         return self._spark.read.format("delta").load(self._location(kind, name))
 
     def _snapshot(self, kind: str, name: str) -> Any:
-        """Return the table's newest snapshot (Delta's Scala object), or None."""
-        if not self._exists(kind, name):
-            return None
+        """Return the newest snapshot of a table that is there: Delta's Scala object."""
         jvm = self._spark._jvm  # noqa: SLF001 - SetTransaction versions have no other reader in Python
         assert jvm is not None  # classic Spark has one
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
@@ -172,6 +192,23 @@ class DeltaTables:
             self._location(kind, name),
         )
         return log.update(*(getattr(log, f"update$default${position}")() for position in (1, 2, 3)))
+
+
+def last_transaction(log: Path, application: str) -> int | None:
+    """Return the version of *application*'s last transaction among a log's newest commits, None if it isn't there.
+
+    Commits are JSON lines in files named by version (the Delta protocol's "Delta Log Entries"). Each commit
+    of ours has its transaction, so the newest file nearly always ends the search; maintenance by others
+    (OPTIMIZE, VACUUM, ALTER) comes between.
+    """
+    commits = sorted((path for path in log.glob("*.json") if path.stem.isdecimal()), reverse=True)
+    for commit in commits[:_COMMITS_SEARCHED]:
+        for line in commit.read_text(encoding="utf-8").splitlines():
+            if line.startswith('{"txn":'):
+                transaction = json.loads(line)["txn"]
+                if transaction["appId"] == application:
+                    return int(transaction["version"])
+    return None
 
 
 def merge_rows(

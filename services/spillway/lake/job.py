@@ -136,6 +136,7 @@ def run_job(
             master=settings.master,
             driver_memory=settings.driver_memory,
             jar_folder=settings.jars,
+            short=settings.trigger == "available-now",
         )
         try:
             with _stop_event(stop) as stopping:

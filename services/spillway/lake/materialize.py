@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ _log = logging.getLogger(__name__)
 _ROWS_PER_BATCH = 100_000
 #: Below this many changes a batch of a table is written as one file.
 _CHANGES_PER_FILE = 250_000
+_TABLES_AT_ONCE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class _TableBatch:
     relation: Relation
     schema: pa.Schema
     changes: int
+    #: a TRUNCATE or an unchanged TOAST value is among the changes
+    special: bool
 
 
 class DecodeMessages:
@@ -148,6 +152,7 @@ class Materializer:
                     F.first("arrow_schema").alias("arrow_schema"),
                     F.sum("changes").alias("changes"),
                     F.min("first_commit_lsn").alias("first_commit_lsn"),
+                    F.max("special").alias("special"),
                 )
                 .collect()
             )
@@ -155,14 +160,10 @@ class Materializer:
             if batch is None:
                 return
             parts = self._parts(heads)
-            changes = {}
-            for part in parts:
-                failpoint("lake.before_history")
-                messages = envelopes.where(F.col("relation") == part.relation.name)
-                changes[part.relation.name] = self._append(part, messages, batch)
-                failpoint("lake.after_history")
-                self._merge(part, batch)
-                failpoint("lake.after_current")
+            # Planning and committing is work of one thread: tables overlap theirs.
+            with ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads:
+                counts = threads.map(lambda part: self._commit(part, envelopes, batch), parts)
+                changes = dict(zip((part.relation.name for part in parts), counts, strict=True))
         finally:
             envelopes.unpersist()
         confirmed = self._confirm(batch, parts)
@@ -176,6 +177,17 @@ class Materializer:
                 time.monotonic() - began,
             )
         )
+
+    def _commit(self, part: _TableBatch, envelopes: DataFrame, batch: Batch) -> int:
+        """Make one table's part durable, history first; return how many changes were new to it."""
+        failpoint("lake.before_history")
+        messages = envelopes.where(F.col("relation") == part.relation.name)
+        had = self._tables.durable_lsn(HISTORY, part.relation.directory)
+        appended = 0 if had >= batch.end_lsn else self._append(part, messages, batch, had)
+        failpoint("lake.after_history")
+        self._merge(part, batch, had)
+        failpoint("lake.after_current")
+        return appended
 
     def _range(self, heads: list[Row], batch_id: int) -> Batch | None:
         """Return the range that the batch read, None for an empty plan.
@@ -219,32 +231,27 @@ class Materializer:
             merged = lake_schema(schemas[0])
             for schema in schemas[1:]:
                 merged = merge_schemas(merged, lake_schema(schema), name)
-            parts.append(
-                _TableBatch(relation_of(schemas[-1]), merged, sum(h["changes"] for h in of_table))
-            )
+            changes = sum(head["changes"] for head in of_table)
+            special = any(head["special"] for head in of_table)
+            parts.append(_TableBatch(relation_of(schemas[-1]), merged, changes, special))
         return parts
 
-    def _append(self, part: _TableBatch, messages: DataFrame, batch: Batch) -> int:
-        """Append a table's changes to its history; return how many, 0 when they are there already."""
+    def _append(self, part: _TableBatch, messages: DataFrame, batch: Batch, had: int) -> int:
+        """Append a table's changes to its history, which has everything before *had*; return how many."""
         name = part.relation.directory
-        durable = self._tables.durable_lsn(HISTORY, name)
-        if durable >= batch.end_lsn:
-            return 0
         stored = self._tables.schema(HISTORY, name)
         if stored is not None:
             merge_schemas(stored, part.schema, part.relation.name)
         schema = from_arrow_schema(part.schema, prefer_timestamp_ntz=True)
-        decode = DecodeMessages(
-            to_arrow_schema(schema, timezone="UTC"), max(durable, batch.start_lsn)
-        )
+        decode = DecodeMessages(to_arrow_schema(schema, timezone="UTC"), max(had, batch.start_lsn))
         if part.changes < _CHANGES_PER_FILE:
             messages = messages.coalesce(1)
         rows = messages.select("payload").mapInArrow(decode, schema)
         self._tables.append_history(name, rows, batch)
         return part.changes
 
-    def _merge(self, part: _TableBatch, batch: Batch) -> None:
-        """Bring a table's current state to the batch's end from its history."""
+    def _merge(self, part: _TableBatch, batch: Batch, had: int) -> None:
+        """Bring a table's current state to the batch's end from its history, which had *had* before the batch."""
         name = part.relation.directory
         columns = table_columns(part.schema)
         key = row_key(part.relation, columns)
@@ -262,7 +269,9 @@ class Materializer:
         if key == MULTISET:
             effect = net_effect.multiset(events, columns)
         else:
-            effect = net_effect.keyed(events, columns, key, self._tables.current(name))
+            # If current was behind, there are changes among them that this batch says nothing about.
+            plain = start >= had and not part.special
+            effect = net_effect.keyed(events, columns, key, self._tables.current(name), plain=plain)
         self._tables.apply(name, effect, wanted, key, batch)
 
     def _confirm(self, batch: Batch, parts: list[_TableBatch]) -> int:

@@ -69,7 +69,12 @@ def quoted(name: str) -> str:
 
 
 def keyed(
-    events: DataFrame, columns: Sequence[str], key: Sequence[str], current: DataFrame | None
+    events: DataFrame,
+    columns: Sequence[str],
+    key: Sequence[str],
+    current: DataFrame | None,
+    *,
+    plain: bool = False,
 ) -> NetEffect:
     """Reduce *events* by *key*.
 
@@ -78,6 +83,7 @@ def keyed(
         columns: the table's columns among them.
         key: the columns that identify a row, all of them identity columns.
         current: the current table before these events, None if there is none yet.
+        plain: neither a TRUNCATE nor an unchanged TOAST value is among them; saves looking, which is a job.
     """
     old_fields = _old_key_fields(events)
     moved = F.lit(False)
@@ -86,6 +92,9 @@ def keyed(
         # A key large enough to be in TOAST is logged in the old key when it didn't change.
         carried = _all(_old(k).eqNullSafe(_new(k)) | F.array_contains(_unchanged(), k) for k in key)
         moved = (F.col("_op") == "U") & F.col("_old_key").isNotNull() & ~(same_key | carried)
+    if plain:
+        effects = _effects(events, columns, key, moved, with_old_key=bool(old_fields))
+        return _by_key(effects, columns, key, (), truncated=False)
     facts = events.agg(
         F.max(F.when(F.col("_op") == "T", _at())).alias("truncated_at"),
         F.array_distinct(F.flatten(F.collect_set(_unchanged()))).alias("unchanged"),

@@ -27,8 +27,11 @@ _SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A micro-batch is megabytes: two hundred partitions of it would be two hundred task starts.
     "spark.sql.shuffle.partitions": "2",
+    # Adaptive execution plans after each stage, which doubles the jobs of a small batch and gains two partitions nothing.
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # mapInArrow's batches; the default of 10,000 rows is the slow end (see lake.source).
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -43,8 +46,8 @@ _DELTA_SETTINGS: Final = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Delta reads its own log as a Spark job of 50 partitions, at each commit.
     "spark.databricks.delta.snapshotPartitions": "1",
-    # A commit's statistics otherwise cost a second query over what was just written.
-    "spark.databricks.delta.stats.collect": "true",
+    # MERGE copies its source aside, lest it give other rows when read twice; ours is an aggregate of committed files.
+    "spark.databricks.delta.merge.materializeSource": "none",
 }
 
 
@@ -54,6 +57,7 @@ def spark_session(
     master: str = "local[*]",
     driver_memory: str = "2g",
     jar_folder: Path | None = None,
+    short: bool = False,
 ) -> SparkSession:
     """Start, or return, this process's Spark session, with the data source `spillway` registered.
 
@@ -62,6 +66,7 @@ def spark_session(
         master: Spark's master URL.
         driver_memory: heap of the JVM; in local mode that is all there is.
         jar_folder: where :mod:`spillway.lake.jars` put the jars; its default when None.
+        short: the session ends in a minute or so: the JVM's second compiler would not earn what it costs.
 
     Raises:
         SparkMissing: PySpark is not installed.
@@ -76,6 +81,9 @@ def spark_session(
         paths = jars.verified(jar_folder or jars.default_folder())
         settings |= _DELTA_SETTINGS
         settings["spark.jars"] = ",".join(str(path) for path in paths)
+
+    if short:
+        settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
 
     # Workers must run this interpreter, or they don't find this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

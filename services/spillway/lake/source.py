@@ -78,6 +78,8 @@ ENVELOPE: Final = pa.schema(
         pa.field("arrow_schema", pa.binary()),
         pa.field("changes", pa.int64()),
         pa.field("first_commit_lsn", pa.int64()),
+        # whether any of the changes is a TRUNCATE, or leaves a TOAST value out: what a consumer must look for then
+        pa.field("special", pa.bool_()),
         pa.field("payload", pa.binary()),
         pa.field("range_start", pa.int64()),
         pa.field("range_end", pa.int64()),
@@ -211,6 +213,7 @@ class _RangeReader:
                     "arrow_schema": schema,
                     "changes": message.batch.num_rows,
                     "first_commit_lsn": pc.min(message.batch.column("_commit_lsn")).as_py(),
+                    "special": _special(message.batch),
                     "payload": body,
                     "range_start": part.start,
                     "range_end": part.end,
@@ -285,6 +288,11 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
 
     def commit(self, end: dict[str, str]) -> None:
         """Do nothing: Spark calls this late and not for the last batch. The sink confirms the slot."""
+
+
+def _special(batch: pa.RecordBatch) -> bool:
+    unchanged = pc.any(pc.greater(pc.list_value_length(batch.column("_unchanged_toast")), 0))
+    return bool(unchanged.as_py() or pc.any(pc.equal(batch.column("_op"), "T")).as_py())
 
 
 def _offset(lsn: int) -> dict[str, str]:

@@ -46,7 +46,10 @@ class Batch:
 
 
 class LakeTables(Protocol):
-    """The lake tables of one path. Driver only, one thread. *name* is ``schema.table``."""
+    """The lake tables of one path. Driver only; calls for different tables may come from different threads.
+
+    *name* is :attr:`spillway.lake.payload.Relation.directory`, ``schema.table`` mostly.
+    """
 
     def durable_lsn(self, kind: str, name: str) -> int:
         """Return the LSN that the table's own last commit goes up to; 0 when there is no table."""

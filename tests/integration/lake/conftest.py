@@ -39,7 +39,11 @@ def spark(jar_folder: Path) -> Iterator[SparkSession]:
     paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     session = spark_session(
-        table_format="delta", master="local[2]", driver_memory="1g", jar_folder=jar_folder
+        table_format="delta",
+        master="local[2]",
+        driver_memory="1g",
+        jar_folder=jar_folder,
+        short=True,
     )
     yield session
     session.stop()
