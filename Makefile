@@ -47,6 +47,10 @@ lint: install ## ruff, mypy and cython-lint
 proto: install ## generate the gRPC modules from proto/
 	@$(VENV)/python scripts/generate_proto.py
 
+.PHONY: openapi
+openapi: install ## write the REST contract to openapi/
+	@$(VENV)/python -m spillway.slot_manager.openapi > openapi/spillway-v1.json
+
 .PHONY: clean
 clean: ## delete what was built; downloads in .cache stay
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .spillway spark-warehouse
