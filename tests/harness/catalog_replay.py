@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
+from spillway.catalog.descriptors import SkipReason
 from spillway.catalog.layout import PG_ATTRIBUTE
 from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
@@ -20,11 +21,22 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
     from spillway.wal.record import Record
 
+_INSERT_CONTAINS_NEW_TUPLE = 1 << 3
+_UPDATE_CONTAINS_NEW_TUPLE = 1 << 4
+_UPDATE_COMPRESSED = 1 << 5 | 1 << 6
+
 
 class CatalogReplay:
-    """Feeds a mirror from a cluster's pg_wal, as decoding does, without anything of decoding."""
+    """Feeds a mirror from a cluster's pg_wal, as decoding does, without anything of decoding.
 
-    def __init__(self, bootstrap: Bootstrap, cluster: Cluster) -> None:
+    With *audit*, the storage of every record that holds a row is resolved when the record is read, and
+    the row must fit the descriptor: that is what the mirror is for.
+    """
+
+    def __init__(self, bootstrap: Bootstrap, cluster: Cluster, *, audit: bool = False) -> None:
+        self.audit = audit
+        self.audited = self.audited_privately = 0
+        self.parents: dict[int, int] = {}
         self.mirror: CatalogMirror = bootstrap.mirror
         self.cluster = cluster
         self.position = int(bootstrap.redo_lsn)
@@ -57,6 +69,7 @@ class CatalogReplay:
     def feed(self, record: Record) -> None:
         if record.top_xid:
             self.subxids.setdefault(record.top_xid, set()).add(record.xid)
+            self.parents[record.xid] = record.top_xid
         mirror = self.mirror
         if record.rmid == rmgr.RM_XACT_ID:
             self._transaction(record)
@@ -70,9 +83,41 @@ class CatalogReplay:
             mirror.apply(record, record.top_xid)
             self.apply_seconds += time.perf_counter() - started
             self.applied += 1
+        elif self.audit and mirror.consistent:
+            self._audit(record)
 
     def own_xids(self, top_xid: int) -> frozenset[int]:
         return frozenset({top_xid} | self.subxids.get(top_xid, set()))
+
+    def _audit(self, record: Record) -> None:
+        operation = record.info & rmgr.XLOG_HEAP_OPMASK
+        if not record.blocks or record.blocks[0].locator.db != self.mirror.facts.database_oid:
+            return
+        at = 0
+        if record.rmid == rmgr.RM_HEAP_ID and operation == rmgr.XLOG_HEAP_INSERT:
+            logical = record.data[2] & _INSERT_CONTAINS_NEW_TUPLE
+        elif record.rmid == rmgr.RM_HEAP_ID and operation in (
+            rmgr.XLOG_HEAP_UPDATE,
+            rmgr.XLOG_HEAP_HOT_UPDATE,
+        ):
+            logical = record.data[7] & _UPDATE_CONTAINS_NEW_TUPLE
+            at = 2 * (record.data[7] & _UPDATE_COMPRESSED).bit_count()
+        elif record.rmid == rmgr.RM_HEAP2_ID and operation == rmgr.XLOG_HEAP2_MULTI_INSERT:
+            logical = record.data[0] & _INSERT_CONTAINS_NEW_TUPLE
+            at = 2
+        else:
+            return
+        if not logical:
+            return
+        natts = struct.unpack_from("<H", record.blocks[0].data, at)[0] & 0x07FF
+        own = self.own_xids(self.parents.get(record.xid, record.xid))
+        resolution = self.mirror.resolve(record.blocks[0].locator, own)
+        self.audited += 1
+        self.audited_privately += self.mirror.has_changes(own)
+        where = f"{resolution} at {Lsn(record.lsn)}"
+        assert resolution.reason in (SkipReason.NONE, SkipReason.REWRITE), where
+        if resolution.descriptor is not None:
+            assert natts == len(resolution.descriptor.columns), where
 
     def _transaction(self, record: Record) -> None:
         operation = record.info & rmgr.XLOG_XACT_OPMASK
@@ -89,6 +134,8 @@ class CatalogReplay:
             self.commits += 1
         else:
             self.mirror.abort(xids, record.lsn)
+        for xid in xids:
+            self.subxids.get(self.parents.pop(xid, 0), set()).discard(xid)
         self.subxids.pop(xids[0], None)
 
     def _xids(self, record: Record, operation: int) -> list[int]:

@@ -29,12 +29,15 @@ def test_under_load(pg: Database, seed: int) -> None:
         time.sleep(1)
         for i in range(4):
             bootstrap = bootstrap_raw if i % 2 else bootstrap_sql
-            replays.append(CatalogReplay(bootstrap(pg.dsn, progress=messages.append), pg.cluster))
+            begun = bootstrap(pg.dsn, progress=messages.append)
+            replays.append(CatalogReplay(begun, pg.cluster, audit=True))
             time.sleep(0.4)
     assert load.transactions > 20
     for replay in replays:
         replay.run()
         assert_equals_server(replay.mirror, pg)
+    assert replays[0].audited > 20
+    assert replays[0].audited_privately > 5
 
 
 @pytest.mark.parametrize("major", [14, 16, 17])
@@ -44,8 +47,8 @@ def test_other_majors_under_load(fresh_cluster: Any, major: int) -> None:
     replays = []
     with DdlLoad(database, major) as load:
         time.sleep(1)
-        replays.append(CatalogReplay(bootstrap_sql(database.dsn), cluster))
-        replays.append(CatalogReplay(bootstrap_raw(database.dsn), cluster))
+        replays.append(CatalogReplay(bootstrap_sql(database.dsn), cluster, audit=True))
+        replays.append(CatalogReplay(bootstrap_raw(database.dsn), cluster, audit=True))
         time.sleep(1)
     assert load.transactions > 20
     for replay in replays:
@@ -63,7 +66,7 @@ def test_raw_without_full_page_writes(fresh_cluster: Any) -> None:
     with DdlLoad(database, 7) as load:
         time.sleep(1)
         for _ in range(3):
-            replays.append(CatalogReplay(bootstrap_raw(database.dsn), cluster))
+            replays.append(CatalogReplay(bootstrap_raw(database.dsn), cluster, audit=True))
             time.sleep(0.3)
     assert load.transactions > 20
     for replay in replays:
