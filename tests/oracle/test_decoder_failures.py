@@ -6,8 +6,10 @@ import resource
 
 import pytest
 
-from harness.decoding_session import DecodingSession
+from harness.decoding_session import DecodingSession, RenderingSink
+from spillway.decoding.offline import decode_directory
 from spillway.errors import DecodingError, NotReady, StorageError
+from spillway.wal.reader import WalDirectory
 
 
 def big(session: DecodingSession) -> None:
@@ -78,6 +80,25 @@ def test_a_state_that_is_too_new_is_refused_when_it_would_lose_something(session
     session.restart(state, before)
     with pytest.raises(DecodingError, match="began before the serialised state"):
         session.decode()
+
+
+def test_offline_from_a_state_what_was_in_progress_is_left_out(session, tmp_path):
+    with session.database.connect(autocommit=False) as connection:
+        connection.execute("INSERT INTO t VALUES (1, 'before the state')")
+        session.decode()
+        state = session.decoder.serialize()
+        session.database.execute("INSERT INTO t VALUES (2, 'commits while that runs')")
+        connection.execute("INSERT INTO t VALUES (3, 'after it')")
+    session.database.execute("INSERT INTO t VALUES (4, 'whole')")
+    session.database.execute("INSERT INTO t VALUES (5, 'whole')")
+    expected = [line for line in session.assert_equal_to_server() if "whole" in line.data]
+    sink = RenderingSink("test_decoding", {}, session.context)
+    wal = WalDirectory(session.database.cluster.wal_directory)
+    stats = decode_directory(wal, state, sink, spill_dir=tmp_path / "offline")
+    assert [line for line in sink.lines if line.data.startswith("table")] == expected
+    assert len(expected) == 2
+    assert stats.total_txns == len(sink.headers)
+    assert list((tmp_path / "offline").iterdir()) == []
 
 
 def test_a_damaged_state_is_refused(session):

@@ -88,7 +88,7 @@ ENTRY_POINTS = re.compile(
 UNUSED = {
     "catalog.bootstrap_raw": "the way in for full_page_writes = off, where SQL can't be the start",
     "decoding.change_format": "the definition that kernels repeat as C structs; tests read it",
-    "wal.reader": "reads a directory of WAL files: golden tests, and tools",
+    "decoding.offline": "decoding from a directory, which `spillway decode` is to offer; tests use it",
 }
 
 LINES_MAX = 600

@@ -193,7 +193,7 @@ class Decoder:
         *,
         work_mem_bytes: int = WORK_MEM_BYTES_DEFAULT,
         spill_dir: Path,
-        start_decoding_at: int,
+        start_decoding_at: int | None,
     ) -> Self:
         """Go on from what :meth:`serialize` returned; the next batch starts at ``position``.
 
@@ -205,7 +205,9 @@ class Decoder:
             work_mem_bytes: as for a new decoder.
             spill_dir: as for a new decoder.
             start_decoding_at: the persisted position: every transaction whose commit record starts before
-                it was delivered, and is not delivered again.
+                it was delivered, and is not delivered again. None when there is no such position (offline, a
+                rewind): then the decoder becomes CONSISTENT, and delivers, once the transactions in progress
+                in *data* have ended.
 
         Raises:
             StorageError: *data* is damaged, or *spill_dir* can't be used.
@@ -215,7 +217,14 @@ class Decoder:
         self._setup(
             version, state.database_oid, state.mirror, sink, work_mem_bytes, spill_dir, state.lsn
         )
-        self._builder = SnapshotBuilder.restored(max(start_decoding_at, state.start_decoding_at))
+        if start_decoding_at is None:
+            self._builder = SnapshotBuilder.restored(
+                state.lsn, [xid for xid, top_xid, _, _ in state.transactions if not top_xid]
+            )
+        else:
+            self._builder = SnapshotBuilder.restored(
+                max(start_decoding_at, state.start_decoding_at)
+            )
         self._buffer.set_state(int(self._builder.state), 0)
         for xid, top_xid, first_lsn, flags in state.transactions:
             self._buffer.restore_transaction(xid, top_xid, first_lsn, flags)

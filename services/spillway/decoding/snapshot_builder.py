@@ -17,7 +17,7 @@ whether the transaction is delivered.
                ├───────────────▶│ FULL_SNAPSHOT │◀──────┤
                │ some running   └───────────────┘       │
                │                        │ all that ran then have ended, or a running-xacts
-               │                        │ record whose oldestRunningXid ≥ their nextXid
+               │                        │ record that names none of them any more
                │ none running           ▼               │ none running
                │                ┌────────────┐          │
                └───────────────▶│ CONSISTENT │◀─────────┘
@@ -34,7 +34,8 @@ the mirror is exact. And PostgreSQL leaves FULL_SNAPSHOT only at a running-xacts
 running may have written its commit record already, and is then never seen to end. The same can happen to us; the
 record's list of xids lets us be quicker when it does not.
 
-After a restart the builder begins CONSISTENT, with ``start_decoding_at``, before which nothing is delivered.
+After a restart the builder begins CONSISTENT, with ``start_decoding_at``, before which nothing is delivered; or,
+from a serialised state alone, in FULL_SNAPSHOT, waiting for the transactions that were in progress there.
 
 Source: src/backend/replication/logical/snapbuild.c
 """
@@ -121,10 +122,17 @@ class SnapshotBuilder:
         self._awaited: set[int] = set()
 
     @classmethod
-    def restored(cls, start_decoding_at: int) -> SnapshotBuilder:
-        """Return a builder that is CONSISTENT already and delivers what commits from *start_decoding_at* on."""
+    def restored(cls, start_decoding_at: int, awaited: Iterable[int] = ()) -> SnapshotBuilder:
+        """Return the builder of a restored decoder.
+
+        CONSISTENT already, it delivers what commits from *start_decoding_at* on; or in FULL_SNAPSHOT until the
+        *awaited* top-level transactions, whose beginning is not read again, have ended.
+        """
         builder = cls(0, start_decoding_at)
-        builder.state = SnapshotState.CONSISTENT
+        builder._awaited = set(awaited)
+        builder.state = (
+            SnapshotState.FULL_SNAPSHOT if builder._awaited else SnapshotState.CONSISTENT
+        )
         return builder
 
     def process_change(self, xid: int, lsn: int) -> bool:  # noqa: ARG002 - PostgreSQL's signature
@@ -143,8 +151,7 @@ class SnapshotBuilder:
         if lsn < self._mirror_consistent_lsn:
             self.state = SnapshotState.BUILDING_SNAPSHOT
         elif running.oldest_running_xid == running.next_xid or (
-            self.state == SnapshotState.FULL_SNAPSHOT
-            and not xid_precedes(running.oldest_running_xid, self.next_phase_at)
+            self.state == SnapshotState.FULL_SNAPSHOT and not self._awaited
         ):
             self._become_consistent(lsn)
         elif self.state != SnapshotState.FULL_SNAPSHOT:
