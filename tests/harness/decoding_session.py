@@ -189,6 +189,8 @@ class DecodingSession:
                 if first < int(Lsn.parse(line.lsn)) <= last:
                     theirs += transaction
                 transaction = []
+        # With skip-empty-xacts a message stands alone, without BEGIN and COMMIT.
+        theirs += [line for line in transaction if first < int(Lsn.parse(line.lsn)) <= last]
         for i, (our, their) in enumerate(zip(ours, theirs, strict=False)):
             assert our == their, f"line {i} of {len(ours)} and {len(theirs)}: {our} != {their}"
         assert len(ours) == len(theirs)
