@@ -79,6 +79,8 @@ def serve(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    # It announces itself at every start, whether or not there is anything to migrate.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     engine = dataclasses.replace(
         EngineSettings(),
         logical_decoding_work_mem=settings.logical_decoding_work_mem,
