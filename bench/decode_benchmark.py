@@ -73,8 +73,12 @@ class Outcome:
     spillway_cpu_s: float
 
     @property
-    def ratio(self) -> float:
+    def wall_ratio(self) -> float:
         return self.postgresql_wall_s / self.spillway_wall_s
+
+    @property
+    def cpu_ratio(self) -> float:
+        return self.postgresql_cpu_s / self.spillway_cpu_s
 
 
 class EncodingSink:
@@ -265,7 +269,8 @@ def _print(console: Console, outcomes: list[Outcome], major: int) -> None:
         "CPU s",
         "Spillway rows/s",
         "CPU s",
-        "ratio",
+        "wall",
+        "CPU",
     ):
         table.add_column(heading, justify="right")
     for outcome in outcomes:
@@ -277,7 +282,8 @@ def _print(console: Console, outcomes: list[Outcome], major: int) -> None:
             f"{outcome.postgresql_cpu_s:.2f}",
             f"{outcome.rows / outcome.spillway_wall_s:,.0f}",
             f"{outcome.spillway_cpu_s:.2f}",
-            f"{outcome.ratio:.1f} x",
+            f"{outcome.wall_ratio:.1f} x",
+            f"{outcome.cpu_ratio:.1f} x",
         )
     console.print(table)
 
