@@ -86,7 +86,6 @@ ENTRY_POINTS = re.compile(
 
 #: Modules that the service itself does not import, and what they are for.
 UNUSED = {
-    "catalog.bootstrap_raw": "the way in for full_page_writes = off, where SQL can't be the start",
     "decoding.change_format": "the definition that kernels repeat as C structs; tests read it",
     "decoding.offline": "decoding from a directory, which `spillway decode` is to offer; tests use it",
 }

@@ -180,7 +180,7 @@ class _Files:
             raise SourceError(
                 "the role may not read the server's files, which the raw bootstrap needs",
                 hint="GRANT EXECUTE ON FUNCTION pg_read_binary_file(text, bigint, bigint, boolean)"
-                " TO the role, or use the SQL bootstrap.",
+                " TO the role, or set full_page_writes = on: then a login is enough.",
                 path=path,
             ) from error
         return b"" if row is None or row[0] is None else bytes(row[0])

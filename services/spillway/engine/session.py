@@ -27,7 +27,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.walker import Walker
-from spillway.catalog.bootstrap import bootstrap_sql
+from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.engine.model import DatabaseSession
@@ -284,7 +284,7 @@ class Session:
         """Read the catalog from the running server."""
         for _, path in self._snapshots():
             path.unlink()
-        bootstrap = bootstrap_sql(self._conninfo, progress=self._say, cancel=self._stop)
+        bootstrap = bootstrap_database(self._conninfo, progress=self._say, cancel=self._stop)
         if bootstrap.redo_lsn < self._store.first_lsn:
             raise NotReady(
                 f"WAL from the source's last checkpoint at {bootstrap.redo_lsn} on is no longer stored; it begins at "

@@ -11,6 +11,7 @@ import pytest
 from harness.catalog_replay import CatalogReplay, assert_equals_server
 from harness.ddl_workload import DdlLoad
 from spillway.catalog.bootstrap import bootstrap_sql
+from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.catalog.bootstrap_raw import bootstrap_raw
 from spillway.catalog.serialization import deserialize, serialize
 from spillway.errors import NotReady, SourceError
@@ -66,7 +67,9 @@ def test_raw_without_full_page_writes(fresh_cluster: Any) -> None:
     with DdlLoad(database, 7) as load:
         time.sleep(1)
         for _ in range(3):
-            replays.append(CatalogReplay(bootstrap_raw(database.dsn), cluster, audit=True))
+            begun = bootstrap_database(database.dsn)
+            assert begun.mirror.locations.current[1259].complete, "files where no images are"
+            replays.append(CatalogReplay(begun, cluster, audit=True))
             time.sleep(0.3)
     assert load.transactions > 20
     for replay in replays:
@@ -97,7 +100,8 @@ def test_a_login_is_enough_for_sql(pg: Database) -> None:
 
 
 def test_facts(pg: Database) -> None:
-    bootstrap = bootstrap_sql(pg.dsn)
+    bootstrap = bootstrap_database(pg.dsn)
+    assert not bootstrap.mirror.locations.current[1259].complete, "SQL where images are written"
     assert bootstrap.mirror.facts.database_oid == pg.oid
     assert bootstrap.mirror.facts.major == pg.cluster.major
     assert bootstrap.server_version // 10000 == pg.cluster.major
