@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from spillway.cli.program import app
-from spillway.lake.command import app as lake_app
+from harness.commands import parse_command
 from spillway.settings import Settings
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -20,22 +18,9 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
 
 
-def _command(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that *words* begin with, and its arguments."""
-    root = lake_app if words[0] == "lake" else app
-    command: Any = typer.main.get_command(root)
-    rest = words[1:] if words[0] == "lake" else words
-    while hasattr(command, "commands"):
-        command, rest = command.commands[rest[0]], rest[1:]
-    return command, rest
-
-
 @pytest.mark.parametrize("name", OURS)
 def test_commands_exist(name: str) -> None:
-    command, arguments = _command(SERVICES[name]["command"])
-    # Parses, and so knows, every option; runs nothing.
-    with command.make_context(name, list(arguments)) as context:
-        assert context.params
+    assert parse_command(SERVICES[name]["command"])
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -45,16 +30,13 @@ def test_variables_exist(name: str) -> None:
 
 
 def test_a_token_is_asked_for() -> None:
-    command, arguments = _command(SERVICES["spillway"]["command"])
-    with command.make_context("serve", list(arguments)) as context:
-        assert context.params["host"] == "0.0.0.0"
+    assert parse_command(SERVICES["spillway"]["command"])["host"] == "0.0.0.0"
     assert ":?" in SERVICES["spillway"]["environment"]["SPILLWAY_TOKEN"]
 
 
 def test_ports_are_the_services_own() -> None:
-    command, arguments = _command(SERVICES["spillway"]["command"])
-    with command.make_context("serve", list(arguments)) as context:
-        inside = {context.params["http_port"], context.params["grpc_port"]}
+    parameters = parse_command(SERVICES["spillway"]["command"])
+    inside = {parameters["http_port"], parameters["grpc_port"]}
     assert {int(port.rpartition(":")[2]) for port in SERVICES["spillway"]["ports"]} == inside
     # Published on the host's loopback address only.
     assert all(port.startswith("127.0.0.1:") for port in SERVICES["spillway"]["ports"])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from harness.commands import parse_command
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
@@ -94,6 +97,24 @@ def test_grpc_page_names_every_method() -> None:
     for contract in (PROJECT / "proto" / "spillway" / "v1").glob("*.proto"):
         for method in re.findall(r"rpc (\w+)\(", contract.read_text()):
             assert f"`{method}`" in page
+
+
+def _command_lines() -> list[tuple[str, str]]:
+    """(page, command line) of each spillway command in a shell block."""
+    return [
+        (str(page.relative_to(PROJECT)), match[1])
+        for page in PAGES
+        for block in re.findall(
+            r"^ *```sh\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE
+        )
+        for line in block.replace("\\\n", " ").splitlines()
+        if (match := re.match(r" *(?:\.venv/bin/)?spillway (.+)", line))
+    ]
+
+
+@pytest.mark.parametrize(("page", "line"), _command_lines())
+def test_documented_commands_parse(page: str, line: str) -> None:
+    assert parse_command(shlex.split(line, comments=True))
 
 
 def test_every_option_of_a_plugin_is_documented() -> None:

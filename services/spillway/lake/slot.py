@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol
 
+from spillway.settings import Settings
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 #: Where `spillway serve` listens for gRPC unless told otherwise.
-DEFAULT_ADDRESS: Final = "127.0.0.1:8433"
+DEFAULT_ADDRESS: Final = Settings().grpc
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 ::
 
-    with open_stream("127.0.0.1:8433", "s1", token=token) as stream:
+    with open_stream("127.0.0.1:50051", "s1", token=token) as stream:
         for batch in stream:
             for lsn, xid, data in batch.messages():
                 ...
