@@ -223,6 +223,7 @@ def merge_schemas(stored: pa.Schema, incoming: pa.Schema, relation: str) -> pa.S
         LakeSchemaConflict: a column's type is another one than stored.
     """
     fields = list(stored)
+    conflicts = []
     for field in incoming:
         at = stored.get_field_index(field.name)
         if at < 0:
@@ -230,14 +231,19 @@ def merge_schemas(stored: pa.Schema, incoming: pa.Schema, relation: str) -> pa.S
             continue
         merged = _merge_types(stored.field(at).type, field.type)
         if merged is None:
-            raise LakeSchemaConflict(
-                f"column {field.name!r} of {relation} is {field.type} now, its lake table has {stored.field(at).type}",
-                hint="Lake tables follow added and dropped columns only. Move the lake table away; the job then begins "
-                "a new one with the new type.",
-                relation=relation,
-                column=field.name,
-            )
-        fields[at] = pa.field(field.name, merged)
+            conflicts.append((field, stored.field(at).type))
+        else:
+            fields[at] = pa.field(field.name, merged)
+    if conflicts:
+        # The last: a key's column is in conflict in the old key, too, which comes first.
+        field, before = conflicts[-1]
+        raise LakeSchemaConflict(
+            f"column {field.name!r} of {relation} is {field.type} now, its lake table has {before}",
+            hint="Lake tables follow added and dropped columns only. Move the table's history and current away; the job "
+            "then begins new ones with the new type, which have what changes from then on.",
+            relation=relation,
+            column=field.name,
+        )
     return pa.schema(fields)
 
 

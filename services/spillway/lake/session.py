@@ -6,6 +6,7 @@ are not Spark's own defaults have their reason beside them.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from importlib import util
@@ -92,6 +93,8 @@ def spark_session(
 
     from spillway.lake.source import SpillwayDataSource  # noqa: PLC0415 - imports PySpark
 
+    # It logs every exception of a callback with its trace; the job raises them, typed.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName("spillway-lake").master(master)
     builder = builder.config("spark.driver.memory", driver_memory)
     for name, value in settings.items():
