@@ -80,7 +80,7 @@ class CatalogReplay:
             ref.locator in mirror.tracked and ref.fork == 0 for ref in record.blocks
         ):
             started = time.perf_counter()
-            mirror.apply(record, record.top_xid)
+            mirror.apply(record)
             self.apply_seconds += time.perf_counter() - started
             self.applied += 1
         elif self.audit and mirror.consistent:

@@ -91,10 +91,10 @@ def bootstrap_raw(
     ``pg_read_binary_file(text, bigint, bigint, boolean)``. Runs a CHECKPOINT where the role may.
 
     Raises:
-        SourceError: the server can't be reached, is a standby, or does not let the role read files.
+        SourceError: the server can't be reached, is a standby, does not let the role read files, or has
+            a damaged one.
         UnsupportedWal: it is of a major that Spillway does not read.
         NotReady: cancelled while it waited for a rewrite of a catalog.
-        CorruptWal: never; a damaged file is a SourceError.
     """
     progress = progress or silent
     cancel = cancel or threading.Event()

@@ -144,12 +144,11 @@ class CatalogMirror:
         """Grows whenever :attr:`tracked` changes."""
         return self.locations.tracked_generation
 
-    def apply(self, record: Record, top_xid: int = 0) -> None:  # noqa: ARG002
+    def apply(self, record: Record) -> None:
         """Redo *record*'s effect on the mirrored catalogs; a record without any is ignored.
 
-        Records come once each and in order. *top_xid* is the top-level transaction, 0 if not known.
-        After a call, resolutions that a transaction with *record*'s xid among its own got may be stale;
-        nobody else's are.
+        Records come once each and in order. After a call, resolutions that a transaction with *record*'s
+        xid among its own got may be stale; nobody else's are.
 
         Raises:
             CorruptWal: the record contradicts itself or the page that it changes.
