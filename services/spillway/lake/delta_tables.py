@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spillway.errors import LakeTableConflict
-from spillway.lake.net_effect import COPIES, KEEP, SET, NetEffect, quoted
+from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 from spillway.pg.lsn import Lsn
 
@@ -113,9 +113,8 @@ class DeltaTables:
     ) -> None:
         stored = self.schema(CURRENT, name)
         if stored is None:
-            schema = from_arrow_schema(columns, prefer_timestamp_ntz=True)
-            if key == MULTISET:
-                schema = schema.add(COPIES, "bigint")
+            wanted = columns.append(COPIES_FIELD) if key == MULTISET else columns
+            schema = from_arrow_schema(wanted, prefer_timestamp_ntz=True)
             self._create(
                 CURRENT,
                 name,

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.types import StructType
@@ -45,6 +46,7 @@ SET: Final = "_set"
 KEEP: Final = "_keep_"
 #: copies of a distinct row: in a multiset's current table, and the change of them in a net effect
 COPIES: Final = "_copies"
+COPIES_FIELD: Final = pa.field(COPIES, pa.int64())
 
 #: Rounds of pointer jumping: 2^40 changes of key of one row in one batch are more than a batch holds.
 _MAX_JUMPS: Final = 40

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from spillway.errors import LakeTableConflict
 from spillway.lake.files import replace_json, sync_directory, sync_tree
-from spillway.lake.net_effect import COPIES, KEEP, SET, NetEffect, quoted
+from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.payload import merge_schemas
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 
@@ -131,7 +131,7 @@ class ParquetTables:
         table.mkdir(parents=True, exist_ok=True)
         wanted = columns
         if key == MULTISET:
-            wanted = wanted.append(to_arrow_schema(StructType().add(COPIES, "bigint")).field(0))
+            wanted = wanted.append(COPIES_FIELD)
         stored, current = self.schema(CURRENT, name), self.current(name)
         if stored is not None:
             check_same_key(name, self.key(name) or MULTISET, key)
