@@ -101,6 +101,7 @@ class Writer(threading.Thread):
         self._random = random.Random(seed)
         self.stop = threading.Event()
         self.committed = 0
+        self.pause_s = 0.02
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -109,7 +110,7 @@ class Writer(threading.Thread):
                 while not self.stop.is_set():
                     number = self.committed + 1
                     with connection.transaction():
-                        rows = self._random.choice((1, 3, 10, 400))
+                        rows = self._random.choice((1, 3, 10, 100))
                         connection.execute(
                             "INSERT INTO log SELECT %s, i, repeat('x', 40) FROM generate_series(1, %s) i",
                             (number, rows),
@@ -117,10 +118,10 @@ class Writer(threading.Thread):
                         connection.execute("SAVEPOINT s")
                         connection.execute("INSERT INTO log VALUES (-1, 0, 'never')")
                         connection.execute("ROLLBACK TO SAVEPOINT s")
-                        if number % 17 == 0:
+                        if number % 40 == 0:
                             connection.execute(f"ALTER TABLE log ADD COLUMN c{number} int")
                     self.committed = number
-                    time.sleep(self._random.uniform(0, 0.01))
+                    time.sleep(self._random.uniform(0, 2 * self.pause_s))
         except Exception as error:  # noqa: BLE001 - shown by the test
             self.error = error
 
@@ -185,17 +186,20 @@ def test_no_committed_change_is_lost(tmp_path: Path, fresh_cluster, seed: int) -
         writer.stop.set()
         writer.join()
         assert writer.error is None
-        service.wait_decoded("ours", database)
-        theirs = [(Lsn.parse(lsn), xid, data) for lsn, xid, data in oracle.peek()]
+        # Autovacuum commits empty transactions of its own at any time: compare up to one position.
+        end = service.wait_decoded("ours", database)
+        theirs = [(Lsn.parse(lsn), xid, data) for lsn, xid, data in oracle.peek(upto_lsn=end)]
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and (
-            not consumer.rows or consumer.rows[-1] != theirs[-1]
-        ):
+        while not consumer.rows or consumer.rows[-1][0] < theirs[-1][0]:
+            assert time.monotonic() < deadline, f"the consumer got {len(consumer.rows)} rows"
             time.sleep(0.1)
         consumer.stop.set()
         consumer.join(30)
         assert consumer.reconnects >= 1
-        assert without_repetitions(consumer.rows) == theirs
+        ours = [row for row in without_repetitions(consumer.rows) if row[0] <= theirs[-1][0]]
+        # Not "assert ours == theirs": the explanation of a difference would take minutes to make.
+        assert len(ours) == len(theirs)
+        assert [pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]][:3] == []
     finally:
         for thread in (writer, consumer):
             if thread is not None:
@@ -243,6 +247,7 @@ def test_killed_at_each_named_point(tmp_path: Path, fresh_cluster) -> None:
         oracle = create_slot(database, "oracle")
         service.create_slot("ours", database.name)
         writer = Writer(database, 3)
+        writer.pause_s = 0.1
         writer.start()
         for failpoint in FAILPOINTS:
             serve.kill()
@@ -253,8 +258,11 @@ def test_killed_at_each_named_point(tmp_path: Path, fresh_cluster) -> None:
         writer.stop.set()
         writer.join()
         assert writer.error is None
-        service.wait_decoded("ours", database)
-        assert service.peek("ours") == [tuple(row) for row in oracle.peek()]
+        end = service.wait_decoded("ours", database)
+        theirs = [tuple(row) for row in oracle.peek(upto_lsn=end)]
+        ours = service.peek("ours", upto_lsn=end)
+        assert len(ours) == len(theirs)
+        assert [pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]][:3] == []
     finally:
         if writer is not None:
             writer.stop.set()

@@ -325,8 +325,8 @@ def test_spilling_changes_nothing(tmp_path: Path, pg: Database) -> None:
             two.execute("COMMIT")
             one.execute("UPDATE t SET v = 'u' WHERE id % 3 = 0")
             one.execute("COMMIT")
-        service.wait_decoded("s", pg)
-        assert service.peek("s") == [tuple(r) for r in oracle.peek()]
+        end = service.wait_decoded("s", pg)
+        assert service.peek("s", upto_lsn=end) == [tuple(r) for r in oracle.peek(upto_lsn=end)]
         stats = service.call("GET", "/slots/s/stats")
         assert stats["spill_txns"] >= 1
         assert stats["spill_bytes"] > 64 * 1024

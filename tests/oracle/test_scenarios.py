@@ -67,11 +67,12 @@ def test_equals_postgresql(pair: Pair, name: str) -> None:
     try:
         service.create_slot(slot, database.name)
         run(database, SCENARIOS[name])
-        service.wait_decoded(slot, database)
+        # Autovacuum commits empty transactions of its own at any time: compare up to one position.
+        end = service.wait_decoded(slot, database)
         for options in OPTIONS:
-            theirs = [tuple(row) for row in oracle.peek(options)]
+            theirs = [tuple(row) for row in oracle.peek(options, upto_lsn=end)]
             assert theirs, "the scenario shows nothing: it tests nothing"
-            assert service.peek(slot, options) == theirs
+            assert service.peek(slot, options, upto_lsn=end) == theirs
     finally:
         oracle.drop()
         service.http.delete(f"/v1/slots/{slot}")
