@@ -37,6 +37,7 @@ class ServeProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.http_port, self.grpc_port = free_port(), free_port()
         self.start(failpoints)
+        self._service = Service(self.http_port, self.grpc_port)
 
     def start(self, failpoints: str = "") -> None:
         self.process = subprocess.Popen(
@@ -75,10 +76,11 @@ class ServeProcess:
         if self.process.poll() is None:
             self.process.terminate()
             assert self.process.wait(30) == 0, self.log()
+        self._service.http.close()
         self._log.close()
 
     def service(self) -> Service:
-        return Service(self.http_port, self.grpc_port)
+        return self._service
 
     def log(self) -> str:
         return (self._data_dir.parent / "serve.log").read_text()[-4000:]

@@ -68,12 +68,17 @@ class Service:
 
     def wait_decoded(self, name: str, database: Database, timeout_s: float = 60) -> str:
         """Wait until the slot's source is decoded up to where the server's WAL is now; return that."""
-        lsn = database.value("SELECT pg_current_wal_flush_lsn()::text")
+        lsn = str(database.value("SELECT pg_current_wal_flush_lsn()::text"))
+        self.wait_for(name, lsn, timeout_s)
+        return lsn
+
+    def wait_for(self, name: str, lsn: str, timeout_s: float = 60) -> None:
+        """Wait until the slot's source is decoded up to *lsn*."""
         deadline = time.monotonic() + timeout_s
         while True:
             slot = self.slot(name)
             if slot["decoded_lsn"] and Lsn.parse(slot["decoded_lsn"]) >= Lsn.parse(lsn):
-                return str(lsn)
+                return
             if time.monotonic() > deadline:
                 sources = self.call("GET", "/sources")
                 raise AssertionError(f"not decoded up to {lsn}: {slot} {sources}")

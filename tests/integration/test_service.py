@@ -333,3 +333,27 @@ def test_spilling_changes_nothing(tmp_path: Path, pg: Database) -> None:
         service.drop_slot("s")
         service.call("DELETE", "/sources/main")
     oracle.drop()
+
+
+def test_a_database_in_another_encoding(tmp_path: Path, fresh_cluster) -> None:
+    cluster = fresh_cluster(15)
+    cluster.execute(
+        "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(cluster.dsn("latin"))
+        service.create_slot("s", "latin")
+        cluster.execute(
+            "SELECT pg_create_logical_replication_slot('o', 'test_decoding')", dbname="latin"
+        )
+        cluster.execute("CREATE TABLE größe (straße text)", dbname="latin")
+        cluster.execute("INSERT INTO größe VALUES ('Åäö ÿ')", dbname="latin")
+        lsn = cluster.query("SELECT pg_current_wal_flush_lsn()::text")[0][0]
+        service.wait_for("s", lsn)
+        theirs = cluster.query(
+            "SELECT lsn::text, xid::text::bigint, data FROM pg_logical_slot_peek_changes('o', %s, NULL)",
+            [lsn],
+            dbname="latin",
+        )
+        assert any("Åäö ÿ" in data for _, _, data in theirs)
+        assert service.peek("s", upto_lsn=lsn) == theirs

@@ -452,7 +452,9 @@ class Engine:
         return session
 
     def _plugin(self, slot: Slot, session: Session, options: Mapping[str, str]) -> OutputPlugin:
-        context = PluginContext(slot.name, slot.row.database, session.server_version_num)
+        context = PluginContext(
+            slot.name, slot.row.database, session.server_version_num, session.encoding
+        )
         return create_plugin(slot.row.plugin, {**slot.row.options, **options}, context)
 
     def _info(self, slot: Slot) -> SlotInfo:

@@ -11,18 +11,20 @@
         txlog/                          the transaction log
         snapshots/<lsn>.snap            serialised catalog mirror and snapshot builder
         spill/                          transactions in progress that outgrew memory; emptied at start
-        name                            the database's name, so that a start needs no word of the source
+        database.json                   its name and encoding, so that a start needs no word of the source
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from spillway.errors import Conflict, StorageError
+from spillway.receiver.primary import SourceDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +59,19 @@ class SourceLayout:
     def database(self, database_oid: int) -> DatabaseLayout:
         return DatabaseLayout(self.root / "databases" / str(database_oid))
 
-    def remember_database(self, name: str, database_oid: int) -> None:
-        """Write down which database the directory of *database_oid* is."""
-        directory = self.database(database_oid).root
+    def remember_database(self, database: SourceDatabase) -> None:
+        """Write down which database the directory of its oid is."""
+        directory = self.database(database.oid).root
         directory.mkdir(parents=True, exist_ok=True)
-        temporary = directory / "name.tmp"
-        temporary.write_text(name)
-        temporary.replace(directory / "name")
+        temporary = directory / "database.tmp"
+        temporary.write_text(json.dumps(database._asdict()))
+        temporary.replace(directory / "database.json")
 
-    def databases(self) -> dict[str, int]:
+    def databases(self) -> dict[str, SourceDatabase]:
         """Return the databases that were decoded here before, by name."""
-        names = sorted((self.root / "databases").glob("*/name"))
-        return {path.read_text(): int(path.parent.name) for path in names}
+        files = sorted((self.root / "databases").glob("*/database.json"))
+        found = (SourceDatabase(**json.loads(path.read_text())) for path in files)
+        return {database.name: database for database in found}
 
 
 class DataDirectory:

@@ -33,6 +33,7 @@ from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.engine.model import DatabaseSession
 from spillway.errors import DecodingStateLost, NotReady, SpillwayError, StorageError
 from spillway.failpoints import failpoint
+from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.receiver.primary import wal_flush_lsn
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from spillway.decoding.transaction import Transaction
     from spillway.engine.layout import DatabaseLayout
     from spillway.engine.settings import EngineSettings
+    from spillway.receiver.primary import SourceDatabase
     from spillway.receiver.wal_store import WalStore
     from spillway.store.rows import SourceRow
 
@@ -80,8 +82,7 @@ class Session:
     def __init__(
         self,
         source: SourceRow,
-        database: str,
-        database_oid: int,
+        database: SourceDatabase,
         conninfo: str,
         layout: DatabaseLayout,
         store: WalStore,
@@ -92,8 +93,10 @@ class Session:
         Raises:
             CorruptTransactionLog, DiskFull: the log can't be opened.
         """
-        self.database = database
-        self.database_oid = database_oid
+        self.database = database.name
+        self.database_oid = database.oid
+        #: Python's name of the database's encoding
+        self.encoding = server_encoding(database.encoding).codec
         self.server_version_num = source.server_version_num
         self._source = source
         self._conninfo = conninfo
@@ -101,7 +104,7 @@ class Session:
         self._store = store
         self._settings = settings
         self.log = TransactionLog(
-            layout.txlog, system_id=int(source.system_id), database_oid=database_oid
+            layout.txlog, system_id=int(source.system_id), database_oid=database.oid
         )
         self._decoder: Decoder | None = None
         self._stop = threading.Event()
@@ -109,7 +112,7 @@ class Session:
         self._changed = threading.Condition()
         self._required_lsn = 0
         self._thread = threading.Thread(
-            target=self._run, name=f"spillway-decode-{source.name}-{database}", daemon=True
+            target=self._run, name=f"spillway-decode-{source.name}-{database.name}", daemon=True
         )
 
     # -- life ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.receiver.conninfo import redact_dsn
 from spillway.receiver.physical_slot import create_physical_slot
-from spillway.receiver.primary import database_oid, with_database
+from spillway.receiver.primary import find_database, with_database
 from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
@@ -141,12 +141,12 @@ class Source:
                 hint="GET /v1/sources shows why.",
                 source=self.name,
             )
-        oid = self._layout.databases().get(database) or database_oid(self.row.dsn, database)
+        found = self._layout.databases().get(database) or find_database(self.row.dsn, database)
         conninfo = with_database(self.row.dsn, database)
         session = Session(
-            self.row, database, oid, conninfo, self._layout.database(oid), store, self._settings
+            self.row, found, conninfo, self._layout.database(found.oid), store, self._settings
         )
-        self._layout.remember_database(database, oid)
+        self._layout.remember_database(found)
         session.start()
         self._sessions[database] = session
         return session

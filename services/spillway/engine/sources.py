@@ -142,7 +142,8 @@ class Sources:
                 raise DuplicateName(
                     f'source "{name}" already exists', hint="Choose another name.", source=name
                 )
-            facts = await self._in_worker(check_source, dsn)
+            slot_name = physical_slot_name(name)
+            facts = await self._in_worker(check_source, dsn, slot_name=slot_name)
             for other in self._sources.values():
                 if other.row.system_id == facts.system_id:
                     raise Conflict(
@@ -158,7 +159,7 @@ class Sources:
                     server_version_num=facts.server_version_num,
                     timeline=facts.timeline,
                     wal_segment_size=facts.wal_segment_size,
-                    slot_name=physical_slot_name(name),
+                    slot_name=slot_name,
                 )
             )
             source = Source(row, self._data.source(name), self._settings)

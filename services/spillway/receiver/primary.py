@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg.conninfo import make_conninfo
 
@@ -33,8 +33,17 @@ def wal_flush_lsn(dsn: str) -> Lsn:
     return Lsn.parse(row[0])
 
 
-def database_oid(dsn: str, database: str) -> int:
-    """Return the oid of *database*, asked through any database of the cluster.
+class SourceDatabase(NamedTuple):
+    """A database of the cluster."""
+
+    name: str
+    oid: int
+    #: PostgreSQL's name of its encoding, UTF8 for one
+    encoding: str
+
+
+def find_database(dsn: str, name: str) -> SourceDatabase:
+    """Look *name* up, through any database of the cluster.
 
     Raises:
         UnknownDatabase: the cluster has none of that name.
@@ -42,13 +51,14 @@ def database_oid(dsn: str, database: str) -> int:
     """
     with source_session(dsn) as connection:
         row = connection.execute(
-            "SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = %s AND datallowconn",
-            [database],
+            "SELECT oid::bigint, pg_catalog.pg_encoding_to_char(encoding)::text"
+            " FROM pg_catalog.pg_database WHERE datname = %s AND datallowconn",
+            [name],
         ).fetchone()
     if row is None:
         raise UnknownDatabase(
-            f'database "{database}" does not exist or does not allow connections',
+            f'database "{name}" does not exist or does not allow connections',
             hint="Name a database of the source's cluster; psql -l lists them.",
-            database=database,
+            database=name,
         )
-    return int(row[0])
+    return SourceDatabase(name, int(row[0]), row[1])
