@@ -9,7 +9,7 @@ import pytest
 from harness.reception import flush_lsn
 from spillway.errors import SourceUnreachable, UnknownDatabase
 from spillway.receiver.conninfo import parse_dsn
-from spillway.receiver.primary import database_oid, wal_flush_lsn, with_database
+from spillway.receiver.primary import find_database, wal_flush_lsn, with_database
 
 if TYPE_CHECKING:
     from harness.cluster import Database
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 def test_answers(pg15: Database) -> None:
     before = flush_lsn(pg15.cluster)
     assert before <= wal_flush_lsn(pg15.dsn) <= flush_lsn(pg15.cluster)
-    assert database_oid(pg15.cluster.dsn("postgres"), pg15.name) == pg15.oid
-    assert database_oid(with_database(pg15.dsn, "template1"), pg15.name) == pg15.oid
+    expected = (pg15.name, pg15.oid, "UTF8")
+    assert find_database(pg15.cluster.dsn("postgres"), pg15.name) == expected
+    assert find_database(with_database(pg15.dsn, "template1"), pg15.name) == expected
 
 
 @pytest.mark.parametrize("name", ["no such database", "template0"])
 def test_unknown_database(pg15: Database, name: str) -> None:
     with pytest.raises(UnknownDatabase):
-        database_oid(pg15.dsn, name)
+        find_database(pg15.dsn, name)
 
 
 def test_unreachable() -> None:
