@@ -146,24 +146,21 @@ class Engine:
     async def create_slot(self, spec: SlotSpec) -> SlotInfo:
         """Create a slot that delivers what commits from now on, or from ``start_lsn``."""
         check_slot_name(spec.slot_name)
+        self._check_free(spec.slot_name)
+        if spec.two_phase:
+            raise UnsupportedFeature(
+                "two_phase is not supported yet",
+                hint="Prepared transactions are delivered when they are committed: leave two_phase out.",
+            )
+        source = self._sources.get(spec.source)
+        # Options are checked before anything is made, with the version that will decode them.
+        context = PluginContext(spec.slot_name, spec.database, source.row.server_version_num)
+        create_plugin(spec.plugin, spec.options, context)
+        # This may wait for a consistent point, and others need not wait for it.
+        session = await self._sources.session(spec.source, spec.database)
+        lsn = await self._start_position(session, spec.start_lsn)
         async with self._changing:
-            if spec.slot_name in self._slots:
-                raise DuplicateName(
-                    f'replication slot "{spec.slot_name}" already exists',
-                    hint="Choose another name, or drop that slot first.",
-                    slot=spec.slot_name,
-                )
-            if spec.two_phase:
-                raise UnsupportedFeature(
-                    "two_phase is not supported yet",
-                    hint="Prepared transactions are delivered when they are committed: leave two_phase out.",
-                )
-            source = self._sources.get(spec.source)
-            # Options are checked before anything is made, with the version that will decode them.
-            context = PluginContext(spec.slot_name, spec.database, source.row.server_version_num)
-            create_plugin(spec.plugin, spec.options, context)
-            session = await self._sources.session(spec.source, spec.database)
-            lsn = await self._start_position(session, spec.start_lsn)
+            self._check_free(spec.slot_name)
             row = SlotRow(
                 slot_name=spec.slot_name,
                 source=spec.source,
@@ -179,6 +176,14 @@ class Engine:
             slot = Slot(await self._metadata.add_slot(row))
             self._slots[spec.slot_name] = slot
             return self._info(slot)
+
+    def _check_free(self, slot_name: str) -> None:
+        if slot_name in self._slots:
+            raise DuplicateName(
+                f'replication slot "{slot_name}" already exists',
+                hint="Choose another name, or drop that slot first.",
+                slot=slot_name,
+            )
 
     async def _start_position(self, session: Session, start_lsn: Lsn | None) -> Lsn:
         await session.wait_consistent(self._settings.consistent_timeout_s)
@@ -243,8 +248,11 @@ class Engine:
         slot = self._slot(slot_name)
         with slot.acquired():
             self._check_retained(await self._session(slot), lsn)
-            await self._metadata.update_slot(slot_name, confirmed_flush_lsn=lsn, restart_lsn=lsn)
-            slot.confirmed_flush_lsn = slot.stored_lsn = lsn
+            async with slot.storing:
+                await self._metadata.update_slot(
+                    slot_name, confirmed_flush_lsn=lsn, restart_lsn=lsn
+                )
+                slot.confirmed_flush_lsn = slot.stored_lsn = lsn
         return self._info(slot)
 
     async def advance(self, slot_name: str, upto_lsn: Lsn) -> Lsn:
@@ -263,8 +271,7 @@ class Engine:
                     confirmed_flush_lsn=str(minimum),
                 )
             session = await self._session(slot)
-            slot.confirm(min(upto_lsn, session.decoded_lsn))
-            await self._store_confirmed_slot(slot)
+            await self._confirm_durably(slot, min(upto_lsn, session.decoded_lsn))
             return slot.confirmed_flush_lsn
 
     async def slot_stats(self, slot_name: str) -> SlotStats:
@@ -299,8 +306,7 @@ class Engine:
         slot = self._slot(slot_name)
         with slot.acquired():
             changes, confirm_lsn = await self._read(slot, upto_lsn, upto_nchanges, options)
-            slot.confirm(confirm_lsn)
-            await self._store_confirmed_slot(slot)
+            await self._confirm_durably(slot, confirm_lsn)
         return changes
 
     async def _read(
@@ -340,7 +346,11 @@ class Engine:
             finally:
                 reader.close()
 
-        return await self._in_worker(read)
+        result = await self._in_worker(read)
+        if not result[0]:
+            # What is there is served whatever the decoder's state; an empty answer would hide that it stopped.
+            session.check_readable()
+        return result
 
     @asynccontextmanager
     async def stream(
@@ -401,11 +411,19 @@ class Engine:
         for slot in tuple(self._slots.values()):
             await self._store_confirmed_slot(slot)
 
+    async def _confirm_durably(self, slot: Slot, lsn: int) -> None:
+        """Store a confirmation, then count it: when storing fails, nothing was confirmed."""
+        async with slot.storing:
+            if lsn > slot.confirmed_flush_lsn:
+                slot.stored_lsn = await self._metadata.confirm_slot(slot.name, Lsn(lsn))
+                slot.confirm(lsn)
+
     async def _store_confirmed_slot(self, slot: Slot) -> None:
-        lsn = slot.confirmed_flush_lsn
-        if lsn > slot.stored_lsn:
-            await self._metadata.confirm_slot(slot.name, lsn)
-            slot.stored_lsn = max(slot.stored_lsn, lsn)
+        async with slot.storing:
+            if slot.confirmed_flush_lsn > slot.stored_lsn:
+                slot.stored_lsn = await self._metadata.confirm_slot(
+                    slot.name, slot.confirmed_flush_lsn
+                )
 
     async def _invalidate_greedy_slots(self) -> None:
         limit = self._settings.max_slot_retained_bytes
@@ -447,9 +465,7 @@ class Engine:
             ) from None
 
     async def _session(self, slot: Slot) -> Session:
-        session = await self._sources.session(slot.row.source, slot.row.database)
-        session.check_readable()
-        return session
+        return await self._sources.session(slot.row.source, slot.row.database)
 
     def _plugin(self, slot: Slot, session: Session, options: Mapping[str, str]) -> OutputPlugin:
         context = PluginContext(

@@ -8,6 +8,7 @@ consumer may therefore be sent again what it confirmed in that last instant: at 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -59,6 +60,8 @@ class Slot:
         self.confirmed_flush_lsn = row.confirmed_flush_lsn or Lsn(0)
         #: confirmed_flush_lsn as the metadata store has it
         self.stored_lsn = self.confirmed_flush_lsn
+        #: held while the row's position is written, so that a rewind is not undone by an older confirmation
+        self.storing = asyncio.Lock()
         self.active_pid: int | None = None
         self.inactive_since: datetime | None = row.inactive_since or datetime.now(UTC)
         self.invalidation_reason: str | None = row.invalidation_reason

@@ -97,6 +97,10 @@ class Sources:
             except SpillwayError as error:
                 log.warning('source "%s" is not up: %s', source.name, error)
                 retry_s = min(retry_s * 2, _RETRY_MAX_S)
+            except Exception:
+                # A bug must not end the task that would bring the source up again.
+                log.exception('source "%s" is not up', source.name)
+                retry_s = min(retry_s * 2, _RETRY_MAX_S)
             await asyncio.sleep(ttl_s / 3 if up else min(retry_s, ttl_s / 3))
 
     async def _hold_lease(self, name: str) -> bool:
