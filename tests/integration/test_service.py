@@ -11,7 +11,10 @@ import pytest
 from harness.oracle import create_slot
 from harness.service import Service, service_in_process
 from spillway.engine.settings import EngineSettings
+from spillway.errors import MetadataError, SlotActive
 from spillway.pg.lsn import Lsn
+from spillway.store.metadata import MetadataStore
+from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -357,3 +360,50 @@ def test_a_database_in_another_encoding(tmp_path: Path, fresh_cluster) -> None:
         )
         assert any("Åäö ÿ" in data for _, _, data in theirs)
         assert service.peek("s", upto_lsn=lsn) == theirs
+
+
+def test_what_could_not_be_confirmed_comes_again(
+    service: Service, table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.create_slot("s", table.name)
+    table.execute("INSERT INTO t VALUES (1, 'a')")
+    service.wait_decoded("s", table)
+    expected = service.peek("s")
+
+    async def fail(*_: object, **__: object) -> None:
+        raise MetadataError("the metadata store does not answer", hint="Try again.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataStore, "confirm_slot", fail)
+        assert service.problem("POST", "/slots/s/get", json={})["code"] == "metadata_unavailable"
+        end = service.slot("s")["decoded_lsn"]
+        problem = service.problem("POST", "/slots/s/advance", json={"upto_lsn": end})
+        assert problem["code"] == "metadata_unavailable"
+    assert service.get("s") == expected
+
+
+def test_one_consumer_at_a_time(service: Service, table: Database) -> None:
+    service.create_slot("s", table.name)
+    table.execute("INSERT INTO t VALUES (1, 'a')")
+    service.wait_decoded("s", table)
+    with open_stream(service.grpc_address, "s") as stream:
+        next(stream)
+        for method, path, body in (
+            ("GET", "/slots/s/peek", None),
+            ("POST", "/slots/s/get", {}),
+            ("POST", "/slots/s/advance", {"upto_lsn": "FFFF/0"}),
+            ("POST", "/slots/s/rewind", {"lsn": "0/1"}),
+            ("DELETE", "/slots/s", None),
+        ):
+            problem = service.problem(method, path, json=body)
+            assert (problem["code"], problem["status"]) == ("slot_active", 409), path
+        with pytest.raises(SlotActive):
+            open_stream(service.grpc_address, "s")
+        # Looking beside it is allowed.
+        with open_stream(service.grpc_address, "s", peek=True) as beside:
+            assert next(batch for batch in beside if batch.count).count == 3
+    deadline = time.monotonic() + 10
+    while service.slot("s")["active"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert len(service.peek("s")) == 3
