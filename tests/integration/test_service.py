@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +15,14 @@ from harness.oracle import create_slot
 from harness.service import Service, service_in_process
 from spillway.engine.settings import EngineSettings
 from spillway.errors import MetadataError, SlotActive
+from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
+from spillway.receiver.wal_store import WalStore
 from spillway.store.metadata import MetadataStore
 from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from harness.cluster import Database
 
@@ -407,3 +411,86 @@ def test_one_consumer_at_a_time(service: Service, table: Database) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert len(service.peek("s")) == 3
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_a_flipped_byte_in_wal_is_named_and_lives_no_longer_than_the_damage(
+    service: Service, table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.create_slot("s", table.name)
+    table.execute("INSERT INTO t VALUES (1, 'sound')")
+    service.wait_decoded("s", table)
+    sound = service.peek("s")
+    read = WalStore.read
+    damaged = Lsn.parse(service.slot("s")["decoded_lsn"])
+
+    def flip(store: WalStore, lsn: int, max_bytes: int) -> bytes:
+        data = bytearray(read(store, lsn, max_bytes))
+        at = damaged + 30 - lsn
+        if 0 <= at < len(data):
+            data[at] ^= 0x40
+        return bytes(data)
+
+    def session() -> dict[str, str]:
+        found: dict[str, str] = service.call("GET", "/sources/main")["sessions"][0]
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WalStore, "read", flip)
+        table.execute("INSERT INTO t VALUES (2, 'after the damage')")
+        wait_until(lambda: session()["error_code"] == "corrupt_wal", "the damage was not seen")
+        # It says where, and what was decoded before is served all the same.
+        assert str(damaged) in session()["error"]
+        assert service.peek("s") == sound
+    wait_until(lambda: session()["error_code"] is None, "decoding did not go on", 60)
+    service.wait_decoded("s", table)
+    assert [t for t in texts(service.peek("s")) if t.startswith("table")] == [
+        "table public.t: INSERT: id[integer]:1 v[text]:'sound'",
+        "table public.t: INSERT: id[integer]:2 v[text]:'after the damage'",
+    ]
+
+
+def test_a_full_disk_in_the_wal_store_is_waited_out(service: Service, table: Database) -> None:
+    service.create_slot("s", table.name)
+    with armed("walstore.write=error:ENOSPC"):
+        table.execute("INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i")
+        wait_until(
+            lambda: service.call("GET", "/sources/main")["error_code"] == "disk_full",
+            "the full disk is not shown",
+        )
+        assert service.call("GET", "/sources/main")["hint"]
+        assert service.peek("s") == []
+    service.wait_decoded("s", table)
+    assert len(service.peek("s")) == 102
+    assert service.call("GET", "/sources/main")["error_code"] is None
+
+
+def test_a_full_disk_in_the_transaction_log_is_waited_out(
+    service: Service, table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.create_slot("s", table.name)
+    write = os.write
+
+    def no_space(fd: int, data: bytes) -> int:
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".txlog":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", no_space)
+        table.execute("INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i")
+        wait_until(
+            lambda: (
+                service.call("GET", "/sources/main")["sessions"][0]["error_code"] == "disk_full"
+            ),
+            "the full disk is not shown",
+        )
+        assert service.problem("GET", "/slots/s/peek")["code"] == "disk_full"
+    service.wait_decoded("s", table)
+    assert len(service.peek("s")) == 102
