@@ -34,6 +34,9 @@ class Table:
     replica_identity: str = "d"
     schema: str = "public"
     oid: int = 16384
+    #: attribute numbers of columns whose place does not say it, and what rows before ADD COLUMN show
+    attnums: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def qualified(self) -> str:
@@ -46,10 +49,36 @@ class Table:
         return () if self.replica_identity == "n" else self.primary_key
 
     def with_columns(self, **columns: pa.DataType) -> Table:
-        return replace(self, columns=dict(self.columns) | columns)
+        return replace(self, columns=dict(self.columns) | columns)._numbered(self)
+
+    def with_default(self, name: str, missing: str) -> Table:
+        return replace(self, missing=dict(self.missing) | {name: missing})
 
     def without_column(self, name: str) -> Table:
-        return replace(self, columns={n: t for n, t in self.columns.items() if n != name})
+        left = {n: t for n, t in self.columns.items() if n != name}
+        return replace(self, columns=left)._numbered(self)
+
+    def renamed_column(self, name: str, to: str) -> Table:
+        columns = {to if n == name else n: t for n, t in self.columns.items()}
+        attnums = {to if n == name else n: a for n, a in self.numbers.items()}
+        return replace(self, columns=columns, attnums=attnums)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The columns' attribute numbers, and those of dropped ones under their names."""
+        return dict(self.attnums) or {n: i for i, n in enumerate(self.columns, 1)}
+
+    def _numbered(self, before: Table) -> Table:
+        numbers = before.numbers
+        taken = max(numbers.values(), default=0)
+        for name in self.columns:
+            if name not in before.columns:
+                taken += 1
+                # A dropped column's number stays taken under a name that no column has.
+                if name in numbers:
+                    numbers[f"{name} dropped {taken}"] = numbers[name]
+                numbers[name] = taken
+        return replace(self, attnums=numbers)
 
     def arrow_schema(self) -> pa.Schema:
         fields = [
@@ -65,7 +94,12 @@ class Table:
         if self.identity_columns:
             old = pa.struct([pa.field(c, self.columns[c]) for c in self.identity_columns])
             fields.append(pa.field("_old_key", old))
-        fields += [pa.field(name, type_) for name, type_ in self.columns.items()]
+        for name, type_ in self.columns.items():
+            described: dict[str, Any] = {"name": name, "attnum": self.numbers[name]}
+            if name in self.missing:
+                described["missing"] = self.missing[name]
+            metadata = {"spillway.column": json.dumps(described)}
+            fields.append(pa.field(name, type_, metadata=metadata))
         relation = {
             "schema": self.schema,
             "table": self.name,
@@ -73,6 +107,7 @@ class Table:
             "primary_key": list(self.primary_key),
             "identity_columns": list(self.identity_columns),
             "replica_identity": self.replica_identity,
+            "attributes": max(self.numbers.values()),
         }
         return pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
 

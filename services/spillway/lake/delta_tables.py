@@ -19,9 +19,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from spillway.errors import LakeTableConflict
+from spillway.lake.columns import spark_schema
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 from spillway.pg.lsn import Lsn
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from spillway.lake.columns import Followed
 
 _KEY_PROPERTY: Final = "spillway.key"
 _SLOT_PROPERTY: Final = "spillway.slot"
@@ -55,6 +58,8 @@ class DeltaTables:
         self._application = f"spillway/{slot_name}"
         #: tables that are known to be of this slot
         self._ours: set[tuple[str, str]] = set()
+        #: tables that are known to take timestamps without a zone
+        self._with_ntz: set[tuple[str, str]] = set()
 
     @property
     def _spark(self) -> SparkSession:
@@ -93,6 +98,7 @@ class DeltaTables:
     def append_history(self, name: str, rows: DataFrame, batch: Batch) -> None:
         if not self._exists(HISTORY, name):
             self._create(HISTORY, name, rows.schema, {})
+        self._allow_timestamps(HISTORY, name, rows.schema)
         self._append(HISTORY, name, rows, batch)
 
     def history(self, name: str, start_lsn: int, end_lsn: int) -> DataFrame:
@@ -108,13 +114,23 @@ class DeltaTables:
         stored = self._snapshot(CURRENT, name).metadata().configuration().get(_KEY_PROPERTY)
         return tuple(json.loads(stored.get())) if stored.isDefined() else None
 
+    def reshape(self, name: str, followed: Followed) -> None:
+        self._allow_timestamps(CURRENT, name, followed.frame.schema)
+        if followed.rewritten:
+            writer = followed.frame.write.mode("overwrite").option("overwriteSchema", "true")
+        else:
+            # Columns that are null in every row are the schema's business only: no row is written.
+            empty = self._spark.createDataFrame([], followed.frame.schema)
+            writer = empty.write.mode("append").option("mergeSchema", "true")
+        writer.format("delta").save(self._location(CURRENT, name))
+
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
         stored = self.schema(CURRENT, name)
         if stored is None:
             wanted = columns.append(COPIES_FIELD) if key == MULTISET else columns
-            schema = from_arrow_schema(wanted, prefer_timestamp_ntz=True)
+            schema = spark_schema(wanted)
             self._create(
                 CURRENT,
                 name,
@@ -126,9 +142,6 @@ class DeltaTables:
             self._append(CURRENT, name, rows, batch)
             return
         check_same_key(name, self.key(name) or MULTISET, key)
-        added = [field for field in columns if stored.get_field_index(field.name) < 0]
-        if added:
-            self._add_columns(name, columns)
         effect.frame.createOrReplaceTempView(_VIEW)
         statement = (
             merge_copies(columns.names, truncated=effect.truncated)
@@ -150,14 +163,6 @@ class DeltaTables:
                 self._spark.conf.unset(setting)
             self._spark.catalog.dropTempView(_VIEW)
 
-    def _add_columns(self, name: str, columns: pa.Schema) -> None:
-        """Evolve the current table's schema: a commit without rows, and without an LSN."""
-        empty = self._spark.createDataFrame(
-            [], from_arrow_schema(columns, prefer_timestamp_ntz=True)
-        )
-        writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
-        writer.save(self._location(CURRENT, name))
-
     def _create(self, kind: str, name: str, schema: StructType, properties: dict[str, str]) -> None:
         table = f"delta.{quoted(self._location(kind, name))}"
         writer = self._spark.createDataFrame([], schema).writeTo(table).using("delta")
@@ -167,6 +172,17 @@ class DeltaTables:
         for key, value in properties.items():
             writer = writer.tableProperty(key, value)
         writer.create()
+
+    def _allow_timestamps(self, kind: str, name: str, schema: StructType) -> None:
+        """Let a table take its first column of timestamps without a zone, which Delta wants to be asked for."""
+        if not _has_ntz(schema) or (kind, name) in self._with_ntz:
+            return
+        if not _has_ntz(self._frame(kind, name).schema):
+            table = f"delta.{quoted(self._location(kind, name))}"
+            self._spark.sql(
+                f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+            )
+        self._with_ntz.add((kind, name))
 
     def _append(self, kind: str, name: str, rows: DataFrame, batch: Batch) -> None:
         writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
@@ -191,6 +207,10 @@ class DeltaTables:
             self._location(kind, name),
         )
         return log.update(*(getattr(log, f"update$default${position}")() for position in (1, 2, 3)))
+
+
+def _has_ntz(schema: StructType) -> bool:
+    return "timestamp_ntz" in schema.simpleString()
 
 
 def last_transaction(log: Path, application: str) -> int | None:

@@ -31,6 +31,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
 from spillway.failpoints import failpoint
+from spillway.lake import columns as table_shape
 from spillway.lake import net_effect, position
 from spillway.lake.payload import (
     Relation,
@@ -39,9 +40,16 @@ from spillway.lake.payload import (
     merge_schemas,
     parse_message,
     relation_of,
-    table_columns,
 )
-from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, LakeTables, row_key
+from spillway.lake.tables import (
+    CURRENT,
+    HISTORY,
+    MULTISET,
+    Batch,
+    LakeTables,
+    check_same_key,
+    row_key,
+)
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -87,9 +95,15 @@ class _TableBatch:
 
     relation: Relation
     schema: pa.Schema
+    shapes: tuple[table_shape.Shape, ...]
     changes: int
     #: a TRUNCATE or an unchanged TOAST value is among the changes
     special: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The table's columns after the batch; ``schema`` has those that were dropped in it, too."""
+        return tuple(column.name for column in self.shapes[-1].columns)
 
 
 class DecodeMessages:
@@ -151,7 +165,8 @@ class Materializer:
                 .agg(
                     F.first("arrow_schema").alias("arrow_schema"),
                     F.sum("changes").alias("changes"),
-                    F.min("first_commit_lsn").alias("first_commit_lsn"),
+                    F.min(F.struct("first_commit_lsn", "first_seq")).alias("first"),
+                    F.max(F.struct("last_commit_lsn", "last_seq")).alias("last"),
                     F.max("special").alias("special"),
                 )
                 .collect()
@@ -226,14 +241,18 @@ class Materializer:
                 by_name.setdefault(name, []).append(head)
         parts = []
         for name, of_table in sorted(by_name.items()):
-            of_table.sort(key=lambda head: head["first_commit_lsn"])
+            of_table.sort(key=lambda head: tuple(head["first"]))
             schemas = [pa.ipc.read_schema(pa.py_buffer(head["arrow_schema"])) for head in of_table]
             merged = lake_schema(schemas[0])
             for schema in schemas[1:]:
                 merged = merge_schemas(merged, lake_schema(schema), name)
+            places = ((tuple(head["first"]), tuple(head["last"])) for head in of_table)
+            shapes = table_shape.shapes(
+                ((schema, *place) for schema, place in zip(schemas, places, strict=True)), name
+            )
             changes = sum(head["changes"] for head in of_table)
             special = any(head["special"] for head in of_table)
-            parts.append(_TableBatch(relation_of(schemas[-1]), merged, changes, special))
+            parts.append(_TableBatch(relation_of(schemas[-1]), merged, shapes, changes, special))
         return parts
 
     def _append(self, part: _TableBatch, messages: DataFrame, batch: Batch, had: int) -> int:
@@ -253,7 +272,7 @@ class Materializer:
     def _merge(self, part: _TableBatch, batch: Batch, had: int) -> None:
         """Bring a table's current state to the batch's end from its history, which had *had* before the batch."""
         name = part.relation.directory
-        columns = table_columns(part.schema)
+        columns = part.columns
         key = row_key(part.relation, columns)
         if key is None:
             self._tell_history_only(part.relation)
@@ -261,11 +280,11 @@ class Materializer:
         start = self._tables.durable_lsn(CURRENT, name)
         if start >= batch.end_lsn:
             return
-        wanted = pa.schema([part.schema.field(c) for c in columns])
-        stored = self._tables.schema(CURRENT, name)
-        if stored is not None and start:
-            self._check_multiset(part.relation, stored, columns, key)
-        events = self._tables.history(name, start, batch.end_lsn)
+        wanted = table_shape.current_schema(part.shapes[-1].columns)
+        self._follow(part, key, loaded=bool(start))
+        events = table_shape.as_of_last(
+            self._tables.history(name, start, batch.end_lsn), part.shapes, part.relation.name
+        )
         if key == MULTISET:
             effect = net_effect.multiset(events, columns)
         else:
@@ -279,7 +298,7 @@ class Materializer:
         for part in parts:
             name = part.relation.directory
             kinds = [HISTORY]
-            if row_key(part.relation, table_columns(part.schema)) is not None:
+            if row_key(part.relation, part.columns) is not None:
                 kinds.append(CURRENT)
             for kind in kinds:
                 durable = self._tables.durable_lsn(kind, name)
@@ -298,11 +317,15 @@ class Materializer:
         failpoint("lake.after_advance")
         return confirmed
 
-    def _check_multiset(
-        self, relation: Relation, stored: pa.Schema, columns: tuple[str, ...], key: tuple[str, ...]
-    ) -> None:
-        dropped = [n for n in stored.names if n not in columns and n != net_effect.COPIES]
-        if key == MULTISET and dropped:
+    def _follow(self, part: _TableBatch, key: tuple[str, ...], *, loaded: bool) -> None:
+        """Give the current table the columns that the source has at the batch's end."""
+        name, relation = part.relation.directory, part.relation
+        current = self._tables.current(name)
+        if current is None:
+            return
+        newest = part.shapes[-1]
+        dropped = table_shape.dropped_columns(current.schema, newest)
+        if loaded and key == MULTISET and dropped:
             raise LakeSchemaConflict(
                 f"{relation.name} has no primary key and lost column {dropped[0]!r}: its old rows can't be told apart "
                 "from the new ones",
@@ -310,6 +333,11 @@ class Materializer:
                 relation=relation.name,
                 column=dropped[0],
             )
+        followed = table_shape.follow(current, newest, relation.name)
+        if followed is not None:
+            check_same_key(name, self._tables.key(name) or MULTISET, key)
+            self._tables.reshape(name, followed)
+            failpoint("lake.after_reshape")
 
     def _tell_history_only(self, relation: Relation) -> None:
         if relation.name not in self._told_history_only:

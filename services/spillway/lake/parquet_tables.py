@@ -28,6 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spillway.errors import LakeTableConflict
+from spillway.lake.columns import spark_schema
 from spillway.lake.files import replace_json, sync_directory, sync_tree
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.payload import merge_schemas
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from spillway.lake.columns import Followed
 
 _DESCRIPTION: Final = "_table.json"
 _BATCH: Final = "end_lsn="
@@ -135,26 +138,45 @@ class ParquetTables:
         stored, current = self.schema(CURRENT, name), self.current(name)
         if stored is not None:
             check_same_key(name, self.key(name) or MULTISET, key)
-            wanted = merge_schemas(stored, wanted, name)
-        schema = from_arrow_schema(wanted, prefer_timestamp_ntz=True)
+            merge_schemas(stored, wanted, name)
+        schema = spark_schema(wanted)
         if current is None:
             current = self._spark.createDataFrame([], schema)
-        current = current.select(
-            *(
-                F.col(quoted(f.name))
-                if f.name in current.columns
-                else F.lit(None).cast(f.dataType).alias(f.name)
-                for f in schema.fields
-            )
-        )
+        current = current.select(*map(quoted, schema.names))
         merge = _merged_copies if key == MULTISET else _merged_rows
         rows = merge(current, effect, schema, tuple(columns.names), key)
-        copy = f"{_COPY}{batch.end_lsn:020d}"
+        self._replace(
+            name, rows, schema, f"{_COPY}{batch.end_lsn:020d}", lsn=batch.end_lsn, key=key
+        )
+
+    def reshape(self, name: str, followed: Followed) -> None:
+        before = self._description(CURRENT, name)
+        assert before is not None  # it was read to follow the source
+        self._replace(
+            name,
+            followed.frame,
+            followed.frame.schema,
+            # Still as of the same LSN: a name of its own beside it.
+            f"{before['copy']}r",
+            lsn=before["lsn"],
+            key=before["key"],
+        )
+
+    def _replace(
+        self,
+        name: str,
+        rows: DataFrame,
+        schema: StructType,
+        copy: str,
+        *,
+        lsn: int,
+        key: Iterable[str],
+    ) -> None:
+        """Write the current table whole and move readers to it."""
+        table = self._path / CURRENT / name
         self._write(rows, table, copy)
         before = self._description(CURRENT, name) or {}
-        self._describe(
-            CURRENT, name, schema, {"copy": copy, "lsn": batch.end_lsn, "key": list(key)}
-        )
+        self._describe(CURRENT, name, schema, {"copy": copy, "lsn": lsn, "key": list(key)})
         for old in table.glob(f"{_COPY}*"):
             if old.name not in {copy, before.get("copy")}:
                 shutil.rmtree(old)

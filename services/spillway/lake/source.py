@@ -77,7 +77,11 @@ ENVELOPE: Final = pa.schema(
         pa.field("fingerprint", pa.string()),
         pa.field("arrow_schema", pa.binary()),
         pa.field("changes", pa.int64()),
+        # where its first and its last change stand
         pa.field("first_commit_lsn", pa.int64()),
+        pa.field("first_seq", pa.int64()),
+        pa.field("last_commit_lsn", pa.int64()),
+        pa.field("last_seq", pa.int64()),
         # whether any of the changes is a TRUNCATE, or leaves a TOAST value out: what a consumer must look for then
         pa.field("special", pa.bool_()),
         pa.field("payload", pa.binary()),
@@ -212,7 +216,10 @@ class _RangeReader:
                     "fingerprint": mark,
                     "arrow_schema": schema,
                     "changes": message.batch.num_rows,
-                    "first_commit_lsn": pc.min(message.batch.column("_commit_lsn")).as_py(),
+                    "first_commit_lsn": message.batch.column("_commit_lsn")[0].as_py(),
+                    "first_seq": message.batch.column("_seq")[0].as_py(),
+                    "last_commit_lsn": message.batch.column("_commit_lsn")[-1].as_py(),
+                    "last_seq": message.batch.column("_seq")[-1].as_py(),
                     "special": _special(message.batch),
                     "payload": body,
                     "range_start": part.start,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from spillway.lake.columns import Followed
     from spillway.lake.net_effect import NetEffect
     from spillway.lake.payload import Relation
 
@@ -71,10 +72,14 @@ class LakeTables(Protocol):
         """Return the key that the current table was made with; None when there is no table."""
         ...
 
+    def reshape(self, name: str, followed: Followed) -> None:
+        """Give the current table *followed*'s columns and rows in one atomic step; its LSN stays."""
+        ...
+
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
-        """Commit a batch's net effect; *columns* are the table's, those to be added included."""
+        """Commit a batch's net effect; *columns* are the table's, which it has already if it is there."""
         ...
 
 

@@ -73,6 +73,7 @@ class ArrowPlugin:
             context.server_version_num,
             numeric_as_text=_choice(rest, "numeric_as", "decimal", "text"),
             temporal_as_text=_choice(rest, "temporal_as", "native", "text"),
+            settings=settings,
         )
         for option, value in rest.items():
             raise InvalidOption(

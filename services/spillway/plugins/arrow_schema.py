@@ -36,7 +36,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from spillway._kernels.text_output import datum_text
 from spillway.errors import DecodingError
+from spillway.pg.text_settings import TextSettings
 from spillway.plugins.type_names import format_type
 
 if TYPE_CHECKING:
@@ -124,6 +126,8 @@ class SchemaOptions:
     server_version_num: int
     numeric_as_text: bool = False
     temporal_as_text: bool = False
+    #: how columns that are printed are printed; None: PostgreSQL's defaults
+    settings: TextSettings | None = None
 
 
 def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TablePlan:
@@ -156,6 +160,8 @@ def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TableP
         "replica_identity": descriptor.replica_identity,
         "primary_key": [by_attnum[n].name for n in descriptor.primary_key if n in by_attnum],
         "identity_columns": [plan.name for plan in key_columns],
+        # Dropped ones included: a table has another schema after ADD and DROP COLUMN than before them.
+        "attributes": len(descriptor.columns),
     }
     schema = pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
     return TablePlan(descriptor, columns, key_columns, schema, schema.serialize().to_pybytes())
@@ -206,7 +212,7 @@ def _column_metadata(
     plan: ColumnPlan, types: Mapping[int, TypeDescriptor], options: SchemaOptions
 ) -> dict[str, object]:
     column = plan.column
-    return {
+    metadata: dict[str, object] = {
         "name": column.name,
         "attnum": column.attnum,
         "type": type_name(column.type_oid, column.typmod, types, options.server_version_num),
@@ -214,6 +220,25 @@ def _column_metadata(
         "typmod": column.typmod,
         "not_null": column.not_null,
     }
+    if column.missing is not None:
+        metadata["missing"] = _missing_text(plan, column.missing, types, options)
+    return metadata
+
+
+def _missing_text(
+    plan: ColumnPlan, missing: bytes, types: Mapping[int, TypeDescriptor], options: SchemaOptions
+) -> str:
+    """Print what rows show that were written before ADD COLUMN … DEFAULT.
+
+    A printed column's as its values are; others' with PostgreSQL's defaults, which a reader can rely on.
+    """
+    plain = TextSettings(options.server_version_num)
+    settings = (options.settings or plain) if plan.kind == "printed" else plain
+    if plan.column.length == -1:
+        # Out of an array, so never compressed or out of line. A short header is one byte, with its lowest bit set.
+        missing = missing[1:] if missing[:1] and missing[0] & 1 else missing[_VARHDRSZ:]
+    encoding = (options.settings or plain).encoding
+    return datum_text(plan.column, types, settings, missing).decode(encoding)
 
 
 def type_name(

@@ -270,7 +270,7 @@ def test_columns_of_the_change_and_metadata(pg: Database) -> None:
     assert table.schema.field("_old_key").type == pa.struct([("k", pa.utf8()), ("a", pa.int32())])
     assert json.loads(table.schema.metadata[b"spillway.relation"]) == {
         "schema": "public", "table": "t", "oid": descriptor.oid, "replica_identity": "d",
-        "primary_key": ["k", "a"], "identity_columns": ["k", "a"],
+        "primary_key": ["k", "a"], "identity_columns": ["k", "a"], "attributes": 6,
     }  # fmt: skip
     columns = {
         f.name: json.loads(f.metadata[b"spillway.column"])
