@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
+from dataclasses import replace
 from decimal import Decimal, localcontext
 
 import pyarrow as pa
@@ -229,3 +231,21 @@ def test_a_domain_over_itself() -> None:
 )  # fmt: skip
 def test_type_names(oid: int, typmod: int, name: str) -> None:
     assert type_name(oid, typmod, {}, 180000) == name
+
+
+@pytest.mark.parametrize(
+    ("of", "datum", "text"),
+    [
+        (column(1, "c", 23, 4, "i"), struct.pack("<i", -7), "-7"),
+        (column(1, "c", 16, 1, "c"), b"\x01", "t"),
+        (column(1, "c", 25, -1, "i"), struct.pack("<I", 9 << 2) + b"caf\xc3\xa9", "café"),
+        (column(1, "c", 25, -1, "i"), bytes([4 << 1 | 1]) + b"abc", "abc"),
+        (column(1, "c", 17, -1, "i"), struct.pack("<I", 6 << 2) + b"\x00\xff", "\\x00ff"),
+    ],
+)
+def test_the_default_of_rows_before_the_column(of: ColumnDescriptor, datum: bytes, text: str):
+    plan = plan_table(relation(replace(of, missing=datum)), OPTIONS)
+    metadata = json.loads(plan.schema.field("c").metadata[b"spillway.column"])
+    assert metadata["missing"] == text
+    plan = plan_table(relation(of), OPTIONS)
+    assert b"missing" not in plan.schema.field("c").metadata[b"spillway.column"]
