@@ -446,6 +446,7 @@ def test_transactions_that_a_crash_of_the_server_ended_are_dropped(fresh_cluster
     session.decode()
     assert session.decoder.restart_lsn < session.decoder.position
     cluster.stop("immediate")
+    lost.close()
     cluster.start()
     database.execute("INSERT INTO t VALUES (3); CHECKPOINT")
     session.assert_equal_to_server()
