@@ -31,6 +31,16 @@ failpoint                                 where
 ``walstore.after_state_fsync``            all is durable, nobody was told
 ``walstore.remove``                       before a segment file is removed
 ``walreceiver.before_status``             before a standby status update is sent
+``session.before_snapshot_rename``        a decoding snapshot is written and synced, not in place yet
+``session.before_log_sync``               the snapshot is in place, the transaction log names no new restart
+``session.after_log_sync``                the restart point is durable, nothing older is removed yet
+``lake.before_history``                   a batch is read, no table has it
+``lake.after_history``                    a table's history has the batch, its current table does not
+``lake.after_reshape``                    a current table has followed an ALTER TABLE, without the batch
+``lake.after_current``                    a table has the batch whole, other tables may not
+``lake.before_position``                  every table has the batch, the lake's position is the old one
+``lake.before_advance``                   the position is durable, the slot is not confirmed
+``lake.after_advance``                    the slot is confirmed, Spark has not committed the batch
 ========================================  ===============================================================
 """
 

@@ -27,15 +27,12 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.errors import LakeError, LakeSchemaConflict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The plugin's columns, as the lake holds them; every history table begins with them.
 CHANGE_COLUMNS: Final = pa.schema(
@@ -261,19 +258,13 @@ def _merge_types(stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | No
     return pa.struct([pa.field(name, type_) for name, type_ in fields.items()])
 
 
-def conform(
-    batch: pa.RecordBatch,
-    target: pa.Schema,
-    from_lsn: int = 0,
-    fills: Mapping[str, Any] | None = None,
-) -> pa.RecordBatch:
-    """Return *batch* with exactly *target*'s columns and types.
+def conform(batch: pa.RecordBatch, target: pa.Schema, from_lsn: int = 0) -> pa.RecordBatch:
+    """Return *batch* with exactly *target*'s columns and types; a column that it lacks is null.
 
     Args:
         batch: a message's batch.
         target: a lake schema, or Spark's Arrow form of it.
         from_lsn: rows whose commit record starts before this are left out.
-        fills: values of columns that *batch* lacks, instead of null.
     """
     if from_lsn and batch.num_rows:
         commit_lsns = batch.column("_commit_lsn")
@@ -287,8 +278,6 @@ def conform(
         at = schema.get_field_index(field.name)
         if at >= 0:
             columns.append(_cast(batch.column(at), field.type))
-        elif fills and field.name in fills:
-            columns.append(pa.repeat(pa.scalar(fills[field.name], field.type), batch.num_rows))
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=target)
