@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import signal
 import socket
@@ -25,6 +24,7 @@ from spillway.engine.layout import DataDirectory
 from spillway.engine.settings import EngineSettings
 from spillway.errors import InvalidRequest, StorageError
 from spillway.slot_manager.app import create_app
+from spillway.slot_manager.guard import is_loopback
 from spillway.store.metadata import MetadataStore
 from spillway.stream.server import create_grpc_server
 
@@ -61,7 +61,7 @@ def check_settings(settings: ServeSettings) -> None:
     Raises:
         InvalidRequest: with what to set.
     """
-    if _is_loopback(settings.host):
+    if is_loopback(settings.host):
         return
     if settings.auth_off:
         raise InvalidRequest(
@@ -73,15 +73,6 @@ def check_settings(settings: ServeSettings) -> None:
             f"listening on {settings.host} needs a token: it is not a loopback address",
             hint="Set SPILLWAY_TOKEN to a long random text, or listen on 127.0.0.1.",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def serve(settings: ServeSettings, announce: Callable[[str], None] = print) -> int:

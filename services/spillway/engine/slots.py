@@ -2,7 +2,7 @@
 
 The row in the metadata store is the truth after a restart, :class:`Slot` the truth while running. As in
 PostgreSQL a confirmation moves the position in memory at once; it reaches the store within
-:data:`CONFIRM_INTERVAL_S`, and before an answer is given for get, advance and rewind. After a crash a
+the engine's upkeep interval, and before an answer is given for get, advance and rewind. After a crash a
 consumer may therefore be sent again what it confirmed in that last instant: at least once.
 """
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from spillway.store.rows import SlotRow
 
-#: how often confirmed positions of streams are written to the metadata store
-CONFIRM_INTERVAL_S: Final = 0.2
 _NAME_MAX: Final = 63
 _NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 

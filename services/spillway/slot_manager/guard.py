@@ -101,7 +101,7 @@ def _scheme_lowered(credentials: bytes) -> bytes:
 def _foreign(headers: Headers) -> str:
     """Say why a request without a token can't come from a local program; empty if it can."""
     host = headers.get("host", "")
-    if not _is_loopback(_hostname(f"//{host}")):
+    if not is_loopback(_hostname(f"//{host}")):
         return f"the Host {host!r} is not a loopback name, and the service has no token"
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != host:
@@ -118,7 +118,8 @@ def _hostname(url: str) -> str:
         return ""
 
 
-def _is_loopback(hostname: str) -> bool:
+def is_loopback(hostname: str) -> bool:
+    """Say whether *hostname*, a name or an address, can only mean this machine."""
     if hostname == _LOOPBACK_NAME:
         return True
     try:

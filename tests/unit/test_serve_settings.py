@@ -1,0 +1,28 @@
+"""Where the service may listen without a token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spillway.errors import InvalidRequest
+from spillway.serve import ServeSettings, check_settings
+
+DATA = Path("data")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_loopback_needs_no_token(host: str) -> None:
+    check_settings(ServeSettings(DATA, host=host))
+    check_settings(ServeSettings(DATA, host=host, auth_off=True))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "db.example", "localhost.example"])
+def test_another_address_needs_one(host: str) -> None:
+    with pytest.raises(InvalidRequest, match="needs a token") as error:
+        check_settings(ServeSettings(DATA, host=host))
+    assert "SPILLWAY_TOKEN" in error.value.hint
+    with pytest.raises(InvalidRequest, match="SPILLWAY_AUTH=off is refused"):
+        check_settings(ServeSettings(DATA, host=host, token="t", auth_off=True))
+    check_settings(ServeSettings(DATA, host=host, token="t"))
