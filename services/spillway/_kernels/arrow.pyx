@@ -40,7 +40,7 @@ from spillway._kernels.arrow_column cimport (
     free_column,
     put_bit,
 )
-from spillway._kernels.changes cimport DELETE, INSERT, MESSAGE, TRUNCATE, UPDATE
+from spillway._kernels.changes cimport DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE, UPDATE
 from spillway._kernels.datum cimport DATUM_UNCHANGED, Change, Deformer, invalid, load_u32, read_change
 from spillway._kernels.message_buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes, release
 from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
@@ -514,7 +514,7 @@ cdef class Encoder:
                 self.add(&change, change.header.relation, c'D', relations)
             elif change.header.action == TRUNCATE:
                 self.add_truncate(&change, relations)
-            elif change.header.action != MESSAGE:
+            elif change.header.action not in (INVALIDATION, MESSAGE):
                 return invalid(b"a change has an action that no transaction yields")
             if self.own_bytes >= self.batch_bytes or self.own_rows >= self.batch_rows:
                 return 0

@@ -30,6 +30,7 @@ cdef enum Action:
     DELETE = 3
     TRUNCATE = 4
     MESSAGE = 5
+    INVALIDATION = 6
     TOAST_CHUNK = 16
     SPECULATIVE_INSERT = 17
     SPECULATIVE_CONFIRM = 18
@@ -40,3 +41,4 @@ cdef enum Flag:
     HAS_OLD = 2
     OLD_IS_KEY = 4
     CLEAR_TOAST = 8
+    FROM_ORIGIN = 16

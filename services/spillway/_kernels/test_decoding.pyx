@@ -15,7 +15,7 @@ from libc.string cimport memchr, memset
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
-from spillway._kernels.changes cimport DELETE, INSERT, MESSAGE, TRUNCATE, UPDATE
+from spillway._kernels.changes cimport DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE, UPDATE
 from spillway._kernels.datum cimport (
     DATUM_NULL,
     DATUM_UNCHANGED,
@@ -304,6 +304,8 @@ cdef class Encoder:
         cdef bint begins
         while offset < size:
             read_change(chunk, size, &offset, &change)
+            if change.header.action == INVALIDATION:
+                continue
             self.lsn = change.header.lsn
             self.relation = change.header.relation
             # Up to 16 a logical message was no change that makes a transaction worth a BEGIN.

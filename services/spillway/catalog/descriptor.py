@@ -82,6 +82,32 @@ class ColumnDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationDescriptor:
+    """How one publication publishes a table: pg_publication with the pg_publication_rel row that counts.
+
+    Which row counts, and under which table's name changes go out, follows get_rel_sync_entry
+    (src/backend/replication/pgoutput/pgoutput.c): with publish_via_partition_root the topmost ancestor that the
+    publication names.
+    """
+
+    name: str
+    insert: bool = True
+    update: bool = True
+    delete: bool = True
+    truncate: bool = True
+    #: pubviaroot
+    via_root: bool = False
+    #: oid of the table under whose name changes are published: this table's, or an ancestor's
+    publish_as: int = 0
+    #: column list: attnums of ``publish_as``'s columns; None without a list
+    columns: tuple[int, ...] | None = None
+    #: row filter: pg_publication_rel.prqual, a pg_node_tree over ``publish_as``'s attnums; None without
+    row_filter: str | None = None
+    #: pubgencols: 'n' none, 's' stored (18 and later)
+    generated_columns: str = "n"
+
+
+@dataclass(frozen=True, slots=True)
 class RelationDescriptor:
     """A table as of one point in WAL. ``columns[i].attnum == i + 1``."""
 
@@ -103,8 +129,10 @@ class RelationDescriptor:
     #: attnums of the replica identity in index order: the key's for 'd', the index's for 'i',
     #: () for 'n', every live column for 'f'
     identity_columns: tuple[int, ...] = ()
-    #: names of the publications that publish this table
-    publications: tuple[str, ...] = ()
+    #: the publications that publish this table, by name
+    publications: tuple[PublicationDescriptor, ...] = ()
+    #: pg_inherits of a partition: its parent first, the root last; without publications and ancestors of their own
+    ancestors: tuple[RelationDescriptor, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` reverses it exactly."""
@@ -112,7 +140,13 @@ class RelationDescriptor:
             "oid": self.oid, "schema": self.schema, "name": self.name, "kind": self.kind,
             "persistence": self.persistence, "replica_identity": self.replica_identity,
             "toast_oid": self.toast_oid, "primary_key": list(self.primary_key),
-            "identity_columns": list(self.identity_columns), "publications": list(self.publications),
+            "identity_columns": list(self.identity_columns),
+            "publications": [
+                [p.name, p.insert, p.update, p.delete, p.truncate, p.via_root, p.publish_as,
+                 None if p.columns is None else list(p.columns), p.row_filter, p.generated_columns]
+                for p in self.publications
+            ],
+            "ancestors": [a.to_json() for a in self.ancestors],
             "columns": [
                 [c.attnum, c.name, c.type_oid, c.typmod, c.length, c.by_value, c.align, c.dropped, c.not_null,
                  c.generated, c.identity, None if c.missing is None else base64.b64encode(c.missing).decode()]
@@ -145,10 +179,14 @@ class RelationDescriptor:
             )
             for t in value["types"]
         }
+        publications = tuple(
+            PublicationDescriptor(*p[:7], None if p[7] is None else tuple(p[7]), p[8], p[9])
+            for p in value["publications"]
+        )
         return cls(
             oid=value["oid"], schema=value["schema"], name=value["name"], kind=value["kind"],
             persistence=value["persistence"], replica_identity=value["replica_identity"],
             columns=columns, types=types, toast_oid=value["toast_oid"],
             primary_key=tuple(value["primary_key"]), identity_columns=tuple(value["identity_columns"]),
-            publications=tuple(value["publications"]),
+            publications=publications, ancestors=tuple(cls.from_json(a) for a in value["ancestors"]),
         )  # fmt: skip

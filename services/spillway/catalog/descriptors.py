@@ -24,6 +24,7 @@ from spillway.catalog import layout as cat
 from spillway.catalog.descriptor import (
     AttributeDescriptor,
     ColumnDescriptor,
+    PublicationDescriptor,
     RelationDescriptor,
     TypeDescriptor,
 )
@@ -106,7 +107,7 @@ class DescriptorRegistry:
             descriptor.persistence, descriptor.replica_identity, descriptor.columns,
             tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
             descriptor.toast_oid, descriptor.primary_key, descriptor.identity_columns,
-            descriptor.publications,
+            descriptor.publications, descriptor.ancestors,
         )  # fmt: skip
         with self._lock:
             number = self._ids.get(key)
@@ -329,7 +330,7 @@ class _Builder:
             return primary, of_index
         return primary, of_default if row.relreplident == "d" else ()
 
-    def _publications(self, row: PgClass) -> tuple[str, ...]:
+    def _publications(self, row: PgClass) -> tuple[PublicationDescriptor, ...]:
         if row.relkind not in "rp" or row.relpersistence != "p" or row.oid < _FIRST_NORMAL_OID:
             return ()
         names = {
@@ -358,7 +359,7 @@ class _Builder:
                 if publication is not None:
                     names.add(publication.pubname)
             relation = self._parent(relation)
-        return tuple(sorted(names))
+        return tuple(PublicationDescriptor(name, publish_as=row.oid) for name in sorted(names))
 
     def _parent(self, relation: PgClass) -> PgClass | None:
         """The partitioned table that *relation* is a partition of."""

@@ -14,7 +14,7 @@ to the chunk's start and its ``size`` is a multiple of 8.
     4       1     action      see below
     5       1     flags       see below
     6       2     toast_count number of TOAST values after the sections
-    8       4     relation    id of the relation's descriptor; 0 for MESSAGE and TRUNCATE
+    8       4     relation    id of the relation's descriptor; 0 for MESSAGE, TRUNCATE, INVALIDATION
     12      4     xid         the (sub)transaction that wrote it
     16      8     lsn         start of the WAL record
     24      4     new_size    bytes of the new section, padding not counted
@@ -33,6 +33,9 @@ Tuple section (INSERT new; UPDATE new and old; DELETE old)::
 TRUNCATE: the new section is ``u32 flags`` (1 CASCADE, 2 RESTART IDENTITY), ``u32 n``, ``u32 relation[n]``.
 MESSAGE: the new section is ``u32 transactional``, ``u32 prefix_size``, prefix (without its final zero),
 content. Its lsn is the *end* of the WAL record: PostgreSQL queues messages with that and prints it.
+
+INVALIDATION: the new section is ``u32 n``, ``u32 oid[n]``: the server's cached definition of these relations (0: of all)
+was thrown away at this point of the decoding. Only who announces relations to its consumer (pgoutput) cares.
 
 TOAST value (``toast_count`` times; the value of an external pointer with that va_valueid)::
 
@@ -61,6 +64,7 @@ UPDATE: Final = 2
 DELETE: Final = 3
 TRUNCATE: Final = 4
 MESSAGE: Final = 5
+INVALIDATION: Final = 6
 #: Below this line: only between record and commit, never in what a Transaction yields.
 TOAST_CHUNK: Final = 16
 SPECULATIVE_INSERT: Final = 17
@@ -72,5 +76,7 @@ HAS_NEW: Final = 1
 HAS_OLD: Final = 2
 #: the old tuple holds the replica identity's columns only, the others are null
 OLD_IS_KEY: Final = 4
+#: the record was written under a replication origin
+FROM_ORIGIN: Final = 16
 #: arena only: TOAST chunks gathered so far are done with after this change
 CLEAR_TOAST: Final = 8

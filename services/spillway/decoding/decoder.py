@@ -36,7 +36,7 @@ from spillway.catalog.descriptors import ResolutionKind, SkipReason
 from spillway.decoding import serialization
 from spillway.decoding.dispatch import action_table
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
-from spillway.decoding.transaction import TransactionHeader
+from spillway.decoding.transaction import TransactionHeader, TransactionKind
 from spillway.decoding.xact import TransactionEnd, parse_transaction_end
 from spillway.errors import CorruptWal, DecodingError, NotReady, StorageError
 from spillway.pg import rmgr
@@ -515,7 +515,7 @@ class Decoder:
         _, _, xid, lsn, end_lsn, origin, _ = self._buffer.fields(batch, index)
         if not self._builder.delivers(lsn):
             return
-        header = TransactionHeader(xid, lsn, lsn, end_lsn, 0, origin, 0, transactional=False)
+        header = TransactionHeader(xid, lsn, lsn, end_lsn, 0, origin, kind=TransactionKind.MESSAGE)
         self._deliver(header, self._buffer.take_message(batch, index))
 
     def _parameter_change(self, data: bytes, lsn: int) -> None:

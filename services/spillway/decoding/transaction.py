@@ -1,4 +1,14 @@
-"""What decoding hands on: whole transactions, and the sink that takes them.
+"""What decoding hands on: transactions, and the sink that takes them.
+
+Most are whole, committed transactions. Slots differ in what they want of the others, and all slots of a
+database read one log, so the log holds what any of them may want and a reader passes over the rest:
+
+- A *prepared* transaction comes whole twice: at PREPARE TRANSACTION (``PREPARE``), for slots with two_phase, and
+  at COMMIT PREPARED (``COMMIT_PREPARED``), for slots without; the former take only the news from the latter.
+- A *large* transaction in progress may come in parts (``STREAM``), for plugins that stream; it comes whole at its
+  end as always, for the others, and says then how much of it was streamed.
+
+One LSN, ``final_lsn``, orders them all: where the record starts that made this come.
 
 The sink is the seam between decoding and the transaction log: decoding imports nothing above
 itself, the log (or a test, or ``spillway decode``) implements :class:`TransactionSink`.
@@ -7,6 +17,7 @@ itself, the log (or a test, or ``spillway decode``) implements :class:`Transacti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -15,9 +26,61 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptor import RelationDescriptor
 
 
+class TransactionKind(IntEnum):
+    """What a header stands for; the numbers are the transaction log's."""
+
+    #: a committed transaction, whole
+    COMMIT = 0
+    #: not a transaction but one non-transactional logical message, which PostgreSQL delivers the moment it is
+    #: read, outside of any transaction (``xid`` is 0 when its writer had none). Plugins get it as the only
+    #: change of a chunk and write neither BEGIN nor COMMIT around it.
+    MESSAGE = 1
+    #: a transaction that was prepared, whole; ``final_lsn`` and ``end_lsn`` are the PREPARE record's and
+    #: ``commit_time`` is when it was prepared
+    PREPARE = 2
+    #: the same at its COMMIT PREPARED, whole again; ``final_lsn``, ``end_lsn``, ``commit_time`` are that record's
+    COMMIT_PREPARED = 3
+    #: its ROLLBACK PREPARED; without changes
+    ROLLBACK_PREPARED = 4
+    #: a part of a transaction in progress; ``final_lsn`` and ``end_lsn`` are those of the record that made it due.
+    #: A change's xid is the subtransaction's that wrote it.
+    STREAM = 5
+    #: a streamed transaction, or a subtransaction of one, aborted; without changes
+    STREAM_ABORT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the PREPARE TRANSACTION of a transaction said."""
+
+    #: its global identifier
+    gid: str
+    #: start and end of the PREPARE record
+    prepare_lsn: int
+    prepare_end_lsn: int
+    #: microseconds since 2000-01-01 00:00 UTC
+    prepare_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """How far a transaction was streamed before its end.
+
+    A consumer that saw every part from the first on needs, at the transaction's end, only the changes whose
+    lsn is above ``last_lsn``. One that did not (it began later) takes the transaction whole.
+    """
+
+    #: STREAM: number of this part, from 1. Otherwise: how many there were
+    parts: int
+    #: lsn of the last change in those parts
+    last_lsn: int
+    #: STREAM_ABORT: the (sub)transaction that aborted; the header's own xid when all of it did
+    aborted_xid: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionHeader:
-    """A committed transaction without its changes. All LSNs are plain integers (bytes)."""
+    """A transaction, or news of one, without its changes. All LSNs are plain integers (bytes)."""
 
     #: top-level transaction id, 32 bits as in WAL
     xid: int
@@ -32,14 +95,17 @@ class TransactionHeader:
     #: replication origin (0 for none) and its position
     origin_id: int = 0
     origin_lsn: int = 0
-    #: False: not a transaction but one non-transactional logical message, which PostgreSQL delivers the
-    #: moment it is read, outside of any transaction (``xid`` is 0 when its writer had none). Plugins get
-    #: it as the only change of a chunk and write neither BEGIN nor COMMIT around it.
-    transactional: bool = True
+    kind: TransactionKind = TransactionKind.COMMIT
+    #: PREPARE, COMMIT_PREPARED and ROLLBACK_PREPARED
+    prepared: Prepared | None = None
+    #: STREAM and STREAM_ABORT; the others when parts of the transaction were streamed
+    streamed: Streamed | None = None
+    #: roname of ``origin_id`` at that time; '' for none, or for an origin that was dropped since
+    origin_name: str = ""
 
 
 class Transaction(Protocol):
-    """A committed transaction, its changes still in memory or in spill files.
+    """A transaction, or a part of one, its changes still in memory or in spill files.
 
     The receiver of one owns it and calls :meth:`close`, which frees memory and spill files.
     """
@@ -64,7 +130,7 @@ class Transaction(Protocol):
 
 
 class TransactionSink(Protocol):
-    """Takes committed transactions in commit order."""
+    """Takes transactions in the order of their ``final_lsn``."""
 
     def consistent(self, lsn: int) -> None:
         """Hear that the snapshot builder reached CONSISTENT: every transaction whose commit record starts

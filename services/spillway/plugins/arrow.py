@@ -34,6 +34,7 @@ from spillway._kernels.arrow import Encoder, put_message
 from spillway.errors import InvalidOption
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_schema import CHANGE_FIELDS, OLD_KEY, SchemaOptions, plan_table
+from spillway.plugins.interface import OutputPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,11 +55,11 @@ _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _EMPTY: Final = pa.py_buffer(b"")
 
 
-class ArrowPlugin:
+class ArrowPlugin(OutputPlugin):
     """See the module."""
 
     name: ClassVar[str] = "arrow"
-    binary: ClassVar[bool] = True
+    binary = True
 
     def __init__(self, options: Mapping[str, str], context: PluginContext) -> None:
         """Take the options.

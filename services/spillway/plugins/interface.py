@@ -4,17 +4,29 @@ A plugin turns transactions into messages at delivery. It is called per transact
 changes, never per row from Python: the loop over a chunk is in a kernel. A plugin instance serves one
 reader, is called from one thread at a time and keeps no state that outlives it.
 
-Call order, repeated in commit order of transactions::
+Call order, repeated in the order of ``header.final_lsn`` (``decoding/transaction.py`` has the kinds of headers)::
 
-    begin(header, out)  →  changes(header, chunk, relations, out)*  →  commit(header, out)
+    begin(header, out)          →  changes(header, chunk, relations, out)*  →  commit(header, out)
+    begin_prepare(header, out)  →  changes(…)*                              →  prepare(header, out)
+    commit_prepared(header, out)  |  rollback_prepared(header, out)
+    stream_start(header, out)   →  changes(…)*                              →  stream_stop(header, out)
+    stream_abort(header, out)
+    stream_commit(header, out)  |  stream_prepare(header, out)
+
+The second and third line happen only to a plugin whose ``two_phase`` is true, for transactions that its
+``filter_prepare`` does not refuse; the others are given whole, with begin and commit, at COMMIT PREPARED. The last
+three lines happen only to a plugin whose ``streaming`` is true. What was not streamed yet when a streamed
+transaction ends comes in one more part before stream_commit or stream_prepare. During ``changes`` within a
+part, a change's own xid is the subtransaction's.
 
 ``flush(out)`` may come between transactions: emit whatever was held back to make larger messages.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,16 +47,23 @@ class PluginContext:
     #: Python's codec of the database's encoding (``pg/encoding.py``). Text in changes is in it, messages are
     #: in UTF-8; a byte that is no character of it passes unchanged.
     encoding: str = "utf-8"
+    #: the slot was created with two_phase
+    two_phase: bool = False
 
 
-class OutputPlugin(Protocol):
-    """Implemented by every output plugin; found by name in ``plugins.registry``."""
+class OutputPlugin(ABC):
+    """Base of every output plugin; found by name in ``plugins.registry``."""
 
     name: ClassVar[str]
     #: true when messages are bytes that only a program reads (REST shows them as ``\\x…``); an instance's
     #: options may decide it
     binary: bool
+    #: wants prepared transactions at their PREPARE; the slot and the instance's options decide it
+    two_phase: bool = False
+    #: wants large transactions while they are in progress; the instance's options decide it
+    streaming: bool = False
 
+    @abstractmethod
     def __init__(self, options: Mapping[str, str], context: PluginContext) -> None:
         """Check *options*, PostgreSQL's startup callback.
 
@@ -52,8 +71,11 @@ class OutputPlugin(Protocol):
             InvalidOption: an option or its value is not known; the text is PostgreSQL's own.
         """
 
-    def begin(self, header: TransactionHeader, out: MessageBuffer) -> None: ...
+    @abstractmethod
+    def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Begin a transaction, or (kind MESSAGE) one non-transactional message."""
 
+    @abstractmethod
     def changes(
         self,
         header: TransactionHeader,
@@ -61,10 +83,62 @@ class OutputPlugin(Protocol):
         relations: Mapping[int, RelationDescriptor],
         out: MessageBuffer,
     ) -> None:
-        """Encode a chunk of the change format. The same id may mean another descriptor later on:
-        compare the descriptor's identity before using what was compiled for an id.
+        """Encode a chunk of the change format; pass over actions that are not this plugin's matter.
+
+        The same id may mean another descriptor later on: compare the descriptor's identity before using what was
+        compiled for an id.
         """
 
-    def commit(self, header: TransactionHeader, out: MessageBuffer) -> None: ...
+    @abstractmethod
+    def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """End what ``begin`` began."""
 
-    def flush(self, out: MessageBuffer) -> None: ...
+    def flush(self, out: MessageBuffer) -> None:  # noqa: B027 - most hold nothing back
+        """Emit what was held back."""
+
+    # ---- two_phase
+
+    def filter_prepare(self, header: TransactionHeader) -> bool:  # noqa: ARG002
+        """Say whether to take this prepared transaction only at its COMMIT PREPARED, as PostgreSQL's callback.
+
+        Asked at each of its records; the answer may depend on ``header.xid`` and ``header.prepared.gid`` alone.
+        """
+        return False
+
+    def begin_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Begin a prepared transaction."""
+        raise NotImplementedError
+
+    def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """End what ``begin_prepare`` began."""
+        raise NotImplementedError
+
+    def commit_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Say that a prepared transaction committed."""
+        raise NotImplementedError
+
+    def rollback_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Say that a prepared transaction was rolled back."""
+        raise NotImplementedError
+
+    # ---- streaming
+
+    def stream_start(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Begin a part; ``header.streamed.parts == 1`` for a transaction's first."""
+        raise NotImplementedError
+
+    def stream_stop(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """End a part."""
+        raise NotImplementedError
+
+    def stream_abort(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Say that ``header.streamed.aborted_xid`` aborted."""
+        raise NotImplementedError
+
+    def stream_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Say that a streamed transaction was prepared."""
+        raise NotImplementedError
+
+    def stream_commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Say that a streamed transaction committed."""
+        raise NotImplementedError

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.test_decoding import Encoder
+from spillway.decoding.transaction import TransactionKind
 from spillway.errors import InvalidOption
 from spillway.pg.boolean import parse_bool
 from spillway.pg.text_settings import TextSettings
+from spillway.plugins.interface import OutputPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from spillway.plugins.messages import EncodedBatch
 
 
-class TestDecoding:
+class TestDecoding(OutputPlugin):
     """See :class:`spillway.plugins.interface.OutputPlugin`."""
 
     __test__ = False
@@ -76,7 +78,9 @@ class TestDecoding:
         """Write BEGIN, unless empty transactions are to be skipped."""
         self._skip = self._only_local and header.origin_id != 0
         if not self._skip:
-            self._encoder.begin(header.xid, header.first_lsn, header.transactional, out)
+            self._encoder.begin(
+                header.xid, header.first_lsn, header.kind is not TransactionKind.MESSAGE, out
+            )
 
     def changes(
         self,
@@ -119,9 +123,6 @@ class TestDecoding:
             position += length
             text = line.decode(self._encoding, "surrogateescape")
             out.append(lsn, xid, text.encode(errors="surrogateescape"))
-
-    def flush(self, out: MessageBuffer) -> None:
-        """Do nothing: no message is held back."""
 
 
 def _parse(option: str, value: str) -> bool:

@@ -32,7 +32,7 @@ import struct
 from typing import Final
 
 from spillway._kernels.crc32c import crc32c
-from spillway.decoding.transaction import TransactionHeader
+from spillway.decoding.transaction import TransactionHeader, TransactionKind
 from spillway.errors import CorruptTransactionLog
 from spillway.pg.lsn import Lsn
 
@@ -51,9 +51,6 @@ PROGRESS: Final = 6
 #: A frame longer than this is not ours: a chunk is about 1 MiB, one change at most PostgreSQL's 1 GB twice over
 #: (old and new tuple) with TOAST values.
 FRAME_LENGTH_MAX: Final = (1 << 32) - 1
-
-#: Flag of a transaction header: a non-transactional logical message (TransactionHeader.transactional is False).
-NOT_TRANSACTIONAL: Final = 1
 
 FRAME: Final = struct.Struct("<IIII")
 _FRAME_TAIL: Final = struct.Struct("<III")
@@ -95,7 +92,7 @@ def encode_transaction_header(header: TransactionHeader) -> bytes:
     return TRANSACTION_HEADER.pack(
         header.xid,
         header.origin_id,
-        0 if header.transactional else NOT_TRANSACTIONAL,
+        header.kind,
         header.first_lsn,
         header.final_lsn,
         header.end_lsn,
@@ -106,9 +103,8 @@ def encode_transaction_header(header: TransactionHeader) -> bytes:
 
 def decode_transaction_header(payload: bytes | memoryview) -> TransactionHeader:
     """Reverse :func:`encode_transaction_header`."""
-    xid, origin_id, flags, first, final, end, time, origin = TRANSACTION_HEADER.unpack_from(payload)
-    transactional = not flags & NOT_TRANSACTIONAL
-    return TransactionHeader(xid, first, final, end, time, origin_id, origin, transactional)
+    xid, origin_id, kind, first, final, end, time, origin = TRANSACTION_HEADER.unpack_from(payload)
+    return TransactionHeader(xid, first, final, end, time, origin_id, origin, TransactionKind(kind))
 
 
 def encode_segment_header(system_id: int, database_oid: int, start_lsn: int) -> bytes:

@@ -12,7 +12,7 @@ from harness.cluster import Database
 from harness.oracle import create_slot
 from harness.plugin_output import encode
 from spillway.decoding import change_format
-from spillway.decoding.transaction import TransactionHeader
+from spillway.decoding.transaction import TransactionHeader, TransactionKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,7 @@ def test_options_change_what_frames_a_transaction(version: int) -> None:
 
 
 def test_a_message_outside_of_transactions_stands_alone() -> None:
-    header = TransactionHeader(0, 0x200, 0x1D0, 0x200, 0, transactional=False)
+    header = TransactionHeader(0, 0x200, 0x1D0, 0x200, 0, kind=TransactionKind.MESSAGE)
     assert encode([message(False, b"p", b"hi")], {}, 180000, {"skip-empty-xacts": "1"}, header) == [
         (0x200, 0, "message: transactional: 0 prefix: p, sz: 2 content:hi")
     ]
