@@ -180,7 +180,7 @@ class RelationDescriptor:
             for t in value["types"]
         }
         publications = tuple(
-            PublicationDescriptor(*p[:7], None if p[7] is None else tuple(p[7]), p[8], p[9])
+            PublicationDescriptor(*[*p[:7], None if p[7] is None else tuple(p[7]), *p[8:]])
             for p in value["publications"]
         )
         return cls(
