@@ -39,7 +39,7 @@ import pyarrow as pa
 from spillway._kernels.text_output import datum_text
 from spillway.errors import DecodingError
 from spillway.pg.text_settings import TextSettings
-from spillway.plugins.type_names import format_type
+from spillway.plugins.type_names import format_type_with_typmod, numeric_typmod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,13 +84,9 @@ _TEMPORAL: Final[Mapping[int, tuple[str, pa.DataType]]] = {
     1114: ("timestamp", pa.timestamp("us")),
     1184: ("timestamp", pa.timestamp("us", tz="UTC")),
 }
-_BPCHAR, _VARCHAR, _INTERVAL, _NUMERIC = 1042, 1043, 1186, 1700
-_BIT: Final = frozenset({1560, 1562})
-#: time, timestamp, timestamptz, timetz: the modifier is the number of second digits
-_WITH_PRECISION: Final = frozenset({1083, 1114, 1184, 1266})
+_NUMERIC: Final = 1700
 _VARHDRSZ: Final = 4
 _DECIMAL128_DIGITS: Final = 38
-_INTERVAL_FULL_PRECISION: Final = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +179,7 @@ def _plan_column(
     if direct is not None:
         return ColumnPlan(column, name, *direct)
     if oid == _NUMERIC and typmod >= _VARHDRSZ and not options.numeric_as_text:
-        precision, scale = _numeric_typmod(typmod)
+        precision, scale = numeric_typmod(typmod)
         if precision <= _DECIMAL128_DIGITS and 0 <= scale <= precision:
             return ColumnPlan(
                 column, name, "decimal", pa.decimal128(precision, scale), precision, scale
@@ -202,12 +198,6 @@ def _base_type(oid: int, typmod: int, types: Mapping[int, TypeDescriptor]) -> tu
     return oid, typmod
 
 
-def _numeric_typmod(typmod: int) -> tuple[int, int]:
-    """Split numeric's modifier; the scale has 11 bits with a sign since 15, and was below 1001 before."""
-    value = typmod - _VARHDRSZ
-    return (value >> 16) & 0xFFFF, ((value & 0x7FF) ^ 0x400) - 0x400
-
-
 def _column_metadata(
     plan: ColumnPlan, types: Mapping[int, TypeDescriptor], options: SchemaOptions
 ) -> dict[str, object]:
@@ -215,7 +205,9 @@ def _column_metadata(
     metadata: dict[str, object] = {
         "name": column.name,
         "attnum": column.attnum,
-        "type": type_name(column.type_oid, column.typmod, types, options.server_version_num),
+        "type": format_type_with_typmod(
+            column.type_oid, column.typmod, types, options.server_version_num
+        ),
         "type_oid": column.type_oid,
         "typmod": column.typmod,
         "not_null": column.not_null,
@@ -239,37 +231,3 @@ def _missing_text(
         missing = missing[1:] if missing[:1] and missing[0] & 1 else missing[_VARHDRSZ:]
     encoding = (options.settings or plain).encoding
     return datum_text(plan.column, types, settings, missing).decode(encoding)
-
-
-def type_name(
-    oid: int, typmod: int, types: Mapping[int, TypeDescriptor], server_version_num: int
-) -> str:
-    """Return a type's name with its modifier, ``numeric(10,2)``, as format_type prints it."""
-    name = format_type(oid, types, server_version_num)
-    base = oid
-    descriptor = types.get(oid)
-    if descriptor is not None and descriptor.is_array:
-        base = descriptor.element_oid
-    if typmod < 0:
-        return name
-    brackets = "[]" if name.endswith("[]") else ""
-    modifier = _modifier(base, typmod)
-    name = name.removesuffix("[]")
-    if base in _WITH_PRECISION:
-        # ``timestamp(3) without time zone``
-        first, _, rest = name.partition(" ")
-        return f"{first}{modifier} {rest}{brackets}"
-    return f"{name}{modifier}{brackets}"
-
-
-def _modifier(oid: int, typmod: int) -> str:
-    """Print a modifier as the type's typmodout function does; '' for types whose modifier has no text here."""
-    if oid in {_BPCHAR, _VARCHAR}:
-        return f"({typmod - _VARHDRSZ})" if typmod > _VARHDRSZ else ""
-    if oid == _NUMERIC:
-        return "({},{})".format(*_numeric_typmod(typmod)) if typmod >= _VARHDRSZ else ""
-    if oid in _BIT or oid in _WITH_PRECISION:
-        return f"({typmod})"
-    if oid == _INTERVAL and typmod & 0xFFFF != _INTERVAL_FULL_PRECISION:
-        return f"({typmod & 0xFFFF})"
-    return ""

@@ -18,7 +18,7 @@ from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader
 from spillway.errors import DecodingError, ValueNotRepresentable
 from spillway.plugins.arrow import ArrowPlugin
-from spillway.plugins.arrow_schema import SchemaOptions, escape_name, plan_table, type_name
+from spillway.plugins.arrow_schema import SchemaOptions, escape_name, plan_table
 from spillway.plugins.interface import PluginContext
 
 OPTIONS = SchemaOptions(180000)
@@ -218,19 +218,6 @@ def test_a_domain_over_itself() -> None:
     domain = TypeDescriptor(99999, "public", "d", "d", "N", 4, True, "i", base_oid=99999)
     with pytest.raises(DecodingError, match="over itself"):
         plan_table(relation(column(1, "v", 99999, 4, "i"), types={99999: domain}), OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("oid", "typmod", "name"),
-    [
-        (23, -1, "integer"), (1700, numeric_typmod(10, 2), "numeric(10,2)"), (1700, numeric_typmod(3, -2), "numeric(3,-2)"),
-        (1043, 24, "character varying(20)"), (1042, 9, "character(5)"), (1560, 3, "bit(3)"),
-        (1184, 3, "timestamp(3) with time zone"), (1083, 0, "time(0) without time zone"), (1186, 0x7FFFFFFF, "interval"),
-        (1186, 0x7FFF0003, "interval(3)"),
-    ],
-)  # fmt: skip
-def test_type_names(oid: int, typmod: int, name: str) -> None:
-    assert type_name(oid, typmod, {}, 180000) == name
 
 
 @pytest.mark.parametrize(
