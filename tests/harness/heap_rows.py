@@ -83,15 +83,16 @@ def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeD
             "SELECT t.oid::int8, nspname, typname, typtype::text, typcategory::text, typlen::int, typbyval,"
             " typalign::text, typelem::int8,"
             " typelem <> 0 AND typsubscript = 'array_subscript_handler'::regproc,"
-            " typdelim::text, typbasetype::int8, typtypmod, p.proname, typrelid::int8 FROM pg_type t"
-            " JOIN pg_namespace n ON n.oid = typnamespace JOIN pg_proc p ON p.oid = typoutput WHERE t.oid = %s",
+            " typdelim::text, typbasetype::int8, typtypmod, p.proname, coalesce(s.proname, ''), typrelid::int8 FROM pg_type t"
+            " JOIN pg_namespace n ON n.oid = typnamespace JOIN pg_proc p ON p.oid = typoutput"
+            " LEFT JOIN pg_proc s ON s.oid = typsend WHERE t.oid = %s",
             [oid],
         )
         if not found:
             continue
         (
             oid, schema, name, kind, category, length, by_value, align, element, is_array, delimiter, base, typmod,
-            output, relation,
+            output, send, relation,
         ) = found[0]  # fmt: skip
         extra: dict[str, Any] = {}
         todo += [element, base]
@@ -122,7 +123,7 @@ def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeD
             todo.append(extra["subtype_oid"])
         types[oid] = TypeDescriptor(
             oid, schema, name, kind, category, length, by_value, align, element, is_array, delimiter, base,
-            typmod, output=output, **extra,
+            typmod, output=output, send=send, **extra,
         )  # fmt: skip
     return types
 

@@ -14,10 +14,13 @@ import pytest
 
 from harness import heap_rows
 from harness.type_values import CASES, SETUP
+from spillway._kernels.datum import deform_change
 from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.send_output import datum_send
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader
 from spillway.errors import DecodingError
+from spillway.pg.text_settings import TextSettings
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin
 
@@ -84,6 +87,7 @@ def test_damage_gives_typed_errors(pg18: Database, seed: int) -> None:
     rng = random.Random(seed)
     descriptor, rows, toast = rows_of_every_type(pg18)
     plugin = create_plugin("test_decoding", {}, PluginContext("s", "d", 180000))
+    settings = TextSettings(180000)
     out = MessageBuffer()
     errors = located = texts = 0
     deadline = time.monotonic() + SECONDS
@@ -97,6 +101,15 @@ def test_damage_gives_typed_errors(pg18: Database, seed: int) -> None:
             change = damage(
                 heap_rows.build_change(change_format.INSERT, new=section, toast=toast), rng
             )
+        columns = rng.sample(range(len(descriptor.columns)), 4)
+        try:
+            new, _ = deform_change(descriptor, change)
+            for i in columns:
+                if new is not None and isinstance(new[i], bytes):
+                    sent = datum_send(descriptor.columns[i], descriptor.types, settings, new[i])
+                    assert sent is None or len(sent) < MESSAGE_BYTES_MAX
+        except DecodingError:
+            pass
         try:
             plugin.changes(HEADER, memoryview(change), {1: descriptor}, out)
             texts += 1

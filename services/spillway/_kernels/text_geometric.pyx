@@ -12,14 +12,6 @@ from spillway._kernels.message_buffer cimport ByteBuffer, put_byte
 from spillway._kernels.text_number cimport put_float8
 from spillway._kernels.text_type cimport TypeOutput
 
-cdef enum:
-    POINT_SIZE = 16
-    # struct PATH without its length word: npts, closed, dummy
-    PATH_HEADER = 12
-    # struct POLYGON without its length word: npts, boundbox
-    POLYGON_HEADER = 36
-
-
 cdef int put_coordinate(const TypeOutput* type, const uint8_t* data, ByteBuffer* out) except -1 nogil:
     cdef double value
     memcpy(&value, data, 8)

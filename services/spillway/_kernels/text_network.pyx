@@ -76,7 +76,7 @@ cdef int put_ipv6(ByteBuffer* out, const uint8_t* address) except -1 nogil:
     return 0
 
 
-cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out, bint always_bits) except -1 nogil:
+cdef int check_address(const uint8_t* data, size_t size) except -1 nogil:
     cdef int bits_max
     if size < 2:
         return invalid(b"a network address ends inside its header")
@@ -88,6 +88,11 @@ cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out, bint alw
         return invalid(b"a network address has a family that is not known")
     if size - 2 < <size_t>(bits_max // 8) or data[1] > bits_max:
         return invalid(b"a network address has a size or netmask that its family does not allow")
+    return bits_max
+
+
+cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out, bint always_bits) except -1 nogil:
+    cdef int bits_max = check_address(data, size)
     if bits_max == 32:
         put_ipv4(out, data + 2)
     else:

@@ -10,6 +10,7 @@ cdef class TextContext:
     """Settings in C form; made once a plugin instance."""
     cdef TextSettings values
     cdef readonly object settings
+    cdef bytes codec
     cdef ZoneTransition* transitions
 
 
@@ -32,6 +33,8 @@ cdef class TypeCompiler:
     cpdef CompiledType column(self, column)
     cdef CompiledType compile(self, uint32_t oid)
     cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align)
+    cdef object built_in(self, uint32_t oid)
     cdef int fill(self, CompiledType target, object descriptor) except -1
+    cdef int fill_container(self, CompiledType target, object descriptor) except -1
     cdef int fill_enum(self, CompiledType target, object descriptor) except -1
     cdef int fill_record(self, CompiledType target, object descriptor) except -1

@@ -96,6 +96,9 @@ cdef class TextContext:
         cdef size_t i
         table = transitions(settings.time_zone)
         self.settings = settings
+        if settings.encoding != "utf-8":
+            self.codec = settings.encoding.encode("ascii")
+            self.values.codec = PyBytes_AS_STRING(self.codec)
         self.transitions = <ZoneTransition*>calloc(len(table), sizeof(ZoneTransition))
         if self.transitions == NULL:
             raise MemoryError
@@ -193,7 +196,7 @@ cdef class TypeCompiler:
                 compiled = self.fallback(descriptor, oid, descriptor.length, descriptor.align)
             self.compiled[oid] = compiled
             return compiled
-        known = BUILT_IN.get(oid)
+        known = self.built_in(oid)
         compiled = CompiledType()
         compiled.output.settings = &self.context.values
         # The context must outlive what points into it.
@@ -229,10 +232,12 @@ cdef class TypeCompiler:
         compiled.output.codec = <void*>prefix
         return compiled
 
+    cdef object built_in(self, uint32_t oid):
+        """Return (writer, attlen, attalign) of a built-in type, None if it is not printed in C."""
+        return BUILT_IN.get(oid)
+
     cdef int fill(self, CompiledType target, object descriptor) except -1:
         """Set the writer of a type that is no built-in scalar; return 0 if there is none for it."""
-        cdef CompiledType element
-        cdef str kind = descriptor.kind
         known = EXTENSIONS.get(descriptor.output)
         if known is not None and known[1] == descriptor.length:
             target.output.write = <text_writer><size_t>known[0]
@@ -244,6 +249,12 @@ cdef class TypeCompiler:
             target.output.codec = <void*>state
             target.output.write = python_text
             return 1
+        return self.fill_container(target, descriptor)
+
+    cdef int fill_container(self, CompiledType target, object descriptor) except -1:
+        """Set what a type made of other types needs, and its writer; return 0 if it is none, or can't be printed."""
+        cdef CompiledType element
+        cdef str kind = descriptor.kind
         if descriptor.is_array or descriptor.oid in VECTORS:
             element = self.compile(descriptor.element_oid)
             target.output.write = text_container.array_text
@@ -255,8 +266,8 @@ cdef class TypeCompiler:
             target.output.write = text_container.range_text
         elif kind == "m":
             element = self.compile(descriptor.subtype_oid)
-            # Its range must be one that is printed as such.
-            if element is not None and element.output.write != text_container.range_text:
+            # Its range must be one that is taken apart as such.
+            if element is not None and element.output.element == NULL:
                 return 0
             target.output.write = text_container.multirange_text
         elif kind == "e":
@@ -293,6 +304,7 @@ cdef class TypeCompiler:
         cdef CompiledType field
         cdef size_t i
         cdef const TypeOutput** fields
+        cdef uint32_t* oids
         # Attributes that still have their type need not say their length and alignment twice.
         attributes = []
         compiled = []
@@ -311,16 +323,20 @@ cdef class TypeCompiler:
             attributes.append(attribute)
             compiled.append(field)
         layout = Layout(attributes)
-        fields = <const TypeOutput**>calloc(len(compiled) + 1, sizeof(TypeOutput*))
+        # One block: the fields, and behind them their types' oids.
+        fields = <const TypeOutput**>calloc(len(compiled) + 1, sizeof(TypeOutput*) + sizeof(uint32_t))
         if fields == NULL:
             raise MemoryError
         target.memory = fields
         target.owned.append(layout)
         target.owned.append(compiled)
-        for i in range(<size_t>len(compiled)):
+        oids = <uint32_t*>(fields + len(compiled) + 1)
+        for i, attribute in enumerate(descriptor.attributes):
             field = compiled[i]
             fields[i] = NULL if field is None else &field.output
+            oids[i] = 0 if field is None else attribute.type_oid
         target.output.fields = fields
+        target.output.field_oids = oids
         target.output.layout = (<Layout>layout).attributes
         target.output.count = len(compiled)
         target.output.write = text_container.record_text

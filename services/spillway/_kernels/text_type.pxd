@@ -1,10 +1,11 @@
 # cython: language_level=3
-"""What a compiled type's text output looks like in C; shared by the text kernels.
+"""What a compiled type's output looks like in C; shared by the kernels ``text_*`` and ``send_*``.
 
-``text_output.pyx`` compiles a type into a :c:type:`TypeOutput`; the kernels ``text_number``,
-``text_datetime``, ``text_network``, ``text_geometric`` and ``text_jsonb`` hold writers, one a type. A writer
-appends the text that PostgreSQL's output function gives for the value in ``data[0:size]`` (a Datum's:
-unaligned, varlenas without header), reads nothing outside it, and raises DecodingError if it is malformed.
+A type has two outputs, as in PostgreSQL: text, and the send format (binary). ``text_output.pyx`` and
+``send_output.pyx`` compile a type into a :c:type:`TypeOutput` of the one or the other; the kernels beside them hold
+writers, one a type. A writer appends what PostgreSQL's output or send function gives for the value in
+``data[0:size]`` (a Datum's: unaligned, varlenas without header), reads nothing outside it, and raises DecodingError if
+it is malformed.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -27,6 +28,8 @@ cdef struct TextSettings:
     # at least one; the first one's start is before every timestamp
     const ZoneTransition* transitions
     size_t transition_count
+    # Python's codec of the database's encoding; NULL for UTF-8, and for bytes of none
+    const char* codec
 
 
 cdef struct EnumLabel:
@@ -53,7 +56,9 @@ cdef struct TypeOutput:
     # composites: how attributes lie, and their types (NULL for dropped ones)
     const AttributeLayout* layout
     const TypeOutput** fields
+    # composites: their types' oids, domains included
+    const uint32_t* field_oids
     # labels or fields
     size_t count
-    # borrowed Python object: codecs written in Python
+    # borrowed Python object: codecs written in Python, and what they need
     void* codec

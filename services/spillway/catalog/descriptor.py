@@ -57,6 +57,8 @@ class TypeDescriptor:
     subtype_oid: int = 0
     #: name of the extension-independent output function (typoutput's proname), '' if not known
     output: str = ""
+    #: typsend's proname; '' for a type without a send function
+    send: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class RelationDescriptor:
                 [t.oid, t.schema, t.name, t.kind, t.category, t.length, t.by_value, t.align, t.element_oid, t.is_array,
                  t.delimiter, t.base_oid, t.base_typmod, [list(e) for e in t.enum_labels],
                  [[a.name, a.type_oid, a.typmod, a.dropped, a.length, a.align, a.by_value] for a in t.attributes],
-                 t.subtype_oid, t.output]
+                 t.subtype_oid, t.output, t.send]
                 for _, t in sorted(self.types.items())
             ],
         }  # fmt: skip

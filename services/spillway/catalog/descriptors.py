@@ -398,6 +398,7 @@ class _Builder:
             raise self._missing_row(f"type {oid}", "pg_type")
         is_array = row.typelem != 0 and row.typsubscript == _ARRAY_SUBSCRIPT_HANDLER
         output = self._row(cat.PG_PROC, cat.PROC_BY_OID, row.typoutput)
+        send = self._row(cat.PG_PROC, cat.PROC_BY_OID, row.typsend) if row.typsend else None
         labels: tuple[tuple[int, str], ...] = ()
         attributes: tuple[AttributeDescriptor, ...] = ()
         inner: list[int] = []
@@ -440,6 +441,7 @@ class _Builder:
             attributes=attributes,
             subtype_oid=subtype,
             output="" if output is None else output.proname,
+            send="" if send is None else send.proname,
         )
         for other in inner:
             if other not in types:

@@ -12,6 +12,9 @@ caller turns that into DecodingError.
 A package adds codecs through the entry point group ``spillway.type_codecs``: each entry's name is an
 output function (``hstore_out``), its value a :data:`TextCodec`.
 
+The send format (binary) of an extension's type is added through the group ``spillway.send_codecs`` likewise: the name of
+the send function (``hstore_send``), and a :data:`SendCodec`. A column of a type without one is sent as text.
+
 A type without a codec is printed as ``raw:schema.type:\x…``, the payload in hexadecimal: never a
 wrong value, and nothing lost. The log says so once a type.
 """
@@ -37,8 +40,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TextCodec = Callable[[bytes, TextSettings], str]
+SendCodec = Callable[[bytes, TextSettings], bytes]
 
 ENTRY_POINT_GROUP: Final = "spillway.type_codecs"
+SEND_ENTRY_POINT_GROUP: Final = "spillway.send_codecs"
 #: FirstNormalObjectId: below it are the objects that initdb makes, the same everywhere.
 _FIRST_NORMAL_OID: Final = 16384
 
@@ -79,6 +84,16 @@ def find_codec(oid: int, output: str) -> TextCodec | None:
 def _of_extensions() -> dict[str, TextCodec]:
     installed = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return _CONTRIB | installed
+
+
+def find_send_codec(send: str) -> SendCodec | None:
+    """Return the codec of an extension's type by its send function's name, None without one."""
+    return _send_codecs().get(send)
+
+
+@cache
+def _send_codecs() -> dict[str, SendCodec]:
+    return {entry.name: entry.load() for entry in entry_points(group=SEND_ENTRY_POINT_GROUP)}
 
 
 def raw_prefix(type_descriptor: TypeDescriptor | None, oid: int) -> str:

@@ -1,4 +1,4 @@
-"""The text of every type equals what the server's own output function prints for the same bytes."""
+"""Text and send format of every type equal what the server's own functions give for the same bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from harness import heap_rows
 from harness.type_values import CASES, SETUP
 from spillway._kernels.datum import deform_change
+from spillway._kernels.send_output import datum_send
 from spillway._kernels.text_output import datum_text
 from spillway.decoding import change_format
 from spillway.pg.text_settings import TextSettings
@@ -54,3 +55,40 @@ def assert_equal_texts(
         assert isinstance(new[1], bytes)
         printed = datum_text(descriptor.columns[1], descriptor.types, settings, new[1])
         assert printed.decode() == text, f"{type_name}: {text!r}"
+
+
+def test_send_format_equals_the_servers(pg: Database) -> None:
+    with heap_rows.session(pg) as session:
+        session.execute(SETUP)
+        settings, _ = TextSettings.from_options({}, int(session.value("SHOW server_version_num")))
+        for number, (type_name, values) in enumerate(CASES.items()):
+            session.execute(f"CREATE TABLE b{number} (id int, v {type_name})")
+            with session.connection.cursor() as cursor:
+                cursor.executemany(
+                    f"INSERT INTO b{number} VALUES (%s, %s)",
+                    [(i, str(v)) for i, v in enumerate(values)],
+                )
+            assert_equal_bytes(session, f"b{number}", type_name, settings)
+
+
+def assert_equal_bytes(
+    session: heap_rows.Session, table: str, type_name: str, settings: TextSettings
+) -> None:
+    (function,) = session.query(
+        "SELECT CASE WHEN typsend <> 0 THEN typsend::regproc::text END FROM pg_type t JOIN pg_attribute a"
+        " ON t.oid = atttypid WHERE attrelid = %s::regclass AND attname = 'v'",
+        [table],
+    )[0]
+    descriptor = heap_rows.relation_descriptor(session, table)
+    toast = heap_rows.toast_values(session, descriptor)
+    rows = heap_rows.sections(session, table)
+    expected: list[tuple[bytes | None, str]] = session.query(
+        f"SELECT {'NULL' if function is None else f'{function}(v)'}, format('%s', v) FROM {table} ORDER BY id"
+    )
+    for section, (sent, text) in zip(rows, expected, strict=True):
+        change = heap_rows.build_change(change_format.INSERT, new=section, toast=toast)
+        new, _ = deform_change(descriptor, change)
+        assert new is not None
+        assert isinstance(new[1], bytes)
+        ours = datum_send(descriptor.columns[1], descriptor.types, settings, new[1])
+        assert ours == sent, f"{type_name}: {text!r}"

@@ -1,0 +1,212 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""From a type to the function that writes its send format: compiled once per relation descriptor, called per value.
+
+A :class:`SendCompiler` is a :class:`TypeCompiler` with other writers. A column has no compiled type for sending,
+and goes out as text, as every consumer of a binary stream must be ready for,
+
+- if its type has no send function: that is PostgreSQL's rule (logicalrep_write_tuple);
+- if the type contains one without, or one whose send function is not known here: PostgreSQL raises an error for the
+  former; for the latter, the text is the right value in the other of two formats.
+
+Built-in types are found by oid, others by the name of their send function. A package adds send functions through
+the entry point group ``spillway.send_codecs`` (``plugins/type_codecs.py``).
+"""
+
+from libc.stdint cimport uint8_t, uint32_t
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+from spillway._kernels cimport send_container, send_scalar, send_search, send_text
+from spillway._kernels.message_buffer cimport ByteBuffer, put_bytes, release
+from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
+from spillway._kernels.text_type cimport TypeOutput, text_writer
+from spillway.errors import DecodingError
+from spillway.plugins.type_codecs import find_send_codec
+
+# oid → (writer, attlen, attalign)
+cdef dict BUILT_IN = {}
+# Types whose send format is made of their text: oid → writer
+cdef dict BUILT_IN_TEXTS = {}
+
+
+cdef void built_in(text_writer writer, int length, str align, tuple oids):
+    for oid in oids:
+        BUILT_IN[oid] = (<size_t>writer, length, align)
+
+
+built_in(send_scalar.bool_send, 1, "c", (16,))
+built_in(send_scalar.bytes_send, -1, "i", (17,))
+built_in(send_scalar.bytes_send, 1, "c", (18,))
+built_in(send_scalar.int8_send, 8, "d", (20,))
+built_in(send_scalar.int2_send, 2, "s", (21,))
+built_in(send_scalar.int4_send, 4, "i", (23,))
+# oid, xid, cid
+built_in(send_scalar.int4_send, 4, "i", (26, 28, 29))
+# regproc, regprocedure, regoper, regoperator, regclass, regtype, regconfig, regdictionary, regnamespace, regrole,
+# regcollation
+built_in(send_scalar.int4_send, 4, "i", (24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191))
+built_in(send_scalar.tid_send, 6, "s", (27,))
+# point; lseg, box; line, circle
+built_in(send_scalar.int8_send, 16, "d", (600,))
+built_in(send_scalar.int8_send, 32, "d", (601, 603))
+built_in(send_scalar.int8_send, 24, "d", (628, 718))
+built_in(send_scalar.path_send, -1, "d", (602,))
+built_in(send_scalar.polygon_send, -1, "d", (604,))
+built_in(send_scalar.cidr_send, -1, "i", (650,))
+built_in(send_scalar.int4_send, 4, "i", (700,))
+built_in(send_scalar.int8_send, 8, "d", (701,))
+built_in(send_scalar.bytes_send, 8, "i", (774,))
+built_in(send_scalar.int8_send, 8, "d", (790,))
+built_in(send_scalar.bytes_send, 6, "i", (829,))
+built_in(send_scalar.inet_send, -1, "i", (869,))
+# date; time, timestamp, timestamptz
+built_in(send_scalar.int4_send, 4, "i", (1082,))
+built_in(send_scalar.int8_send, 8, "d", (1083, 1114, 1184))
+built_in(send_scalar.interval_send, 16, "d", (1186,))
+built_in(send_scalar.timetz_send, 12, "d", (1266,))
+built_in(send_scalar.bit_send, -1, "i", (1560, 1562))
+built_in(send_scalar.numeric_send, -1, "i", (1700,))
+built_in(send_scalar.bytes_send, 16, "c", (2950,))
+# txid_snapshot, pg_snapshot
+built_in(send_scalar.snapshot_send, -1, "d", (2970, 5038))
+built_in(send_scalar.int8_send, 8, "d", (3220, 5069))
+built_in(send_search.tsvector_send, -1, "i", (3614,))
+built_in(send_search.tsquery_send, -1, "i", (3615,))
+# pg_ndistinct, pg_dependencies, pg_brin_bloom_summary, pg_brin_minmax_multi_summary, pg_mcv_list
+built_in(send_scalar.bytes_send, -1, "i", (3361, 3402, 4600, 4601, 5017))
+
+# name, text, json, xml, pg_node_tree, bpchar, varchar, refcursor
+for _oid in (19, 25, 114, 142, 194, 1042, 1043, 1790):
+    BUILT_IN_TEXTS[_oid] = <size_t>send_text.text_send
+# jsonb, jsonpath
+for _oid in (3802, 4072):
+    BUILT_IN_TEXTS[_oid] = <size_t>send_text.versioned_text_send
+
+# Send functions of extensions.
+cdef dict EXTENSIONS = {"hstore_send": (<size_t>send_search.hstore_send, -1)}
+cdef dict EXTENSION_TEXTS = {
+    "citextsend": <size_t>send_text.text_send,
+    "ltree_send": <size_t>send_text.versioned_text_send,
+    "lquery_send": <size_t>send_text.versioned_text_send,
+    "ltxtq_send": <size_t>send_text.versioned_text_send,
+}
+
+# FirstNormalObjectId: below it are the objects that initdb makes, the same everywhere.
+cdef enum:
+    FIRST_NORMAL_OID = 16384
+
+cdef frozenset VECTORS = frozenset({22, 30})
+
+
+cdef int python_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+    """Write by a codec written in Python: *codec* is (function, settings, type name)."""
+    with gil:
+        function, settings, name = <tuple>type.codec
+        payload = PyBytes_FromStringAndSize(<const char*>data, size)
+        try:
+            sent = bytes(function(payload, settings))
+        except DecodingError:
+            raise
+        except Exception as error:
+            raise DecodingError(f"a value of type {name} is malformed: {error!r}") from error
+        return put_bytes(out, PyBytes_AS_STRING(sent), PyBytes_GET_SIZE(sent))
+
+
+cdef class SendCompiler(TypeCompiler):
+    """Compiles the types of one relation descriptor for binary output.
+
+    Args:
+        context: holds the database's encoding; none of the settings matters to send formats.
+        types: ``RelationDescriptor.types``.
+    """
+
+    def __cinit__(self, TextContext context not None, types):
+        self.texts = TypeCompiler(context, types)
+
+    cpdef CompiledType column(self, column):
+        """Return the compiled type of a ColumnDescriptor; None: its values are sent as text.
+
+        Raises:
+            DecodingError: the column and its type contradict each other.
+        """
+        descriptor = self.types.get(column.type_oid)
+        if descriptor is None and column.type_oid not in BUILT_IN and column.type_oid not in BUILT_IN_TEXTS:
+            return None
+        return TypeCompiler.column(self, column)
+
+    cdef object built_in(self, uint32_t oid):
+        return BUILT_IN.get(oid)
+
+    cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align):
+        return None
+
+    cdef int fill(self, CompiledType target, object descriptor) except -1:
+        cdef CompiledType text
+        writer = BUILT_IN_TEXTS.get(descriptor.oid)
+        if writer is None and descriptor.oid >= FIRST_NORMAL_OID:
+            writer = EXTENSION_TEXTS.get(descriptor.send)
+        if writer is not None or descriptor.kind == "e":
+            text = self.texts.compile(descriptor.oid)
+            if text is None:
+                return 0
+            target.owned.append(text)
+            target.output.element = &text.output
+            target.output.write = send_text.text_send if writer is None else <text_writer><size_t>writer
+            return 1
+        if descriptor.is_array or descriptor.oid in VECTORS or descriptor.kind in "rmc":
+            if not self.fill_container(target, descriptor):
+                return 0
+            if descriptor.oid in VECTORS:
+                target.output.write = send_container.vector_send
+            elif descriptor.is_array:
+                target.output.write = send_container.array_send
+            elif descriptor.kind == "r":
+                target.output.write = send_container.range_send
+            elif descriptor.kind == "m":
+                target.output.write = send_container.multirange_send
+            else:
+                target.output.write = send_container.record_send
+            return 1
+        if descriptor.oid < FIRST_NORMAL_OID or not descriptor.send:
+            return 0
+        known = EXTENSIONS.get(descriptor.send)
+        if known is not None and known[1] == descriptor.length:
+            target.output.write = <text_writer><size_t>known[0]
+            return 1
+        codec = find_send_codec(descriptor.send)
+        if codec is None:
+            return 0
+        state = (codec, self.context.settings, f"{descriptor.schema}.{descriptor.name}")
+        target.owned.append(state)
+        target.output.codec = <void*>state
+        target.output.write = python_send
+        return 1
+
+
+def datum_send(column, types, settings, const uint8_t[::1] payload not None):
+    """Return one value in its type's send format, None if it is sent as text: for tests and tools.
+
+    Args:
+        column: the ColumnDescriptor of the value.
+        types: ``RelationDescriptor.types``.
+        settings: a ``pg.text_settings.TextSettings``.
+        payload: the value as a Datum has it: a varlena without its header.
+
+    Raises:
+        DecodingError: the value is malformed.
+    """
+    cdef CompiledType compiled = SendCompiler(TextContext(settings), types).column(column)
+    cdef ByteBuffer out
+    cdef uint8_t none = 0
+    cdef const uint8_t* data = &payload[0] if payload.shape[0] else &none
+    if compiled is None:
+        return None
+    if compiled.output.length > 0 and payload.shape[0] != compiled.output.length:
+        raise DecodingError(f"a value of {payload.shape[0]} bytes instead of {compiled.output.length}")
+    out.data = NULL
+    out.size = out.capacity = 0
+    try:
+        compiled.output.write(&compiled.output, data, payload.shape[0], &out)
+        return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+    finally:
+        release(&out)
