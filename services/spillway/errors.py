@@ -32,6 +32,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   └── WalNotContiguous         wal_not_contiguous
     ├── DecodingError                decoding_error           500
     │   └── ValueNotRepresentable    value_not_representable
+    ├── PluginFailed                 plugin_failed            500, of a third party's output plugin
     ├── TransactionLogError          transaction_log_error    500
     │   └── CorruptTransactionLog    corrupt_transaction_log
     ├── DecodingStateLost            decoding_state_lost      500
@@ -285,6 +286,13 @@ class ValueNotRepresentable(DecodingError):
     code = "value_not_representable"
     grpc_status = "FAILED_PRECONDITION"
     sqlstate = "22003"
+
+
+class PluginFailed(SpillwayError):
+    """An output plugin that an installed package brought can't be loaded, or one of its callbacks raised."""
+
+    code = "plugin_failed"
+    sqlstate = "38000"
 
 
 class TransactionLogError(SpillwayError):

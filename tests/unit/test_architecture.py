@@ -68,6 +68,7 @@ KERNELS = {
     "text_*": "plugins",
     "send_*": "plugins",
     "test_decoding": "plugins",
+    "row_text": "plugins",
     "arrow_column": "plugins",
     "arrow": "plugins",
 }
@@ -79,7 +80,6 @@ ENTRY_POINTS = re.compile(
 
 #: Modules that the service itself does not import, and what they are for.
 UNUSED = {
-    "decoding.change_format": "the definition that kernels repeat as C structs; tests read it",
     "decoding.offline": "decoding from a directory, which `spillway decode` is to offer; tests use it",
 }
 

@@ -38,7 +38,7 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.plugins.interface import PluginContext
-from spillway.plugins.registry import create_plugin
+from spillway.plugins.registry import create_plugin, validate_options
 from spillway.store.rows import SlotRow
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Engine:
         source = self._sources.get(spec.source)
         # Options are checked before anything is made, with the version that will decode them.
         context = PluginContext(spec.slot_name, spec.database, source.row.server_version_num)
-        create_plugin(spec.plugin, spec.options, context)
+        validate_options(spec.plugin, spec.options, context)
         # This may wait for a consistent point, and others need not wait for it.
         session = await self._sources.session(spec.source, spec.database)
         lsn = await self._start_position(session, spec.start_lsn)

@@ -44,12 +44,16 @@ class SlotReader:
         start_lsn: int,
         upto_lsn: int | None,
     ) -> None:
-        """Place the reader.
+        """Place the reader; *plugin* is its own from here on, and is shut down with it.
 
         Raises:
             LsnNotRetained: the log begins after *start_lsn*.
         """
-        self._cursor = TransactionCursor(log, start_lsn)
+        try:
+            self._cursor = TransactionCursor(log, start_lsn)
+        except BaseException:
+            plugin.shutdown()
+            raise
         self._plugin = plugin
         self._upto_lsn = upto_lsn
         self._out = MessageBuffer(64 * 1024)
@@ -69,8 +73,11 @@ class SlotReader:
         return self._chunks is None
 
     def close(self) -> None:
-        """Free the cursor."""
-        self._cursor.close()
+        """Free the cursor and shut the plugin down."""
+        try:
+            self._cursor.close()
+        finally:
+            self._plugin.shutdown()
 
     def step(self, batch_bytes: int, *, message_limit: int | None = None) -> Step:
         """Encode until *batch_bytes* of payload are there, *message_limit* is reached, or nothing is left.

@@ -96,6 +96,9 @@ class OutputPlugin(ABC):
     def flush(self, out: MessageBuffer) -> None:  # noqa: B027 - most hold nothing back
         """Emit what was held back."""
 
+    def shutdown(self) -> None:  # noqa: B027 - most hold nothing
+        """Let go of what was taken; called once, when the reader closes, on every path. Must not raise."""
+
     # ---- two_phase
 
     def filter_prepare(self, header: TransactionHeader) -> bool:  # noqa: ARG002

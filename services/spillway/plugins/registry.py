@@ -1,7 +1,8 @@
 """Output plugins by name: the built-in ones, and those that installed packages register.
 
 A package adds a plugin through the entry point group ``spillway.output_plugins``: the entry's name is
-the plugin's, its value the class. A built-in name can't be taken over.
+the plugin's, its value the class: an :class:`OutputPlugin`, or a :class:`CallbackPlugin`, which gets its driver
+here. A built-in name can't be taken over.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, cast
 
-from spillway.errors import UnknownPlugin
+from spillway.errors import PluginFailed, SpillwayError, UnknownPlugin
+from spillway.plugins.callback_driver import CallbackDriver
+from spillway.plugins.callbacks import CallbackPlugin
+from spillway.plugins.interface import OutputPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway.plugins.interface import OutputPlugin, PluginContext
+    from spillway.plugins.interface import PluginContext
 
 ENTRY_POINT_GROUP: Final = "spillway.output_plugins"
 
@@ -32,11 +36,12 @@ def plugin_names() -> tuple[str, ...]:
     return tuple(sorted({*_BUILT_IN, *_registered()}))
 
 
-def plugin_class(name: str) -> type[OutputPlugin]:
+def plugin_class(name: str) -> type[OutputPlugin | CallbackPlugin]:
     """Return the class of a plugin.
 
     Raises:
         UnknownPlugin: no plugin has that name.
+        PluginFailed: an installed package has it, but it can't be loaded.
     """
     if name in _BUILT_IN:
         module, attribute = _BUILT_IN[name]
@@ -48,22 +53,52 @@ def plugin_class(name: str) -> type[OutputPlugin]:
             hint=f"Known plugins: {', '.join(plugin_names())}.",
             plugin=name,
         )
-    return cast("type[OutputPlugin]", entry.load())
+    try:
+        loaded = entry.load()
+    except Exception as error:
+        raise _unloadable(entry, repr(error)) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, (OutputPlugin, CallbackPlugin))):
+        raise _unloadable(entry, "it is neither an OutputPlugin nor a CallbackPlugin")
+    return loaded
+
+
+def _unloadable(entry: EntryPoint, why: str) -> PluginFailed:
+    return PluginFailed(
+        f'output plugin "{entry.name}" ({entry.value}) can\'t be loaded: {why}',
+        hint="Mend or remove the package that registers it.",
+        plugin=entry.name,
+    )
 
 
 def create_plugin(name: str, options: Mapping[str, str], context: PluginContext) -> OutputPlugin:
-    """Make the plugin instance of one reader.
+    """Make the plugin instance of one reader, which calls its ``shutdown`` when it is done.
 
     Raises:
         UnknownPlugin: no plugin has that name.
         InvalidOption: the plugin does not know an option, or not that value of it.
+        PluginFailed: it can't be loaded, or its startup failed.
     """
-    return plugin_class(name)(options, context)
+    found = plugin_class(name)
+    if issubclass(found, CallbackPlugin):
+        return CallbackDriver(options, context, plugin_name=name, plugin_class=found)
+    try:
+        return found(options, context)
+    except SpillwayError:
+        raise
+    except Exception as error:
+        if name in _BUILT_IN:
+            raise
+        raise PluginFailed(
+            f'output plugin "{name}" failed to start: {error!r}',
+            hint="Mend the plugin.",
+            plugin=name,
+            callback="startup",
+        ) from error
 
 
 def validate_options(name: str, options: Mapping[str, str], context: PluginContext) -> None:
     """Raise what :func:`create_plugin` would raise; for options that are stored before they are used."""
-    create_plugin(name, options, context)
+    create_plugin(name, options, context).shutdown()
 
 
 @cache
