@@ -24,11 +24,14 @@ _TYPES = {
     "bool": (16, 1, "c"),
     "float": (700, 4, "i"),
     "tuple[int, ...]": (22, -1, "i"),
+    "tuple[int, ...] | None": (22, -1, "i"),
     "MissingValue": (2277, -1, "d"),
+    "TextDatum": (194, -1, "i"),
+    "bytes": (17, -1, "i"),
 }
 _CHARACTERS = {
     "relpersistence", "relkind", "relreplident", "attalign", "attidentity", "attgenerated",
-    "typtype", "typcategory", "typdelim", "typalign",
+    "typtype", "typcategory", "typdelim", "typalign", "pubgencols",
 }  # fmt: skip
 _INT2 = {"attlen", "attnum", "typlen", "indnkeyatts"}
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from spillway.catalog.descriptors import SkipReason
-from spillway.catalog.layout import PG_ATTRIBUTE
+from spillway.catalog.layout import PG_PUBLICATION_REL_TOAST
+from spillway.catalog.toast_value import ToastPointer, text_of_chunks
 from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
 from spillway.wal.reader import WalDirectory
@@ -174,8 +175,11 @@ def assert_equals_server(mirror: CatalogMirror, database: Database) -> int:
     """
     compared = 0
     for catalog in mirror.catalogs:
+        if catalog.is_toast:
+            # A SQL bootstrap does not show its rows; the values are compared with what they are of.
+            continue
         # anyarray can't be compared in Python; test_missing_values does it.
-        columns = [c for c in catalog.columns if c != "attmissingval"]
+        columns = [c for c in mirror.layouts[catalog.oid].names if c != "attmissingval"]
         query = sql.SQL("SELECT {} FROM pg_catalog.{}").format(
             sql.SQL(", ").join(
                 sql.SQL("{}::{}").format(
@@ -187,10 +191,8 @@ def assert_equals_server(mirror: CatalogMirror, database: Database) -> int:
         )
         with database.connect() as connection:
             expected = connection.execute(query).fetchall()
-        rows = mirror.all_visible(catalog)
-        if catalog is PG_ATTRIBUTE:
-            rows = [row[:-1] for row in rows]
-        actual = [tuple(_plain(v) for v in row) for row in rows]
+        rows = [row[: len(columns)] for row in mirror.all_visible(catalog)]
+        actual = [tuple(_plain(mirror, v) for v in row) for row in rows]
         surplus = list((Counter(actual) - Counter(expected)).elements())
         lacking = list((Counter(expected) - Counter(actual)).elements())
         assert (surplus, lacking) == ([], []), (
@@ -201,7 +203,15 @@ def assert_equals_server(mirror: CatalogMirror, database: Database) -> int:
     return compared
 
 
-def _plain(value: Any) -> Any:
+def _plain(mirror: CatalogMirror, value: Any) -> Any:
+    if isinstance(value, ToastPointer):
+        chunks = [
+            row
+            for row in mirror.all_visible(PG_PUBLICATION_REL_TOAST)
+            if row.chunk_id == value.value_id
+        ]
+        text = text_of_chunks(value, chunks, mirror.facts.encoding, mirror.facts.encoding_errors)
+        return mirror.known_values[value.value_id] if text is None else text
     return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
 

@@ -16,6 +16,8 @@ What this rests on:
   not finished has an xid from N on, so the deletion, with an image, comes in WAL.
 - A tuple in an image that SQL did not show at its place is dead to S, unless its xid is from N on: then
   WAL says what becomes of it.
+- SQL does not show the rows of TOAST tables, which a login may not read, but the values in them: see
+  ``toast_value``.
 
 :func:`~spillway.catalog.bootstrap_raw.bootstrap_raw` is the other way, for superusers and for servers
 with full_page_writes = off.
@@ -191,10 +193,13 @@ def _copy_catalogs(
     connection.execute("SET LOCAL client_encoding = 'SQL_ASCII'")
     tables: dict[int, list[tuple[int, int, int, Any]]] = {}
     for oid, layout in layouts.items():
+        if layout.catalog.is_toast:
+            tables[oid] = []
+            continue
         query = sql.SQL(
             "COPY (SELECT ctid, xmin, {} FROM pg_catalog.{}) TO STDOUT (FORMAT binary)"
         ).format(
-            sql.SQL(", ").join(map(sql.Identifier, layout.catalog.columns)),
+            sql.SQL(", ").join(map(sql.Identifier, layout.names)),
             sql.Identifier(layout.catalog.name),
         )
         with connection.cursor() as cursor, cursor.copy(query) as copy:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+#: Below it are initdb's objects (FirstNormalObjectId), which publications leave out.
+FIRST_NORMAL_OID: Final = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +135,19 @@ class RelationDescriptor:
     #: attnums of the replica identity in index order: the key's for 'd', the index's for 'i',
     #: () for 'n', every live column for 'f'
     identity_columns: tuple[int, ...] = ()
-    #: the publications that publish this table, by name
+    #: the publications that publish this table, by name; see :mod:`spillway.catalog.publications`
     publications: tuple[PublicationDescriptor, ...] = ()
     #: pg_inherits of a partition: its parent first, the root last; without publications and ancestors of their own
     ancestors: tuple[RelationDescriptor, ...] = ()
+    #: Every publication of the database at this point, whether it publishes this table or not, by name. That is
+    #: how a plugin tells a publication that its consumer asked for and that does not exist, which PostgreSQL looks
+    #: up when it decodes a change of a table that publications could publish at all (:attr:`publishable`).
+    publication_names: tuple[str, ...] = ()
+
+    @property
+    def publishable(self) -> bool:
+        """Whether publications may publish this table (is_publishable_class): a permanent table of a user."""
+        return self.kind in "rp" and self.persistence == "p" and self.oid >= FIRST_NORMAL_OID
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` reverses it exactly."""
@@ -149,6 +162,7 @@ class RelationDescriptor:
                 for p in self.publications
             ],
             "ancestors": [a.to_json() for a in self.ancestors],
+            "publication_names": list(self.publication_names),
             "columns": [
                 [c.attnum, c.name, c.type_oid, c.typmod, c.length, c.by_value, c.align, c.dropped, c.not_null,
                  c.generated, c.identity, None if c.missing is None else base64.b64encode(c.missing).decode()]
@@ -191,4 +205,5 @@ class RelationDescriptor:
             columns=columns, types=types, toast_oid=value["toast_oid"],
             primary_key=tuple(value["primary_key"]), identity_columns=tuple(value["identity_columns"]),
             publications=publications, ancestors=tuple(cls.from_json(a) for a in value["ancestors"]),
+            publication_names=tuple(value["publication_names"]),
         )  # fmt: skip

@@ -1,7 +1,8 @@
 """Resolutions: catalog rows → what a relfilenode is, and the descriptor of the table it belongs to.
 
 A descriptor holds the closure of what encoders need: the columns' types, the element, base, attribute,
-range types of those, the names of output functions, enum labels, publications. It is *interned*: equal
+range types of those, the names of output functions, enum labels; and how the table is published
+(``publications``), with its ancestors' descriptors. It is *interned*: equal
 content gives the same object and the same id, so that decoding binds changes to an integer and the
 transaction log stores each descriptor once.
 
@@ -9,26 +10,25 @@ Built-in types' output functions are pg_proc rows like any other's: pg_proc is m
 because an extension's type may come and go while we decode.
 
 Source: RelidByRelfilenumber, src/backend/utils/cache/relfilenumbermap.c; RelationGetIndexList and
-RelationGetIdentityKeyBitmap, src/backend/utils/cache/relcache.c; is_publishable_class,
-GetRelationPublications, src/backend/catalog/pg_publication.c; ReorderBufferProcessTXN, reorderbuffer.c
+RelationGetIdentityKeyBitmap, src/backend/utils/cache/relcache.c; ReorderBufferProcessTXN, reorderbuffer.c
 """
 
 from __future__ import annotations
 
 import enum
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog import layout as cat
 from spillway.catalog.descriptor import (
     AttributeDescriptor,
     ColumnDescriptor,
-    PublicationDescriptor,
     RelationDescriptor,
     TypeDescriptor,
 )
 from spillway.catalog.missing_value import UnreadableMissing
+from spillway.catalog.publications import all_publications, ancestors_of, publications_of
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn
 
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 #: Below it are the objects of bootstrap and of the system catalogs (FirstUnpinnedObjectId), which are
 #: never decoded; information_schema's tables are above, and are.
 _FIRST_UNPINNED_OID: Final = 12000
-#: Below it are initdb's objects (FirstNormalObjectId), which publications leave out.
-_FIRST_NORMAL_OID: Final = 16384
 #: array_subscript_handler: a type with it and a typelem is a true array (IsTrueArrayType)
 _ARRAY_SUBSCRIPT_HANDLER: Final = 6179
 
@@ -102,13 +100,7 @@ class DescriptorRegistry:
 
     def intern(self, descriptor: RelationDescriptor) -> tuple[int, RelationDescriptor]:
         """Return the id of *descriptor* and the one object that stands for its content."""
-        key = (
-            descriptor.oid, descriptor.schema, descriptor.name, descriptor.kind,
-            descriptor.persistence, descriptor.replica_identity, descriptor.columns,
-            tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
-            descriptor.toast_oid, descriptor.primary_key, descriptor.identity_columns,
-            descriptor.publications, descriptor.ancestors,
-        )  # fmt: skip
+        key = _content(descriptor)
         with self._lock:
             number = self._ids.get(key)
             if number is None:
@@ -124,6 +116,18 @@ class DescriptorRegistry:
 
     def __len__(self) -> int:
         return len(self._descriptors)
+
+
+def _content(descriptor: RelationDescriptor) -> Hashable:
+    """Everything that tells a descriptor from another, as something that has a hash."""
+    return (
+        descriptor.oid, descriptor.schema, descriptor.name, descriptor.kind,
+        descriptor.persistence, descriptor.replica_identity, descriptor.columns,
+        tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
+        descriptor.toast_oid, descriptor.primary_key, descriptor.identity_columns,
+        descriptor.publications, tuple(map(_content, descriptor.ancestors)),
+        descriptor.publication_names,
+    )  # fmt: skip
 
 
 #: The registry of this process; ids from different databases do not collide in it.
@@ -158,35 +162,37 @@ class _Builder:
     def __init__(
         self, mirror: CatalogMirror, own_xids: Collection[int], cache: ResolutionCache | None
     ) -> None:
-        self._mirror = mirror
+        self.mirror: Final = mirror
         self._own_xids = own_xids
         self._cache = cache
         self.dependencies: set[DependencyKey] = set()
 
     # Rows.
 
-    def _rows(self, catalog: TrackedCatalog, index: int, key: Any) -> list[Any]:
+    def rows(self, catalog: TrackedCatalog, index: int, key: Any) -> list[Any]:
+        """List the visible rows with *key*."""
         self.dependencies.add((catalog.oid, index, key))
-        return [tup.row for tup in self._mirror.visible_tuples(catalog, index, key, self._own_xids)]
+        return [tup.row for tup in self.mirror.visible_tuples(catalog, index, key, self._own_xids)]
 
     def _row(self, catalog: TrackedCatalog, index: int, key: Any) -> Any | None:
         """Return the visible row with a unique key, None without one."""
-        rows = self._rows(catalog, index, key)
+        rows = self.rows(catalog, index, key)
         if len(rows) > 1:
-            tuples = self._mirror.visible_tuples(catalog, index, key, self._own_xids)
-            raise self._mirror.contradiction(catalog, tuples, f"{catalog.indexes[index]} {key}")
+            tuples = self.mirror.visible_tuples(catalog, index, key, self._own_xids)
+            raise self.mirror.contradiction(catalog, tuples, f"{catalog.indexes[index]} {key}")
         return rows[0] if rows else None
 
-    def _error(self, message: str, hint: str, **details: object) -> DecodingError:
+    def error(self, message: str, hint: str, **details: object) -> DecodingError:
+        """Make the error for a catalog that can't be understood."""
         return DecodingError(
-            f"{message}, at {Lsn(self._mirror.last_lsn)}",
+            f"{message}, at {Lsn(self.mirror.last_lsn)}",
             hint=hint,
-            lsn=str(Lsn(self._mirror.last_lsn)),
+            lsn=str(Lsn(self.mirror.last_lsn)),
             **details,
         )
 
     def _missing_row(self, what: str, relation: str) -> DecodingError:
-        return self._error(
+        return self.error(
             f"{what} is not in the catalog mirror",
             "The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
             relation=relation,
@@ -195,26 +201,26 @@ class _Builder:
     # Relations.
 
     def by_locator(self, locator: RelFileLocator) -> Resolution:
-        facts = self._mirror.facts
+        facts = self.mirror.facts
         if locator.db != facts.database_oid:
             return _skip(SkipReason.OTHER_DATABASE)
-        if locator in self._mirror.tracked or (
-            locator.rel in self._mirror.locations.relation_map.values()
+        if locator in self.mirror.tracked or (
+            locator.rel in self.mirror.locations.relation_map.values()
             and locator.spc == facts.default_tablespace
         ):
             return _skip(SkipReason.SYSTEM_CATALOG)
         # Temporary relations have numbers of their own, which may equal a permanent one's.
         rows = [
             row
-            for row in self._rows(cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel)
+            for row in self.rows(cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel)
             if (row.reltablespace or facts.default_tablespace) == locator.spc
             and row.relpersistence != "t"
         ]
         if len(rows) > 1:
-            tuples = self._mirror.visible_tuples(
+            tuples = self.mirror.visible_tuples(
                 cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel, self._own_xids
             )
-            raise self._mirror.contradiction(cat.PG_CLASS, tuples, f"relfilenode {locator.rel}")
+            raise self.mirror.contradiction(cat.PG_CLASS, tuples, f"relfilenode {locator.rel}")
         return self._relation(rows[0]) if rows else _skip(SkipReason.UNKNOWN)
 
     def by_oid(self, oid: int) -> Resolution:
@@ -236,11 +242,20 @@ class _Builder:
             if owner.relrewrite:
                 return _skip(SkipReason.REWRITE, row.oid)
             owner_oid = owner.oid
-        number, descriptor = self._mirror.registry.intern(self._descriptor(row))
+        ancestors = ancestors_of(self, row)
+        publications = all_publications(self)
+        descriptor = replace(
+            self._descriptor(row),
+            publications=publications_of(self, row, ancestors, publications),
+            publication_names=tuple(p.pubname for p in publications),
+            ancestors=tuple(self._descriptor(ancestor) for ancestor in ancestors),
+        )
+        number, descriptor = self.mirror.registry.intern(descriptor)
         kind = ResolutionKind.TOAST if owner_oid else ResolutionKind.TABLE
         return Resolution(kind, row.oid, number, descriptor, owner_oid)
 
     def _descriptor(self, row: PgClass) -> RelationDescriptor:
+        """Describe a table but for how it is published."""
         name = f"{self._schema(row.relnamespace)}.{row.relname}"
         columns = self._columns(row.oid, name)
         types: dict[int, TypeDescriptor] = {}
@@ -260,7 +275,6 @@ class _Builder:
             toast_oid=row.reltoastrelid,
             primary_key=primary_key,
             identity_columns=identity,
-            publications=self._publications(row),
         )
 
     def _schema(self, oid: int) -> str:
@@ -272,13 +286,13 @@ class _Builder:
 
     def _attributes(self, relation_oid: int, name: str) -> list[Any]:
         """The rows of pg_attribute with attnum > 0, in order, without a gap."""
-        rows = self._rows(cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid)
+        rows = self.rows(cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid)
         rows = sorted((row for row in rows if row.attnum > 0), key=_attnum)
         if [row.attnum for row in rows] != list(range(1, len(rows) + 1)):
-            tuples = self._mirror.visible_tuples(
+            tuples = self.mirror.visible_tuples(
                 cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid, self._own_xids
             )
-            raise self._error(
+            raise self.error(
                 f"the columns of {name} have the numbers {[row.attnum for row in rows]}",
                 "The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
                 relation=name,
@@ -291,7 +305,7 @@ class _Builder:
         for row in self._attributes(relation_oid, name):
             missing = row.attmissingval if row.atthasmissing else None
             if isinstance(missing, UnreadableMissing):
-                raise self._error(
+                raise self.error(
                     f"the value that rows from before column {row.attname} of {name} have for it is"
                     f" not known: type {missing.type_name} can't be read over SQL",
                     "Bootstrap with a superuser's DSN (raw bootstrap), or rewrite the table:"
@@ -315,7 +329,7 @@ class _Builder:
         primary: tuple[int, ...] = ()
         of_default: tuple[int, ...] = ()
         of_index: tuple[int, ...] = ()
-        for index in self._rows(cat.PG_INDEX, cat.INDEX_BY_RELATION, row.oid):
+        for index in self.rows(cat.PG_INDEX, cat.INDEX_BY_RELATION, row.oid):
             key = tuple(n for n in index.indkey[: index.indnkeyatts] if n > 0)
             usable = index.indisvalid and index.indimmediate
             if index.indisprimary:
@@ -330,47 +344,6 @@ class _Builder:
             return primary, of_index
         return primary, of_default if row.relreplident == "d" else ()
 
-    def _publications(self, row: PgClass) -> tuple[PublicationDescriptor, ...]:
-        if row.relkind not in "rp" or row.relpersistence != "p" or row.oid < _FIRST_NORMAL_OID:
-            return ()
-        names = {
-            publication.pubname
-            for publication in self._rows(cat.PG_PUBLICATION, cat.PUBLICATION_BY_ALL_TABLES, True)
-        }
-        relation: PgClass | None = row
-        while relation is not None:
-            members = [
-                r.prpubid
-                for r in self._rows(
-                    cat.PG_PUBLICATION_REL, cat.PUBLICATION_REL_BY_RELATION, relation.oid
-                )
-            ]
-            if cat.PG_PUBLICATION_NAMESPACE.oid in self._mirror.layouts:
-                members += [
-                    r.pnpubid
-                    for r in self._rows(
-                        cat.PG_PUBLICATION_NAMESPACE,
-                        cat.PUBLICATION_NAMESPACE_BY_SCHEMA,
-                        relation.relnamespace,
-                    )
-                ]
-            for oid in members:
-                publication = self._row(cat.PG_PUBLICATION, cat.PUBLICATION_BY_OID, oid)
-                if publication is not None:
-                    names.add(publication.pubname)
-            relation = self._parent(relation)
-        return tuple(PublicationDescriptor(name, publish_as=row.oid) for name in sorted(names))
-
-    def _parent(self, relation: PgClass) -> PgClass | None:
-        """The partitioned table that *relation* is a partition of."""
-        if not relation.relispartition:
-            return None
-        rows = self._rows(cat.PG_INHERITS, cat.INHERITS_BY_CHILD, relation.oid)
-        if len(rows) != 1:
-            return None
-        parent: PgClass | None = self._row(cat.PG_CLASS, cat.CLASS_BY_OID, rows[0].inhparent)
-        return parent
-
     # Types.
 
     def _add_type(self, oid: int, types: dict[int, TypeDescriptor]) -> None:
@@ -382,7 +355,7 @@ class _Builder:
             return
         entry = self._cache.get(("type", oid))
         if entry is None:
-            builder = _Builder(self._mirror, self._own_xids, self._cache)
+            builder = _Builder(self.mirror, self._own_xids, self._cache)
             closure: dict[int, TypeDescriptor] = {}
             builder._build_type(oid, closure)
             self._cache.put(("type", oid), closure, builder.dependencies)
@@ -408,7 +381,7 @@ class _Builder:
         if row.typtype == "d":
             inner.append(row.typbasetype)
         elif row.typtype == "e":
-            rows = self._rows(cat.PG_ENUM, cat.ENUM_BY_TYPE, oid)
+            rows = self.rows(cat.PG_ENUM, cat.ENUM_BY_TYPE, oid)
             rows.sort(key=_enum_order)
             labels = tuple((r.oid, r.enumlabel) for r in rows)
         elif row.typtype == "c" and row.typrelid:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spillway._kernels import heap
-from spillway.catalog.missing_value import MissingValue, element_of_array
+from spillway.catalog.missing_value import MissingValue, element_of_array, varlena_body
+from spillway.catalog.toast_value import TextDatum, text_of_datum
 from spillway.errors import SourceError
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class PgInherits(NamedTuple):
 
     inhrelid: int
     inhparent: int
+    inhdetachpending: bool
 
 
 class PgPublication(NamedTuple):
@@ -134,6 +136,13 @@ class PgPublication(NamedTuple):
     oid: int
     pubname: str
     puballtables: bool
+    pubinsert: bool
+    pubupdate: bool
+    pubdelete: bool
+    pubtruncate: bool
+    pubviaroot: bool
+    #: 18 and later
+    pubgencols: str = "n"
 
 
 class PgPublicationRel(NamedTuple):
@@ -142,6 +151,18 @@ class PgPublicationRel(NamedTuple):
     oid: int
     prpubid: int
     prrelid: int
+    #: 15 and later, as prattrs
+    prqual: TextDatum = None
+    prattrs: tuple[int, ...] | None = None
+
+
+class ToastChunk(NamedTuple):
+    """A TOAST table of a catalog."""
+
+    chunk_id: int
+    chunk_seq: int
+    #: without its varlena header
+    chunk_data: bytes
 
 
 class PgPublicationNamespace(NamedTuple):
@@ -163,10 +184,15 @@ class TrackedCatalog:
     indexes: tuple[str, ...]
     #: first major that has it
     since_major: int = 14
+    #: a TOAST table: a login may not read it, and nobody can lock it
+    is_toast: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that are read, in the physical order of every major."""
+        """Names of the columns that are read, in the physical order of every major.
+
+        Those for which the row type has a default are not in every major.
+        """
         return self.row_type._fields  # type: ignore[attr-defined, no-any-return]
 
     def __repr__(self) -> str:
@@ -190,6 +216,7 @@ PUBLICATION_BY_OID: Final = 0
 PUBLICATION_BY_ALL_TABLES: Final = 1
 PUBLICATION_REL_BY_RELATION: Final = 0
 PUBLICATION_NAMESPACE_BY_SCHEMA: Final = 0
+TOAST_BY_VALUE: Final = 0
 
 PG_CLASS: Final = TrackedCatalog(1259, "pg_class", PgClass, ("oid", "relfilenode", "reltoastrelid"))
 PG_ATTRIBUTE: Final = TrackedCatalog(1249, "pg_attribute", PgAttribute, ("attrelid",))
@@ -209,6 +236,10 @@ PG_PUBLICATION_REL: Final = TrackedCatalog(
 PG_PUBLICATION_NAMESPACE: Final = TrackedCatalog(
     6237, "pg_publication_namespace", PgPublicationNamespace, ("pnnspid",), since_major=15
 )
+#: of row filters
+PG_PUBLICATION_REL_TOAST: Final = TrackedCatalog(
+    6228, "pg_toast_6106", ToastChunk, ("chunk_id",), since_major=15, is_toast=True
+)
 
 #: Every mirrored catalog by oid.
 TRACKED_CATALOGS: Final = {
@@ -216,6 +247,7 @@ TRACKED_CATALOGS: Final = {
     for catalog in (
         PG_CLASS, PG_ATTRIBUTE, PG_TYPE, PG_PROC, PG_NAMESPACE, PG_ENUM, PG_RANGE, PG_INDEX,
         PG_INHERITS, PG_PUBLICATION, PG_PUBLICATION_REL, PG_PUBLICATION_NAMESPACE,
+        PG_PUBLICATION_REL_TOAST,
     )
 }  # fmt: skip
 
@@ -241,6 +273,8 @@ _KINDS: Final = {
     700: heap.FLOAT4,
     22: heap.INT2VECTOR,
     2277: heap.RAW,  # anyarray
+    194: heap.RAW,  # pg_node_tree
+    17: heap.RAW,  # bytea
 }
 
 
@@ -267,7 +301,11 @@ class CatalogLayout:
         self.catalog: Final = catalog
         self.columns: Final = tuple(columns)
         wanted = [column for column in columns if column.name in catalog.columns]
-        if tuple(column.name for column in wanted) != catalog.columns:
+        #: names of the columns that are read and that this major has
+        self.names: Final = tuple(column.name for column in wanted)
+        defaults = catalog.row_type._field_defaults  # type: ignore[attr-defined]
+        expected = tuple(n for n in catalog.columns if n in self.names or n not in defaults)
+        if self.names != expected:
             raise SourceError(
                 f"{catalog.name} has not the columns that Spillway reads",
                 hint="Is this a server of another make or an unreleased version?",
@@ -290,9 +328,9 @@ class CatalogLayout:
             encoding,
             errors,
         )
-        row_type = catalog.row_type
-        self._make: Final = row_type._make  # type: ignore[attr-defined]
-        self._has_missing: Final = catalog is PG_ATTRIBUTE
+        self._row_type: Final[Any] = catalog.row_type
+        self._encoding: Final = encoding
+        self._errors: Final = errors
 
     def row(self, infomask2: int, infomask: int, hoff: int, data: bytes) -> Any:
         """Deform one tuple into the catalog's row type; *data* begins at byte 23 of the tuple.
@@ -300,14 +338,24 @@ class CatalogLayout:
         Raises:
             ValueError: the tuple contradicts itself.
         """
-        row = self._make(self._deformer.deform(infomask2, infomask, hoff, data))
-        if self._has_missing and row.attmissingval is not None:
-            element = element_of_array(
-                row.attmissingval, row.attlen, row.attalign, by_value=row.attbyval
-            )
-            row = row._replace(attmissingval=element)
+        row = self._row_type(*self._deformer.deform(infomask2, infomask, hoff, data))
+        if self.catalog is PG_ATTRIBUTE:
+            if row.attmissingval is not None:
+                element = element_of_array(
+                    row.attmissingval, row.attlen, row.attalign, by_value=row.attbyval
+                )
+                row = row._replace(attmissingval=element)
+        elif self.catalog is PG_PUBLICATION_REL:
+            if row.prqual is not None:
+                text = text_of_datum(row.prqual, self._encoding, self._errors)
+                row = row._replace(prqual=text)
+        elif self.catalog.is_toast:
+            row = row._replace(chunk_data=varlena_body(row.chunk_data))
         return row
 
     def sent_row(self, values: tuple[Any, ...]) -> Any:
         """Make a row of values that came from COPY; attmissingval is still in its send format."""
-        return self._make(values)
+        row = self._row_type(*values)
+        if self.catalog is PG_PUBLICATION_REL and isinstance(row.prqual, bytes):
+            row = row._replace(prqual=row.prqual.decode(self._encoding, self._errors))
+        return row

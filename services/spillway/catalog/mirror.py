@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog import descriptors, redo
-from spillway.catalog.layout import PG_CLASS, TRACKED_CATALOGS
+from spillway.catalog.layout import PG_CLASS, PG_PUBLICATION_REL, TRACKED_CATALOGS
 from spillway.catalog.page import (
     HEAP_XMAX_COMMITTED,
     HEAP_XMAX_INVALID,
@@ -48,6 +48,7 @@ from spillway.catalog.page import (
 )
 from spillway.catalog.resolution_cache import ResolutionCache
 from spillway.catalog.storage_map import NO_XIDS, StorageMap
+from spillway.catalog.toast_value import ToastPointer
 from spillway.errors import CorruptWal, DecodingError, NotReady
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import WAL_VERSIONS
@@ -120,6 +121,8 @@ class CatalogMirror:
         self.last_lsn = 0
         #: where the catalogs are
         self.locations: Final = StorageMap(layouts, facts.database_oid, facts.default_tablespace)
+        #: out-of-line values whose text SQL showed and whose chunks it did not, by va_valueid
+        self.known_values: Final[dict[int, str]] = {}
 
         # Tuples whose xmin or deleter is that unfinished transaction.
         self._pending: dict[int, set[CatalogTuple]] = {}
@@ -319,10 +322,14 @@ class CatalogMirror:
                 # An empty set stays: it says that the transaction is not finished.
 
     def replace_row(self, tup: CatalogTuple, data: bytes, row: Any) -> None:
-        """Overwrite a tuple's attributes, as an in-place update does."""
+        """Overwrite a tuple's attributes, as an in-place update does, or an image what SQL showed."""
         tup.data = data
         if row == tup.row:
             return
+        if tup.storage.catalog is PG_PUBLICATION_REL:
+            pointer, shown = row.prqual, tup.row.prqual
+            if isinstance(pointer, ToastPointer) and isinstance(shown, str):
+                self.known_values[pointer.value_id] = shown
         before = tup.row
         if tup.dead:
             tup.row = row

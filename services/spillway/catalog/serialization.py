@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptors import DescriptorRegistry
 
 _MAGIC: Final = b"SPWLCATM"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEADER: Final = struct.Struct("<8sIIQ")
 _SIZE: Final = struct.Struct("<I")
 _COUNTS: Final = struct.Struct("<III")
@@ -68,6 +68,7 @@ def serialize(mirror: CatalogMirror) -> bytes:
         "consistent": mirror.consistent,
         "last_lsn": mirror.last_lsn,
         "transactions": mirror.transactions(),
+        "known_values": _pairs(mirror.known_values),
         "relation_map": _pairs(locations.relation_map),
         "rewrites": [[xid, rewrites] for xid, rewrites in _rewrites(mirror)],
         "own_map": [[xid, _pairs(own)] for xid, own in locations.own_map.items()],
@@ -135,6 +136,7 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
     mirror.consistent = head["consistent"]
     mirror.last_lsn = head["last_lsn"]
     mirror.restore_transactions(head["transactions"])
+    mirror.known_values.update((value_id, text) for value_id, text in head["known_values"])
     locations = mirror.locations
     locations.relation_map = {oid: rel for oid, rel in head["relation_map"]}  # noqa: C416
     for xid, rewrites in head["rewrites"]:

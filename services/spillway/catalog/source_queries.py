@@ -150,7 +150,9 @@ def locked_catalogs(
     Raises:
         NotReady: *cancel* was set while somebody held ACCESS EXCLUSIVE on a catalog.
     """
-    names = sql.SQL(", ").join(sql.Identifier("pg_catalog", c.name) for c in catalogs)
+    names = sql.SQL(", ").join(
+        sql.Identifier("pg_catalog", c.name) for c in catalogs if not c.is_toast
+    )
     while True:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
