@@ -48,6 +48,28 @@ def numerics(count: int) -> list[str]:
     return values
 
 
+def intervals(count: int) -> list[str]:
+    """Months, days and microseconds of every sign, most of them small, some of them zero."""
+    rng = random.Random(SEED)
+    values = []
+    for _ in range(count):
+        months, days = (rng.choice([0, 1, -1, rng.randrange(-40, 40)]) for _ in range(2))
+        seconds = rng.choice([0, 1, -1, 59, -60, 3600, rng.randrange(-(10**6), 10**6)])
+        micros = rng.choice([0, 0, 1, -1, 500000, rng.randrange(-(10**6), 10**6)])
+        values.append(f"{months} months {days} days {seconds * 10**6 + micros} microseconds")
+    return values
+
+
+def timestamps(count: int) -> list[str]:
+    """Timestamps of the years 1800 to 2600, in UTC."""
+    rng = random.Random(SEED)
+    return [
+        f"{rng.randrange(1800, 2600)}-{rng.randrange(1, 13):02}-{rng.randrange(1, 29):02} "
+        f"{rng.randrange(24):02}:{rng.randrange(60):02}:{rng.choice(['00', '59.5', '07.000001'])}+00"
+        for _ in range(count)
+    ]
+
+
 INTS = {
     2: [0, 1, -1, 32767, -32768],
     4: [0, 7, -2147483648, 2147483647],
@@ -158,6 +180,19 @@ CASES: dict[str, list[object]] = {
     "textrange": ["[a,b)", '["a b","c""d")', "[a\\\\b,c]", '["",z)'],
 }  # fmt: skip
 
+#: Types whose text depends on DateStyle, IntervalStyle and TimeZone, alone and inside others.
+TEMPORAL: dict[str, list[object]] = {
+    **{name: CASES[name] for name in (
+        "date", "time", "timetz", "timestamp", "timestamptz", "interval", "interval[]", "timetz[]", "timestamptz[]",
+        "daterange", "tsrange", "tstzrange", "tsmultirange", "datemultirange",
+    )},
+    "date[]": ["{2024-02-29,0044-03-15 BC,infinity,NULL}"], "timestamp[]": ["{2024-06-15 12:34:56.5,-infinity}"],
+    "interval(2)": intervals(300), "timestamptz(6)": timestamps(400), "timestamp(6)": timestamps(50),
+    "moment": ['(2024-06-15,"2024-06-15 12:34:56.5+00","1 mon -1 day")', "(,,)"],
+    "moment[]": ['{"(2024-06-15,\\"2024-12-15 12:34:56.5+00\\",\\"1 mon\\")"}'],
+    "jsonb": ['{"t": "2024-06-15T12:34:56"}'],
+}  # fmt: skip
+
 SETUP = """
 CREATE EXTENSION citext;
 CREATE EXTENSION hstore;
@@ -168,5 +203,6 @@ CREATE DOMAIN posint AS int4 CHECK (VALUE > 0);
 CREATE TYPE pair AS (n int2, t text);
 CREATE DOMAIN poslabel AS pair CHECK ((VALUE).n > 0);
 CREATE TYPE nested AS (p pair, a int4[], r int4range, m mood, d date);
+CREATE TYPE moment AS (d date, t timestamptz, i interval);
 CREATE TYPE textrange AS RANGE (subtype = text);
 """

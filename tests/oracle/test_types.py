@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 SEED = 20261121
 ROWS = 40
+SETTINGS = {
+    "TimeZone": "America/New_York", "DateStyle": "SQL, DMY", "IntervalStyle": "iso_8601",
+    "extra_float_digits": "-3", "bytea_output": "escape",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("major", [15, 18], ids=["pg15", "pg18"])
@@ -59,9 +63,14 @@ def test_every_type_equals_postgresql(
                 service.wait_decoded(slot, database)
                 theirs = [tuple(row) for row in oracle.peek()]
                 ours = service.peek(slot)
+                # Sessions of the server's slot take their settings from the database, ours from options.
+                for name, value in SETTINGS.items():
+                    session.execute(f"ALTER DATABASE \"{database.name}\" SET {name} = '{value}'")
+                theirs += [tuple(row) for row in oracle.peek()]
+                ours += service.peek(slot, SETTINGS)
                 service.drop_slot(slot)
                 service.call("DELETE", "/sources/main")
-        assert len(theirs) > 2 * ROWS
+        assert len(theirs) > 4 * ROWS
         for mine, expected in zip(ours, theirs, strict=True):
             assert mine == expected
     finally:

@@ -1,27 +1,40 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Text of dates, times, timestamps and intervals: DateStyle ISO, IntervalStyle postgres.
+"""Text of dates, times and timestamps, in every DateStyle.
 
 Dates count days, times and timestamps microseconds from 2000-01-01; the calendar is the proleptic
 Gregorian one from 4713 BC to AD 5874897, and there is no year 0: the year before AD 1 is 1 BC. A
 timestamptz is shown in the session's TimeZone, from a table of transitions that ``pg/timezone.py`` makes for
 the years 1800 to 2500. As the Gregorian calendar repeats every 400 years, weekdays included, later times
-are looked up a whole number of cycles earlier, in 2100 to 2499.
+are looked up a whole number of cycles earlier, in 2100 to 2499. Styles other than ISO show a zone by its abbreviation.
 
-Source: EncodeDateOnly, EncodeDateTime, EncodeTimeOnly, EncodeInterval (src/backend/utils/adt/datetime.c)
+Source: EncodeDateOnly, EncodeDateTime, EncodeTimeOnly (src/backend/utils/adt/datetime.c)
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.datum cimport invalid, load_i32, load_i64
 from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, reserve
-from spillway._kernels.text_number cimport put_int, put_padded
-from spillway._kernels.text_type cimport TextSettings, TypeOutput
+from spillway._kernels.text_number cimport put_padded, put_uint
+from spillway._kernels.text_type cimport (
+    DATE_STYLE_GERMAN,
+    DATE_STYLE_ISO,
+    DATE_STYLE_POSTGRES,
+    TextSettings,
+    TypeOutput,
+    ZoneTransition,
+)
+
+cdef extern from "<string.h>" nogil:
+    size_t strnlen(const char* text, size_t size)
 
 cdef enum:
     DAYS_TO_1970 = 10957
     DAYS_OF_CYCLE = 146097
-    MONTHS_PER_YEAR = 12
-    DATE_TEXT_MAX = 32
+    # MAXTZLEN
+    ZONE_NAME_MAX = 10
+
+cdef const char* WEEKDAYS = b"SunMonTueWedThuFriSat"
+cdef const char* MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
 
 cdef int64_t SECOND = 1000000
 cdef int64_t DAY = 86400 * SECOND
@@ -35,6 +48,15 @@ cdef int64_t CYCLE_START = 36525 * DAY
 cdef int64_t CYCLE = DAYS_OF_CYCLE * DAY
 
 
+cdef struct Date:
+    uint32_t year
+    int month
+    int day
+    # 0: Sunday
+    int weekday
+    bint before_christ
+
+
 cdef inline int64_t floor_divide(int64_t a, int64_t b) noexcept nogil:
     cdef int64_t quotient = a // b
     return quotient - 1 if a % b < 0 else quotient
@@ -45,8 +67,8 @@ cdef inline void pair(char* p, int value) noexcept nogil:
     p[1] = 48 + <char>(value % 10)
 
 
-cdef int put_date(ByteBuffer* out, int64_t days, bint* before_christ) except -1 nogil:
-    """Append ``YYYY-MM-DD`` for days since 2000-01-01; the caller appends `` BC`` where it belongs."""
+cdef void set_date(Date* date, int64_t days) noexcept nogil:
+    """Set *date* to the calendar's for days since 2000-01-01."""
     # Days since 0000-03-01: years that begin in March have their leap day at the end.
     cdef int64_t day = days + DAYS_TO_1970 + 719468
     cdef int64_t era = floor_divide(day, DAYS_OF_CYCLE)
@@ -55,29 +77,66 @@ cdef int put_date(ByteBuffer* out, int64_t days, bint* before_christ) except -1 
         day_of_era - day_of_era // 1460 + day_of_era // 36524 - day_of_era // 146096) // 365
     cdef uint32_t day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
     cdef uint32_t shifted_month = (5 * day_of_year + 2) // 153
-    cdef int day_of_month = <int>(day_of_year - (153 * shifted_month + 2) // 5 + 1)
-    cdef int month = <int>(shifted_month + 3 if shifted_month < 10 else shifted_month - 9)
-    cdef int64_t year = <int64_t>year_of_era + era * 400 + (month <= 2)
+    cdef int64_t year
+    date.day = <int>(day_of_year - (153 * shifted_month + 2) // 5 + 1)
+    date.month = <int>(shifted_month + 3 if shifted_month < 10 else shifted_month - 9)
+    year = <int64_t>year_of_era + era * 400 + (date.month <= 2)
+    date.before_christ = year <= 0
+    date.year = <uint32_t>(1 - year if year <= 0 else year)
+    # 2000-01-01 was a Saturday.
+    date.weekday = <int>((days + 6) % 7)
+    if date.weekday < 0:
+        date.weekday += 7
+
+
+cdef int put_pair(ByteBuffer* out, int value) except -1 nogil:
+    reserve(out, 2)
+    pair(<char*>out.data + out.size, value)
+    out.size += 2
+    return 0
+
+
+cdef int put_year(ByteBuffer* out, uint32_t year) except -1 nogil:
+    """Append a year of four digits, or as many as it has."""
+    if year >= 10000:
+        return put_uint(out, year)
+    put_pair(out, <int>(year // 100))
+    return put_pair(out, <int>(year % 100))
+
+
+cdef int put_iso_date(ByteBuffer* out, const Date* date) except -1 nogil:
     cdef char* p
-    before_christ[0] = year <= 0
-    if year <= 0:
-        year = 1 - year
-    reserve(out, DATE_TEXT_MAX)
-    if year < 10000:
-        p = <char*>out.data + out.size
-        pair(p, <int>(year // 100))
-        pair(p + 2, <int>(year % 100))
-        out.size += 4
-    else:
-        put_int(out, year)
-        reserve(out, 8)
+    put_year(out, date.year)
+    reserve(out, 6)
     p = <char*>out.data + out.size
     p[0] = c'-'
-    pair(p + 1, month)
+    pair(p + 1, date.month)
     p[3] = c'-'
-    pair(p + 4, day_of_month)
+    pair(p + 4, date.day)
     out.size += 6
     return 0
+
+
+cdef int put_date(ByteBuffer* out, const Date* date, const TextSettings* settings) except -1 nogil:
+    """Append a date in the settings' DateStyle; the caller appends `` BC`` where it belongs."""
+    cdef char separator = c'/'
+    if settings.date_style == DATE_STYLE_ISO:
+        return put_iso_date(out, date)
+    if settings.date_style == DATE_STYLE_GERMAN:
+        separator = c'.'
+    elif settings.date_style == DATE_STYLE_POSTGRES:
+        separator = c'-'
+    # The order that German dates have does not depend on the setting.
+    if settings.day_first or settings.date_style == DATE_STYLE_GERMAN:
+        put_pair(out, date.day)
+        put_byte(out, separator)
+        put_pair(out, date.month)
+    else:
+        put_pair(out, date.month)
+        put_byte(out, separator)
+        put_pair(out, date.day)
+    put_byte(out, separator)
+    return put_year(out, date.year)
 
 
 cdef int put_fraction(ByteBuffer* out, uint32_t microseconds) except -1 nogil:
@@ -121,27 +180,63 @@ cdef int put_zone(ByteBuffer* out, int32_t offset) except -1 nogil:
     return 0
 
 
-cdef int put_timestamp(ByteBuffer* out, int64_t value, const int32_t* zone) except -1 nogil:
-    """Append a finite local timestamp, and the zone when it is given."""
+cdef int put_iso_timestamp(ByteBuffer* out, int64_t value, const ZoneTransition* zone) except -1 nogil:
+    """Append a finite local timestamp in style ISO, and the zone when it is given."""
     cdef int64_t days = floor_divide(value, DAY)
-    cdef bint before_christ
-    put_date(out, days, &before_christ)
+    cdef Date date
+    set_date(&date, days)
+    put_iso_date(out, &date)
     put_byte(out, c' ')
     put_time(out, value - days * DAY)
     if zone != NULL:
-        put_zone(out, zone[0])
-    if before_christ:
+        put_zone(out, zone.offset)
+    if date.before_christ:
         put_bytes(out, b" BC", 3)
     return 0
 
 
-cdef int32_t zone_offset(int64_t value, const TextSettings* settings) noexcept nogil:
-    """Seconds east of UTC at *value*."""
+cdef int put_timestamp(
+    ByteBuffer* out, int64_t value, const ZoneTransition* zone, const TextSettings* settings
+) except -1 nogil:
+    """Append a finite local timestamp in the settings' DateStyle, and the zone when it is given."""
+    cdef int64_t days
+    cdef Date date
+    if settings.date_style == DATE_STYLE_ISO:
+        return put_iso_timestamp(out, value, zone)
+    days = floor_divide(value, DAY)
+    set_date(&date, days)
+    if settings.date_style == DATE_STYLE_POSTGRES:
+        # Sat Jan 01 00:00:00 2000
+        put_bytes(out, WEEKDAYS + 3 * date.weekday, 3)
+        put_byte(out, c' ')
+        if settings.day_first:
+            put_pair(out, date.day)
+            put_byte(out, c' ')
+        put_bytes(out, MONTHS + 3 * (date.month - 1), 3)
+        put_byte(out, c' ')
+        if not settings.day_first:
+            put_pair(out, date.day)
+            put_byte(out, c' ')
+        put_time(out, value - days * DAY)
+        put_byte(out, c' ')
+        put_year(out, date.year)
+    else:
+        put_date(out, &date, settings)
+        put_byte(out, c' ')
+        put_time(out, value - days * DAY)
+    if zone != NULL:
+        put_byte(out, c' ')
+        put_bytes(out, zone.name, strnlen(zone.name, ZONE_NAME_MAX))
+    if date.before_christ:
+        put_bytes(out, b" BC", 3)
+    return 0
+
+
+cdef const ZoneTransition* zone_at(int64_t value, const TextSettings* settings) noexcept nogil:
+    """What holds at *value* in the settings' TimeZone."""
     cdef size_t low = 0
     cdef size_t high = settings.transition_count
     cdef size_t middle
-    if high == 1:
-        return settings.transitions[0].offset
     if value >= CYCLE_START + CYCLE:
         value = CYCLE_START + (value - CYCLE_START) % CYCLE
     # The last transition that is not after value; the first one is before everything.
@@ -151,7 +246,7 @@ cdef int32_t zone_offset(int64_t value, const TextSettings* settings) noexcept n
             low = middle
         else:
             high = middle
-    return settings.transitions[low].offset
+    return &settings.transitions[low]
 
 
 cdef int put_infinity(ByteBuffer* out, bint negative) except -1 nogil:
@@ -161,21 +256,22 @@ cdef int put_infinity(ByteBuffer* out, bint negative) except -1 nogil:
 
 
 cdef int put_timestamptz(ByteBuffer* out, int64_t value, const TextSettings* settings) except -1 nogil:
-    """Append a timestamptz as under DateStyle ISO and the settings' TimeZone."""
-    cdef int32_t offset
+    """Append a timestamptz in the settings' TimeZone and, as timestamptz_to_str does, always in style ISO."""
+    cdef const ZoneTransition* zone
     if value == INT64_LOWEST or value == INT64_HIGHEST:
         return put_infinity(out, value == INT64_LOWEST)
-    offset = zone_offset(value, settings)
-    return put_timestamp(out, value + offset * SECOND, &offset)
+    zone = zone_at(value, settings)
+    return put_iso_timestamp(out, value + zone.offset * SECOND, zone)
 
 
 cdef int date_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
     cdef int32_t days = load_i32(data)
-    cdef bint before_christ
+    cdef Date date
     if days == INT32_LOWEST or days == INT32_HIGHEST:
         return put_infinity(out, days == INT32_LOWEST)
-    put_date(out, days, &before_christ)
-    if before_christ:
+    set_date(&date, days)
+    put_date(out, &date, type.settings)
+    if date.before_christ:
         put_bytes(out, b" BC", 3)
     return 0
 
@@ -204,61 +300,13 @@ cdef int timestamp_text(const TypeOutput* type, const uint8_t* data, size_t size
     cdef int64_t value = load_i64(data)
     if value == INT64_LOWEST or value == INT64_HIGHEST:
         return put_infinity(out, value == INT64_LOWEST)
-    return put_timestamp(out, value, NULL)
+    return put_timestamp(out, value, NULL, type.settings)
 
 
 cdef int timestamptz_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    return put_timestamptz(out, load_i64(data), type.settings)
-
-
-cdef int put_unit(
-    ByteBuffer* out, int64_t value, const char* unit, size_t unit_size, bint* is_zero, bint* is_before
-) except -1 nogil:
-    """Append ``value unit`` unless it is 0; a positive value after a negative one has a plus sign."""
-    if value == 0:
-        return 0
-    if not is_zero[0]:
-        put_byte(out, c' ')
-    if is_before[0] and value > 0:
-        put_byte(out, c'+')
-    put_int(out, value)
-    put_bytes(out, unit, unit_size)
-    if value != 1:
-        put_byte(out, c's')
-    is_before[0] = value < 0
-    is_zero[0] = False
-    return 0
-
-
-cdef int interval_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    cdef int64_t time = load_i64(data)
-    cdef int32_t day = load_i32(data + 8)
-    cdef int32_t month = load_i32(data + 12)
-    cdef bint is_zero = True
-    cdef bint is_before = False
-    cdef uint64_t microseconds, seconds
-    # Versions before 17 have no infinite intervals; the same bits are an ordinary value there.
-    if type.settings.server_version_num >= 170000:
-        if time == INT64_HIGHEST and day == INT32_HIGHEST and month == INT32_HIGHEST:
-            return put_infinity(out, False)
-        if time == INT64_LOWEST and day == INT32_LOWEST and month == INT32_LOWEST:
-            return put_infinity(out, True)
-    put_unit(out, month // MONTHS_PER_YEAR, b" year", 5, &is_zero, &is_before)
-    put_unit(out, month % MONTHS_PER_YEAR, b" mon", 4, &is_zero, &is_before)
-    put_unit(out, day, b" day", 4, &is_zero, &is_before)
-    if time == 0 and not is_zero:
-        return 0
-    if not is_zero:
-        put_byte(out, c' ')
-    if time < 0:
-        put_byte(out, c'-')
-    elif is_before:
-        put_byte(out, c'+')
-    microseconds = <uint64_t>0 - <uint64_t>time if time < 0 else <uint64_t>time
-    seconds = microseconds // <uint64_t>SECOND
-    put_padded(out, seconds // 3600, 2)
-    put_byte(out, c':')
-    put_padded(out, seconds // 60 % 60, 2)
-    put_byte(out, c':')
-    put_padded(out, seconds % 60, 2)
-    return put_fraction(out, <uint32_t>(microseconds % <uint64_t>SECOND))
+    cdef int64_t value = load_i64(data)
+    cdef const ZoneTransition* zone
+    if value == INT64_LOWEST or value == INT64_HIGHEST:
+        return put_infinity(out, value == INT64_LOWEST)
+    zone = zone_at(value, type.settings)
+    return put_timestamp(out, value + zone.offset * SECOND, zone, type.settings)

@@ -12,6 +12,7 @@ cdef class TextContext:
     cdef readonly object settings
     cdef bytes codec
     cdef ZoneTransition* transitions
+    cdef list names
 
 
 cdef class CompiledType:

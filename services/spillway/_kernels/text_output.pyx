@@ -19,12 +19,26 @@ from spillway._kernels cimport (
     text_container,
     text_datetime,
     text_geometric,
+    text_interval,
     text_jsonb,
     text_network,
     text_number,
     text_scalar,
 )
-from spillway._kernels.text_type cimport EnumLabel, TypeOutput, ZoneTransition, text_writer
+from spillway._kernels.text_type cimport (
+    DATE_STYLE_GERMAN,
+    DATE_STYLE_ISO,
+    DATE_STYLE_POSTGRES,
+    DATE_STYLE_SQL,
+    INTERVAL_STYLE_ISO_8601,
+    INTERVAL_STYLE_POSTGRES,
+    INTERVAL_STYLE_POSTGRES_VERBOSE,
+    INTERVAL_STYLE_SQL_STANDARD,
+    EnumLabel,
+    TypeOutput,
+    ZoneTransition,
+    text_writer,
+)
 from spillway.errors import DecodingError
 from spillway.pg.timezone import transitions
 from spillway.plugins.type_codecs import find_codec, raw_prefix
@@ -68,7 +82,7 @@ built_in(text_datetime.date_text, 4, "i", (1082,))
 built_in(text_datetime.time_text, 8, "d", (1083,))
 built_in(text_datetime.timestamp_text, 8, "d", (1114,))
 built_in(text_datetime.timestamptz_text, 8, "d", (1184,))
-built_in(text_datetime.interval_text, 16, "d", (1186,))
+built_in(text_interval.interval_text, 16, "d", (1186,))
 built_in(text_datetime.timetz_text, 12, "d", (1266,))
 # bit, varbit
 built_in(text_scalar.bit_text, -1, "i", (1560, 1562))
@@ -83,6 +97,20 @@ cdef dict EXTENSIONS = {"citextout": (<size_t>text_scalar.text_text, -1)}
 
 # int2vector, oidvector: arrays that print in a way of their own
 cdef frozenset VECTORS = frozenset({22, 30})
+
+
+cdef dict DATE_STYLES = {
+    "ISO": DATE_STYLE_ISO,
+    "SQL": DATE_STYLE_SQL,
+    "Postgres": DATE_STYLE_POSTGRES,
+    "German": DATE_STYLE_GERMAN,
+}
+cdef dict INTERVAL_STYLES = {
+    "postgres": INTERVAL_STYLE_POSTGRES,
+    "postgres_verbose": INTERVAL_STYLE_POSTGRES_VERBOSE,
+    "sql_standard": INTERVAL_STYLE_SQL_STANDARD,
+    "iso_8601": INTERVAL_STYLE_ISO_8601,
+}
 
 
 cdef class TextContext:
@@ -102,7 +130,10 @@ cdef class TextContext:
         self.transitions = <ZoneTransition*>calloc(len(table), sizeof(ZoneTransition))
         if self.transitions == NULL:
             raise MemoryError
-        for i, (start, offset) in enumerate(table):
+        self.names = []
+        for i, (start, offset, name) in enumerate(table):
+            self.names.append(name.encode())
+            self.transitions[i].name = PyBytes_AS_STRING(self.names[i])
             self.transitions[i].start = start
             self.transitions[i].offset = offset
         self.values.transitions = self.transitions
@@ -110,6 +141,9 @@ cdef class TextContext:
         self.values.server_version_num = settings.server_version_num
         self.values.extra_float_digits = settings.extra_float_digits
         self.values.bytea_escape = settings.bytea_output == "escape"
+        self.values.date_style = DATE_STYLES[settings.date_style]
+        self.values.day_first = settings.date_order == "DMY"
+        self.values.interval_style = INTERVAL_STYLES[settings.interval_style]
 
     def __dealloc__(self):
         free(self.transitions)

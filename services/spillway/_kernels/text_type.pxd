@@ -18,6 +18,22 @@ from spillway._kernels.message_buffer cimport ByteBuffer
 cdef struct ZoneTransition:
     int64_t start
     int32_t offset
+    # abbreviation, CEST for one; zero-terminated
+    const char* name
+
+
+cdef enum DateStyle:
+    DATE_STYLE_ISO = 0
+    DATE_STYLE_SQL = 1
+    DATE_STYLE_POSTGRES = 2
+    DATE_STYLE_GERMAN = 3
+
+
+cdef enum IntervalStyle:
+    INTERVAL_STYLE_POSTGRES = 0
+    INTERVAL_STYLE_POSTGRES_VERBOSE = 1
+    INTERVAL_STYLE_SQL_STANDARD = 2
+    INTERVAL_STYLE_ISO_8601 = 3
 
 
 # PostgreSQL's settings that change what output functions print, and the version that they belong to.
@@ -25,6 +41,10 @@ cdef struct TextSettings:
     int server_version_num
     int extra_float_digits
     bint bytea_escape
+    DateStyle date_style
+    # DateStyle's order is DMY
+    bint day_first
+    IntervalStyle interval_style
     # at least one; the first one's start is before every timestamp
     const ZoneTransition* transitions
     size_t transition_count

@@ -7,7 +7,7 @@ of the same names, and print with PostgreSQL's built-in defaults otherwise (Time
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from spillway.errors import InvalidOption
 from spillway.pg.timezone import transitions
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 _EXTRA_FLOAT_DIGITS_MIN: Final = -15
 _EXTRA_FLOAT_DIGITS_MAX: Final = 3
+_INTERVAL_STYLES: Final = ("postgres", "postgres_verbose", "sql_standard", "iso_8601")
+#: A word of DateStyle (*: and what begins so), the style and the order that it means.
+_DATE_STYLE_WORDS: Final = (
+    ("ISO", "ISO", ""), ("SQL", "SQL", ""), ("POSTGRES*", "Postgres", ""), ("GERMAN", "German", ""),
+    ("YMD", "", "YMD"), ("DMY", "", "DMY"), ("EURO*", "", "DMY"), ("MDY", "", "MDY"), ("US", "", "MDY"),
+    ("NONEURO*", "", "MDY"), ("DEFAULT", "", ""),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,12 @@ class TextSettings:
     bytea_output: str = "hex"
     #: > 0: the shortest digits that read back exactly; else so many fewer than FLT_DIG and DBL_DIG
     extra_float_digits: int = 1
+    #: ISO, SQL, Postgres or German
+    date_style: str = "ISO"
+    #: MDY, DMY or YMD
+    date_order: str = "MDY"
+    #: postgres, postgres_verbose, sql_standard or iso_8601
+    interval_style: str = "postgres"
     #: Python's codec of the database's encoding: names are written in it, as the values beside them are
     encoding: str = "utf-8"
 
@@ -38,36 +51,59 @@ class TextSettings:
     ) -> tuple[Self, dict[str, str]]:
         """Take the settings out of plugin options; return them and the options that are none.
 
-        Names match as parameter names do in PostgreSQL, whatever the case. DateStyle and IntervalStyle
-        are known, but only with their defaults.
+        Names match as parameter names do in PostgreSQL, whatever the case.
 
         Raises:
             InvalidOption: a setting has a value that it can't have; the text is PostgreSQL's.
         """
         rest: dict[str, str] = {}
-        time_zone, bytea_output, extra_float_digits = "UTC", "hex", 1
+        found: dict[str, Any] = {}
         for option, value in options.items():
             match option.lower():
                 case "timezone":
                     transitions(value)
-                    time_zone = value
+                    found["time_zone"] = value
                 case "bytea_output":
-                    bytea_output = value.lower()
-                    if bytea_output not in {"hex", "escape"}:
-                        raise _invalid("bytea_output", value, "Available values: escape, hex.")
+                    found["bytea_output"] = _choice("bytea_output", value, ("escape", "hex"))
                 case "extra_float_digits":
-                    extra_float_digits = _float_digits(value)
+                    found["extra_float_digits"] = _float_digits(value)
                 case "datestyle":
-                    if value.split(",")[0].strip().lower() != "iso":
-                        raise _invalid("DateStyle", value, "Spillway prints dates in style ISO.")
+                    found["date_style"], found["date_order"] = _date_style(value)
                 case "intervalstyle":
-                    if value.lower() != "postgres":
-                        raise _invalid(
-                            "IntervalStyle", value, "Spillway prints intervals in style postgres."
-                        )
+                    found["interval_style"] = _choice("IntervalStyle", value, _INTERVAL_STYLES)
                 case _:
                     rest[option] = value
-        return cls(server_version_num, time_zone, bytea_output, extra_float_digits, encoding), rest
+        return cls(server_version_num=server_version_num, encoding=encoding, **found), rest
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value.lower() not in choices:
+        raise _invalid(name, value, f"Available values: {', '.join(choices)}.")
+    return value.lower()
+
+
+def _date_style(value: str) -> tuple[str, str]:
+    """Return style and order of a DateStyle: words in any order; what is not said is ISO, MDY.
+
+    Source: check_datestyle (src/backend/commands/variable.c)
+    """
+    styles: set[str] = set()
+    orders: set[str] = set()
+    for item in value.split(","):
+        word = item.strip().strip('"').upper()
+        for prefix, style, order in _DATE_STYLE_WORDS:
+            if word == prefix or (prefix.endswith("*") and word.startswith(prefix[:-1])):
+                styles |= {style} - {""}
+                orders |= {order} - {""}
+                break
+        else:
+            raise _invalid(
+                "DateStyle", value, "Give ISO, SQL, Postgres or German, and MDY, DMY or YMD."
+            )
+    if len(styles) > 1 or len(orders) > 1:
+        raise _invalid("DateStyle", value, "Give one style and one order: they conflict.")
+    style = styles.pop() if styles else "ISO"
+    return style, orders.pop() if orders else "DMY" if style == "German" else "MDY"
 
 
 def _float_digits(text: str) -> int:

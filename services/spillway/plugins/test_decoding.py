@@ -7,8 +7,8 @@ to do here, and are only checked:
 - ``include-rewrites``: rows that ALTER TABLE or VACUUM FULL copies into a new table's storage are not
   decoded.
 
-Beyond contrib's, the session settings of ``pg/text_settings.py`` (TimeZone, bytea_output,
-extra_float_digits) are options too: a slot has no session to take them from.
+Beyond contrib's, the session settings of ``pg/text_settings.py`` (TimeZone, DateStyle,
+IntervalStyle, bytea_output, extra_float_digits) are options too: a slot has no session to take them from.
 
 Source: pg_decode_startup, pg_decode_filter (contrib/test_decoding/test_decoding.c)
 """

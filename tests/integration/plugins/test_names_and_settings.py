@@ -56,16 +56,17 @@ def test_type_names_are_the_servers(pg: Database) -> None:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_time_zones_are_the_servers(pg18: Database, zone: str) -> None:
+@pytest.mark.parametrize("style", ["ISO", "SQL"], ids=["offsets", "abbreviations"])
+def test_time_zones_are_the_servers(pg18: Database, zone: str, style: str) -> None:
+    settings, _ = TextSettings.from_options({"TimeZone": zone, "DateStyle": style}, 180000)
     rng = random.Random(7)
     day = 86_400_000_000
     # From 1850 to 2600, most of them in living memory.
     moments = [rng.randrange(-150 * 365 * day, 600 * 365 * day) for _ in range(1000)]
     moments += [rng.randrange(-60 * 365 * day, 60 * 365 * day) for _ in range(3000)]
-    settings = TextSettings(180000, zone)
     column = ColumnDescriptor(1, "t", 1184, -1, 8, True, "d")
     with heap_rows.session(pg18) as session:
-        session.execute(f"SET TimeZone = '{zone}'")
+        session.execute(f"SET TimeZone = '{zone}'; SET DateStyle = '{style}'")
         # In two steps: an interval of microseconds is exact only within a double's 53 bits.
         rows = session.query(
             "SELECT us, ('2000-01-01 00:00+00'::timestamptz + make_interval(secs => us / 1000000)"
@@ -138,7 +139,10 @@ def test_a_type_without_a_codec_is_printed_raw(
         ({"TimeZone": "Mars/Base"}, 'invalid value for parameter "TimeZone": "Mars/Base"'),
         ({"extra_float_digits": "4"}, 'invalid value for parameter "extra_float_digits": "4"'),
         ({"bytea_output": "x"}, 'invalid value for parameter "bytea_output": "x"'),
-        ({"DateStyle": "German"}, 'invalid value for parameter "DateStyle": "German"'),
+        ({"DateStyle": "ISO, SQL"}, 'invalid value for parameter "DateStyle": "ISO, SQL"'),
+        ({"DateStyle": "MDY, euro"}, 'invalid value for parameter "DateStyle": "MDY, euro"'),
+        ({"datestyle": "isodate"}, 'invalid value for parameter "DateStyle": "isodate"'),
+        ({"IntervalStyle": "iso"}, 'invalid value for parameter "IntervalStyle": "iso"'),
     ],
 )
 def test_options_are_refused_in_postgresqls_words(options: dict[str, str], text: str) -> None:

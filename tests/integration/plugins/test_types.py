@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import heap_rows
-from harness.type_values import CASES, SETUP
+from harness.type_values import CASES, SETUP, TEMPORAL
 from spillway._kernels.datum import deform_change
 from spillway._kernels.send_output import datum_send
 from spillway._kernels.text_output import datum_text
@@ -40,6 +40,45 @@ def test_text_equals_the_servers(pg: Database, settings: dict[str, str]) -> None
             for name, value in {"TimeZone": "UTC", **settings}.items():
                 session.execute(f"SET {name} = '{value}'")
             assert_equal_texts(session, f"t{number}", type_name, parsed)
+
+
+@pytest.mark.parametrize(
+    ("zone", "styles"),
+    [
+        ("UTC", ["ISO, DMY", "Postgres"]),
+        ("Europe/Berlin", ["SQL, MDY", "SQL, DMY", "SQL, YMD", "German", "German, MDY"]),
+        ("america/ST_johns", ["Postgres, MDY", "Postgres, DMY", "Postgres, YMD", "euro, sql"]),
+        ("Asia/Kolkata", ["US, postgresql", '"iso"', "YMD", "default"]),
+        ("America/Sao_Paulo", ["SQL"]),
+    ],
+)
+def test_date_and_interval_styles_equal_the_servers(
+    pg: Database, zone: str, styles: list[str]
+) -> None:
+    with heap_rows.session(pg) as session:
+        session.execute(SETUP)
+        version = int(session.value("SHOW server_version_num"))
+        for number, (type_name, values) in enumerate(TEMPORAL.items()):
+            session.execute(f"CREATE TABLE t{number} (id int, v {type_name})")
+            with session.connection.cursor() as cursor:
+                cursor.executemany(
+                    f"INSERT INTO t{number} VALUES (%s, %s)",
+                    [(i, str(v)) for i, v in enumerate(values)],
+                )
+        session.execute(f"SET TimeZone = '{zone}'")
+        intervals = ["postgres", "postgres_verbose", "sql_standard", "ISO_8601"]
+        for number, style in enumerate(styles):
+            # What is not said of a DateStyle stays as it was.
+            session.execute("RESET DateStyle")
+            session.execute(f"SET DateStyle = {style}")
+            interval = intervals[number % 4]
+            session.execute(f"SET IntervalStyle = {interval}")
+            parsed, rest = TextSettings.from_options(
+                {"TimeZone": zone, "datestyle": style, "IntervalStyle": interval}, version
+            )
+            assert not rest
+            for table, type_name in enumerate(TEMPORAL):
+                assert_equal_texts(session, f"t{table}", f"{type_name} in {style}", parsed)
 
 
 def assert_equal_texts(
