@@ -17,6 +17,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   └── UnknownPlugin            unknown_plugin
     ├── NotFound                     not_found                404
     │   ├── UnknownSource            unknown_source
+    │   ├── UnknownPublication       unknown_publication
     │   └── UnknownSlot              unknown_slot
     ├── Conflict                     conflict                 409
     │   ├── DuplicateName            duplicate_name
@@ -24,6 +25,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── SlotInvalidated          slot_invalidated
     │   ├── LsnNotRetained           lsn_not_retained
     │   ├── AdvanceBackward          advance_backward
+    │   ├── ConflictingPublications  conflicting_publications
     │   └── LeaseLost                lease_lost
     ├── WalError                     wal_error                500, always with the LSN
     │   ├── CorruptWal               corrupt_wal
@@ -181,6 +183,12 @@ class UnknownSource(NotFound):
     code = "unknown_source"
 
 
+class UnknownPublication(NotFound):
+    """A slot's options name a publication that is not there at this point of WAL."""
+
+    code = "unknown_publication"
+
+
 class UnknownSlot(NotFound):
     """No slot has that name."""
 
@@ -236,6 +244,13 @@ class AdvanceBackward(Conflict):
     """A slot's position only advances; going back is called rewind."""
 
     code = "advance_backward"
+
+
+class ConflictingPublications(Conflict):
+    """The publications of a slot contradict each other about a table."""
+
+    code = "conflicting_publications"
+    sqlstate = "0A000"
 
 
 class WalError(SpillwayError):

@@ -44,6 +44,12 @@ class LogicalSlot:
     ) -> list[OracleChange]:
         return self._changes("pg_logical_slot_get_changes", options, upto_lsn, upto_nchanges)
 
+    def peek_binary(
+        self, options: Mapping[str, str], *, upto_lsn: str | None = None
+    ) -> list[OracleChange]:
+        """As :meth:`peek`, for a plugin whose messages are bytes; ``data`` is their hexadecimal form."""
+        return self._changes("pg_logical_slot_peek_binary_changes", options, upto_lsn, None)
+
     def drop(self) -> None:
         self.database.query("SELECT pg_drop_replication_slot(%s)", [self.name])
 
@@ -56,7 +62,7 @@ class LogicalSlot:
     ) -> list[OracleChange]:
         pairs = [text for pair in (options or {}).items() for text in pair]
         rows = self.database.query(
-            f"SELECT lsn::text, xid::text::bigint, data FROM {function}"
+            f"SELECT lsn::text, xid::text::bigint, data::text FROM {function}"
             "(%s, %s::pg_lsn, %s::int, VARIADIC %s::text[])",
             [self.name, upto_lsn, upto_nchanges, pairs],
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +14,8 @@ from oracle.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from psycopg import Connection
 
     from harness.cluster import Cluster, Database
 
@@ -50,13 +52,16 @@ def pair(
 def run(database: Database, steps: list[str]) -> None:
     with database.connect() as first, database.connect() as second:
         for step in steps:
-            connection = second if step.startswith("2> ") else first
-            if step.startswith("COPY "):
-                with connection.cursor().copy(f"{step} FROM STDIN") as copy:
-                    for i in range(3000):
-                        copy.write_row((i, f"copied {i}", None))
-            else:
-                connection.execute(step.removeprefix("2> "))
+            run_step(second if step.startswith("2> ") else first, step)
+
+
+def run_step(connection: Connection[Any], step: str) -> None:
+    if step.startswith("COPY "):
+        with connection.cursor().copy(f"{step} FROM STDIN") as copy:
+            for i in range(3000):
+                copy.write_row((i, f"copied {i}", None))
+    else:
+        connection.execute(step.removeprefix("2> "))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

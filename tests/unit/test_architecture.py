@@ -69,6 +69,7 @@ KERNELS = {
     "send_*": "plugins",
     "test_decoding": "plugins",
     "row_text": "plugins",
+    "pgoutput*": "plugins",
     "arrow_column": "plugins",
     "arrow": "plugins",
 }

@@ -1,4 +1,4 @@
-"""How PostgreSQL writes names: in double quotes where its grammar asks for them.
+"""How PostgreSQL writes names: in double quotes where its grammar asks for them; and how it reads lists of them.
 
 Source: quote_identifier, quote_qualified_identifier (src/backend/utils/adt/ruleutils.c)
 """
@@ -11,6 +11,14 @@ from typing import Final
 from spillway.pg.keywords import quoted_keywords
 
 _SAFE: Final = re.compile(r"[a-z_][a-z0-9_]*")
+#: NAMEDATALEN - 1
+_NAME_BYTES_MAX: Final = 63
+#: What PostgreSQL's own scanner takes for a blank.
+_BLANKS: Final = " \t\n\r\v\f"
+_QUOTED: Final = re.compile(r'"((?:[^"]|"")*)"')
+_UNQUOTED: Final = re.compile(rf"[^,{_BLANKS}]+")
+#: Letters of ASCII only: what else is upper case depends on the server's locale.
+_FOLD: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def quote_identifier(name: str, server_version_num: int) -> str:
@@ -23,3 +31,45 @@ def quote_identifier(name: str, server_version_num: int) -> str:
 def quote_qualified_identifier(schema: str, name: str, server_version_num: int) -> str:
     """Return ``schema.name``, each part quoted by itself."""
     return f"{quote_identifier(schema, server_version_num)}.{quote_identifier(name, server_version_num)}"
+
+
+def split_identifiers(text: str) -> tuple[str, ...] | None:
+    """Split a list of names with commas between as PostgreSQL splits its settings; None when *text* is no such list.
+
+    Names without quotes are folded to lower case, blanks around names do not count, and each is cut to the 63 bytes
+    that a name can have. A blank text is a list of no names.
+
+    Source: SplitIdentifierString (src/backend/utils/adt/varlena.c)
+    """
+    names = []
+    position, end = _skip_blanks(text, 0), len(text)
+    if position == end:
+        return ()
+    while True:
+        match = _QUOTED.match(text, position)
+        if match is not None:
+            names.append(_truncate(match[1].replace('""', '"')))
+        else:
+            match = (
+                _UNQUOTED.match(text, position) if text[position : position + 1] != '"' else None
+            )
+            if match is None:
+                return None
+            names.append(_truncate(match[0].translate(_FOLD)))
+        position = _skip_blanks(text, match.end())
+        if position == end:
+            return tuple(names)
+        if text[position] != ",":
+            return None
+        position = _skip_blanks(text, position + 1)
+
+
+def _skip_blanks(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _BLANKS:
+        position += 1
+    return position
+
+
+def _truncate(name: str) -> str:
+    data = name.encode(errors="surrogateescape")
+    return name if len(data) <= _NAME_BYTES_MAX else data[:_NAME_BYTES_MAX].decode(errors="ignore")

@@ -71,6 +71,17 @@ class OutputPlugin(ABC):
             InvalidOption: an option or its value is not known; the text is PostgreSQL's own.
         """
 
+    @classmethod
+    def validate(cls, options: Mapping[str, str], context: PluginContext) -> None:
+        """Check options that a slot is to keep, before there is anything to read; a reader's come over them.
+
+        A plugin with options that must be given overrides this: they may come with the reader.
+
+        Raises:
+            InvalidOption: an option or its value is not known.
+        """
+        cls(options, context).shutdown()
+
     @abstractmethod
     def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Begin a transaction, or (kind MESSAGE) one non-transactional message."""

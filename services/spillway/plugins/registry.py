@@ -7,6 +7,7 @@ here. A built-in name can't be taken over.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -18,7 +19,7 @@ from spillway.plugins.callbacks import CallbackPlugin
 from spillway.plugins.interface import OutputPlugin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from spillway.plugins.interface import PluginContext
 
@@ -27,6 +28,7 @@ ENTRY_POINT_GROUP: Final = "spillway.output_plugins"
 #: name → module and class; imported at first use, so that a slot pays only for its own plugin
 _BUILT_IN: Final = {
     "arrow": ("spillway.plugins.arrow", "ArrowPlugin"),
+    "pgoutput": ("spillway.plugins.pgoutput", "Pgoutput"),
     "test_decoding": ("spillway.plugins.test_decoding", "TestDecoding"),
 }
 
@@ -81,8 +83,31 @@ def create_plugin(name: str, options: Mapping[str, str], context: PluginContext)
     found = plugin_class(name)
     if issubclass(found, CallbackPlugin):
         return CallbackDriver(options, context, plugin_name=name, plugin_class=found)
-    try:
+    with _startup(name):
         return found(options, context)
+
+
+def validate_options(name: str, options: Mapping[str, str], context: PluginContext) -> None:
+    """Check options that are stored before they are used, when some may still be missing.
+
+    Raises:
+        UnknownPlugin: no plugin has that name.
+        InvalidOption: the plugin does not know an option, or not that value of it.
+        PluginFailed: it can't be loaded, or its startup failed.
+    """
+    found = plugin_class(name)
+    if issubclass(found, CallbackPlugin):
+        create_plugin(name, options, context).shutdown()
+        return
+    with _startup(name):
+        found.validate(options, context)
+
+
+@contextmanager
+def _startup(name: str) -> Iterator[None]:
+    """Say of what a plugin of another package raises whose it is."""
+    try:
+        yield
     except SpillwayError:
         raise
     except Exception as error:
@@ -94,11 +119,6 @@ def create_plugin(name: str, options: Mapping[str, str], context: PluginContext)
             plugin=name,
             callback="startup",
         ) from error
-
-
-def validate_options(name: str, options: Mapping[str, str], context: PluginContext) -> None:
-    """Raise what :func:`create_plugin` would raise; for options that are stored before they are used."""
-    create_plugin(name, options, context).shutdown()
 
 
 @cache

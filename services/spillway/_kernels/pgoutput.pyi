@@ -1,0 +1,31 @@
+from collections.abc import Callable, Mapping
+from typing import final
+
+from _typeshed import ReadableBuffer
+
+from spillway._kernels.message_buffer import MessageBuffer
+from spillway.catalog.descriptor import RelationDescriptor
+from spillway.pg.text_settings import TextSettings
+from spillway.plugins.pgoutput_relation import Publishing
+
+@final
+class Encoder:
+    messages: bool
+    only_local: bool
+    def __init__(
+        self,
+        settings: TextSettings,
+        rules: Callable[[RelationDescriptor], Publishing],
+        binary: bool,
+    ) -> None: ...
+    @property
+    def opened(self) -> bool: ...
+    def begin(self, xid: int, opening: tuple[bytes, ...]) -> None: ...
+    def begin_part(self, xid: int) -> None: ...
+    def forget_streamed(self, xid: int, committed: bool) -> None: ...
+    def changes(
+        self,
+        chunk: ReadableBuffer,
+        relations: Mapping[int, RelationDescriptor],
+        out: MessageBuffer,
+    ) -> None: ...

@@ -1,0 +1,480 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The loop of the pgoutput plugin: a chunk of changes in, messages of the logical replication protocol out.
+
+What frames a transaction (BEGIN, COMMIT, STREAM START, …) the plugin writes itself, once a transaction; this
+kernel writes what comes per change, and decides before each change what must precede it:
+
+- the messages that open the transaction, up to then held back: a transaction of which nothing is published shows
+  nothing;
+- the table's announcement (RELATION, and TYPE for types that the consumer may not know). A consumer keeps what it was
+  told for the rest of the session, so a table is announced once, and again when the server would have thrown
+  its own definition away (INVALIDATION). Announced in a part of a streamed transaction it is known only within that
+  transaction, until that commits.
+
+What a session knows of a table (:class:`RelationState`) is kept by its oid and outlives descriptors; what is compiled
+from one descriptor (:class:`RelationEncoder`) by the relation's id. The loop runs without the GIL, and takes it to
+look a relation up for the first time in a chunk, to announce it, and to raise.
+
+Source: pgoutput_change, pgoutput_truncate, pgoutput_message, maybe_send_schema, cleanup_rel_sync_cache
+(src/backend/replication/pgoutput/pgoutput.c); logicalrep_write_insert and its like (logical/proto.c)
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+from spillway._kernels.changes cimport (
+    DELETE,
+    FROM_ORIGIN,
+    INSERT,
+    INVALIDATION,
+    MESSAGE,
+    TRUNCATE,
+    UPDATE,
+)
+from spillway._kernels.datum cimport Change, invalid, load_u32, read_change
+from spillway._kernels.message_buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes
+from spillway._kernels.pgoutput_tuple cimport RowWriter
+from spillway._kernels.send_scalar cimport put_int32, put_int64
+from spillway._kernels.send_text cimport put_text
+from spillway._kernels.text_output cimport TextContext
+from spillway.errors import DecodingError, SpillwayError, UnsupportedFeature
+from spillway.pg.lsn import Lsn
+from spillway.plugins.pgoutput_relation import announcement, published_attnums
+
+cdef enum:
+    TRUNCATE_CASCADE = 1
+    TRUNCATE_RESTART_SEQS = 2
+    MESSAGE_TRANSACTIONAL = 1
+    # Relations that one chunk may alternate between before look-ups cost the GIL.
+    SLOTS = 64
+    # Compiled relations that are kept; descriptors of the past are never asked for again.
+    ENCODERS_MAX = 1024
+
+
+cdef class RelationState:
+    """What this session has told its consumer of one table, and by which rules the table is published."""
+    # a plugins.pgoutput_relation.Publishing; as of when the state became valid, as PostgreSQL caches it
+    cdef object publishing
+    # false: the rules have to be found anew before the next change
+    cdef bint valid
+    # counts how often they were
+    cdef uint64_t generation
+    cdef bint schema_sent
+    # top-level xids of streamed transactions, not yet ended, within which the table was announced
+    cdef set streamed
+    # as it was last compiled
+    cdef tuple announcement
+    # part of a streamed transaction for which ``streamed`` was looked into and has its xid
+    cdef uint64_t known_in_part
+
+    def __cinit__(self):
+        self.streamed = set()
+
+
+cdef class RelationEncoder:
+    """A table as of one descriptor, compiled."""
+    cdef object descriptor
+    cdef RelationState state
+    cdef uint64_t generation
+    cdef RowWriter rows
+    cdef bint inserts
+    cdef bint updates
+    cdef bint deletes
+    cdef bint truncates
+    # oid that stands in a change's message: the table's, or its root's
+    cdef uint32_t target_oid
+    cdef uint32_t oid
+    # O or K: what an old tuple is
+    cdef uint8_t old_tag
+    # Bodies of the messages that announce the table, without the xid that may follow their first byte.
+    cdef tuple announcement
+
+
+cdef struct Slot:
+    uint32_t relation
+    # borrowed from ``encoders``; NULL: free
+    void* encoder
+
+
+cdef class Encoder:
+    """Writes the messages of transactions.
+
+    Args:
+        settings: a ``pg.text_settings.TextSettings``.
+        rules: called with a RelationDescriptor; returns its ``plugins.pgoutput_relation.Publishing``.
+        binary: send values in their types' send format, where they have one.
+    """
+    cdef TextContext context
+    cdef object rules
+    cdef bint binary
+    # true: write logical messages
+    cdef public bint messages
+    # true: leave out what came in through a replication origin
+    cdef public bint only_local
+    # oid → RelationState
+    cdef dict states
+    # relation id → RelationEncoder
+    cdef dict encoders
+    cdef Slot slots[SLOTS]
+    # The transaction at hand.
+    cdef uint32_t xid
+    # messages that wait for its first change; None: they are written
+    cdef tuple opening
+    cdef bint is_open
+    cdef bint in_stream
+    # numbers parts of streamed transactions, from 1
+    cdef uint64_t part
+    # The change at hand.
+    cdef uint64_t lsn
+    cdef uint32_t change_xid
+    cdef uint32_t relation
+
+    def __cinit__(self, settings, rules, bint binary):
+        self.context = TextContext(settings)
+        self.rules = rules
+        self.binary = binary
+        self.states = {}
+        self.encoders = {}
+
+    # What the plugin tells of transactions.
+
+    def begin(self, uint32_t xid, tuple opening not None):
+        """Start a transaction; write the messages of *opening* before its first change that is published."""
+        self.xid = xid
+        self.opening = opening
+        self.is_open = not opening
+        self.in_stream = False
+
+    def begin_part(self, uint32_t xid):
+        """Start a part of a streamed transaction."""
+        self.xid = xid
+        self.opening = ()
+        self.is_open = True
+        self.in_stream = True
+        self.part += 1
+
+    @property
+    def opened(self):
+        """Whether the messages that open the transaction were written."""
+        return self.is_open
+
+    def forget_streamed(self, uint32_t xid, bint committed):
+        """Drop what is known of a streamed transaction; what it announced stays known if it committed."""
+        cdef RelationState state
+        for state in self.states.values():
+            if xid in state.streamed:
+                state.streamed.discard(xid)
+                if committed:
+                    state.schema_sent = True
+
+    def changes(self, const uint8_t[::1] chunk not None, relations, MessageBuffer out not None):
+        """Write the messages of every change of *chunk*.
+
+        Raises:
+            DecodingError: a change is malformed; the details say which. Messages before it are kept.
+            SpillwayError: a table can't be published as its publications say.
+        """
+        cdef size_t size = chunk.shape[0]
+        if size == 0:
+            return
+        # The same id may mean another descriptor in another chunk's relations.
+        memset(self.slots, 0, sizeof(self.slots))
+        self.lsn = 0
+        self.relation = 0
+        try:
+            with nogil:
+                self.run(&chunk[0], size, relations, out)
+        except SpillwayError as error:
+            out.discard()
+            raise self.located(error, relations) from error
+        except BaseException:
+            out.discard()
+            raise
+
+    def located(self, error, relations):
+        """Return *error* with the change that it is about."""
+        lsn = Lsn(self.lsn)
+        details = {"lsn": str(lsn), **error.details}
+        where = f"change at {lsn}"
+        descriptor = relations.get(self.relation)
+        if descriptor is not None:
+            details["relation"] = f"{descriptor.schema}.{descriptor.name}"
+            where = f"table {descriptor.schema}.{descriptor.name}, {where}"
+        # The others have PostgreSQL's words for their message.
+        message = f"{where}: {error.message}" if isinstance(error, DecodingError) else error.message
+        return type(error)(message, hint=error.hint, **details)
+
+    # The loop.
+
+    cdef int run(self, const uint8_t* chunk, size_t size, relations, MessageBuffer out) except -1 nogil:
+        cdef size_t offset = 0
+        cdef Change change
+        while offset < size:
+            read_change(chunk, size, &offset, &change)
+            self.lsn = change.header.lsn
+            self.change_xid = change.header.xid
+            self.relation = change.header.relation
+            if change.header.action == INVALIDATION:
+                self.invalidate(&change)
+            elif self.only_local and change.header.flags & FROM_ORIGIN:
+                continue
+            elif change.header.action == MESSAGE:
+                self.put_message(&change, out)
+            elif change.header.action == TRUNCATE:
+                self.put_truncate(&change, relations, out)
+            else:
+                self.put_row(&change, relations, out)
+        return 0
+
+    cdef int put_row(self, const Change* change, relations, MessageBuffer out) except -1 nogil:
+        cdef void* found = self.find_encoder(change.header.relation, relations)
+        return self.put_row_of(<RelationEncoder>found, change, out)
+
+    cdef int put_row_of(self, RelationEncoder encoder, const Change* change, MessageBuffer out) except -1 nogil:
+        cdef uint8_t action = change.header.action
+        if action == INSERT:
+            if not encoder.inserts:
+                return 0
+        elif action == UPDATE:
+            if not encoder.updates:
+                return 0
+        elif action == DELETE:
+            if not encoder.deletes:
+                return 0
+            if change.old_section == NULL:
+                # Nothing tells which row it was. PostgreSQL 14 found out only after the announcement.
+                if self.context.values.server_version_num < 150000:
+                    self.prepare(encoder, out)
+                return 0
+        else:
+            return invalid(b"a change has an action that no transaction yields")
+        self.prepare(encoder, out)
+        if action == INSERT:
+            self.start_message(c'I', self.change_xid, &out.payload)
+        elif action == UPDATE:
+            self.start_message(c'U', self.change_xid, &out.payload)
+        else:
+            self.start_message(c'D', self.change_xid, &out.payload)
+        put_int32(&out.payload, encoder.target_oid)
+        if action != INSERT and change.old_section != NULL:
+            put_byte(&out.payload, encoder.old_tag)
+            encoder.rows.put_tuple(change.old_section, change.old_size, change, &out.payload)
+        if action != DELETE:
+            put_byte(&out.payload, c'N')
+            encoder.rows.put_tuple(change.new_section, change.new_size, change, &out.payload)
+        return out.finish(change.header.lsn, self.xid)
+
+    cdef int put_truncate(self, const Change* change, relations, MessageBuffer out) except -1 nogil:
+        cdef uint32_t flags, count, i
+        cdef uint32_t published = 0
+        cdef void* found
+        if change.new_section == NULL or change.new_size < 8:
+            return invalid(b"a truncation ends inside its header")
+        flags = load_u32(change.new_section)
+        count = load_u32(change.new_section + 4)
+        if count > (change.new_size - 8) // 4:
+            return invalid(b"a truncation has fewer relations than it says")
+        # Announcements of the tables come before the message that names them.
+        for i in range(count):
+            self.relation = load_u32(change.new_section + 8 + 4 * <size_t>i)
+            found = self.find_encoder(self.relation, relations)
+            published += self.prepare_truncated(<RelationEncoder>found, out)
+        if published == 0:
+            return 0
+        self.start_message(c'T', self.change_xid, &out.payload)
+        put_int32(&out.payload, published)
+        put_byte(&out.payload, flags & (TRUNCATE_CASCADE | TRUNCATE_RESTART_SEQS))
+        for i in range(count):
+            self.relation = load_u32(change.new_section + 8 + 4 * <size_t>i)
+            found = self.find_encoder(self.relation, relations)
+            put_truncated(<RelationEncoder>found, &out.payload)
+        return out.finish(change.header.lsn, self.xid)
+
+    cdef int prepare_truncated(self, RelationEncoder encoder, MessageBuffer out) except -1 nogil:
+        """Return 1 for a table whose truncation is published, announced if need be; 0 otherwise."""
+        if not encoder.truncates:
+            return 0
+        self.prepare(encoder, out)
+        return 1
+
+    cdef int put_message(self, const Change* change, MessageBuffer out) except -1 nogil:
+        cdef uint32_t transactional, prefix_size
+        cdef size_t content_size
+        if change.new_section == NULL or change.new_size < 8:
+            return invalid(b"a logical message ends inside its header")
+        transactional = load_u32(change.new_section)
+        prefix_size = load_u32(change.new_section + 4)
+        if prefix_size > change.new_size - 8:
+            return invalid(b"a logical message ends inside its prefix")
+        content_size = change.new_size - 8 - prefix_size
+        if not self.messages:
+            return 0
+        if transactional:
+            self.open(out)
+        # Of the top-level transaction, whichever subtransaction wrote it.
+        self.start_message(c'M', self.xid, &out.payload)
+        put_byte(&out.payload, MESSAGE_TRANSACTIONAL if transactional else 0)
+        put_int64(&out.payload, change.header.lsn)
+        put_text(&out.payload, change.new_section + 8, prefix_size, &self.context.values)
+        put_byte(&out.payload, 0)
+        put_int32(&out.payload, <uint32_t>content_size)
+        put_bytes(&out.payload, change.new_section + 8 + prefix_size, content_size)
+        return out.finish(change.header.lsn, self.xid)
+
+    cdef int start_message(self, uint8_t tag, uint32_t xid, ByteBuffer* out) except -1 nogil:
+        """Write a message's type and, within a part of a streamed transaction, whose change it is."""
+        put_byte(out, tag)
+        if self.in_stream:
+            return put_int32(out, xid)
+        return 0
+
+    # What precedes a change.
+
+    cdef int prepare(self, RelationEncoder encoder, MessageBuffer out) except -1 nogil:
+        """Open the transaction and announce the table, as far as neither has happened yet."""
+        cdef bint known
+        self.open(out)
+        if self.in_stream:
+            known = encoder.state.known_in_part == self.part
+        else:
+            known = encoder.state.schema_sent
+        if not known:
+            with gil:
+                self.announce(encoder, out)
+        return 0
+
+    cdef int open(self, MessageBuffer out) except -1 nogil:
+        if not self.is_open:
+            with gil:
+                for message in self.opening:
+                    put_bytes(&out.payload, PyBytes_AS_STRING(<bytes>message), PyBytes_GET_SIZE(<bytes>message))
+                    out.finish(self.lsn, self.xid)
+            self.is_open = True
+        return 0
+
+    cdef int announce(self, RelationEncoder encoder, MessageBuffer out) except -1:
+        cdef RelationState state = encoder.state
+        cdef bytes body
+        if self.in_stream and self.xid in state.streamed:
+            state.known_in_part = self.part
+            return 0
+        for body in encoder.announcement:
+            self.start_message(body[0], self.change_xid, &out.payload)
+            put_bytes(&out.payload, PyBytes_AS_STRING(body) + 1, PyBytes_GET_SIZE(body) - 1)
+            out.finish(self.lsn, self.xid)
+        if self.in_stream:
+            state.streamed.add(self.xid)
+            state.known_in_part = self.part
+        else:
+            state.schema_sent = True
+        return 0
+
+    # Relations.
+
+    cdef int invalidate(self, const Change* change) except -1 nogil:
+        cdef uint32_t count, i
+        if change.new_section == NULL or change.new_size < 4:
+            return invalid(b"an invalidation ends inside its header")
+        count = load_u32(change.new_section)
+        if count > (change.new_size - 4) // 4:
+            return invalid(b"an invalidation has fewer relations than it says")
+        with gil:
+            for i in range(count):
+                self.invalidate_one(load_u32(change.new_section + 4 + 4 * <size_t>i))
+        return 0
+
+    cdef int invalidate_one(self, uint32_t oid) except -1:
+        cdef RelationState state
+        if oid == 0:
+            for state in self.states.values():
+                state.valid = False
+            return 0
+        state = self.states.get(oid)
+        if state is not None:
+            state.valid = False
+        return 0
+
+    cdef void* find_encoder(self, uint32_t relation, relations) except NULL nogil:
+        cdef Slot* slot = &self.slots[relation % SLOTS]
+        if slot.encoder == NULL or slot.relation != relation or not is_current(<RelationEncoder>slot.encoder):
+            with gil:
+                self.encoder(relation, relations)
+        return slot.encoder
+
+    cdef RelationEncoder encoder(self, uint32_t relation, relations):
+        """Return the encoder of *relation*, compiled if need be, and put it into its slot."""
+        cdef RelationEncoder encoder
+        cdef RelationState state
+        descriptor = relations.get(relation)
+        if descriptor is None:
+            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not come with it")
+        state = self.states.get(descriptor.oid)
+        if state is None:
+            state = RelationState()
+            self.states[descriptor.oid] = state
+        encoder = self.encoders.get(relation)
+        if encoder is None or encoder.descriptor is not descriptor or not is_current(encoder):
+            if len(self.encoders) >= ENCODERS_MAX:
+                self.encoders.clear()
+                memset(self.slots, 0, sizeof(self.slots))
+            # Another definition would not be there without an invalidation before it.
+            if not state.valid or (encoder is None and self.rules(descriptor) != state.publishing):
+                self.validate(state, descriptor)
+            encoder = self.compile(descriptor, state)
+            if state.announcement is not None and encoder.announcement != state.announcement:
+                self.validate(state, descriptor)
+                encoder = self.compile(descriptor, state)
+            state.announcement = encoder.announcement
+            self.encoders[relation] = encoder
+        self.slots[relation % SLOTS].relation = relation
+        self.slots[relation % SLOTS].encoder = <void*>encoder
+        return encoder
+
+    cdef int validate(self, RelationState state, descriptor) except -1:
+        """Find the rules of a table anew; its consumer has to be told of it again."""
+        state.publishing = self.rules(descriptor)
+        state.schema_sent = False
+        state.streamed.clear()
+        state.known_in_part = 0
+        state.generation += 1
+        state.valid = True
+        return 0
+
+    cdef RelationEncoder compile(self, descriptor, RelationState state):
+        cdef RelationEncoder encoder = RelationEncoder()
+        publishing = state.publishing
+        if publishing.insert_filters or publishing.update_filters or publishing.delete_filters:
+            raise UnsupportedFeature(
+                "row filters of publications are not supported yet", hint="Take the slot's publications without WHERE."
+            )
+        target = publishing.target(descriptor)
+        encoder.descriptor = descriptor
+        encoder.state = state
+        encoder.generation = state.generation
+        encoder.oid = descriptor.oid
+        encoder.target_oid = target.oid
+        encoder.inserts = publishing.insert
+        encoder.updates = publishing.update
+        encoder.deletes = publishing.delete
+        # A partition's truncation does not go out under its root's name.
+        encoder.truncates = publishing.truncate and target.oid == descriptor.oid
+        encoder.old_tag = c'O' if target.replica_identity == "f" else c'K'
+        if not (encoder.inserts or encoder.updates or encoder.deletes or encoder.truncates):
+            return encoder
+        encoder.announcement = announcement(descriptor, publishing)
+        encoder.rows = RowWriter(
+            descriptor, published_attnums(descriptor, publishing), self.context, self.binary
+        )
+        return encoder
+
+
+cdef inline bint is_current(RelationEncoder encoder) noexcept nogil:
+    return encoder.state.valid and encoder.generation == encoder.state.generation
+
+
+cdef int put_truncated(RelationEncoder encoder, ByteBuffer* out) except -1 nogil:
+    if encoder.truncates:
+        return put_int32(out, encoder.oid)
+    return 0

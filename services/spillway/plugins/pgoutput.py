@@ -1,0 +1,293 @@
+"""The output plugin ``pgoutput``: PostgreSQL's logical replication protocol, versions 1 to 4, byte for byte.
+
+This is what ``CREATE SUBSCRIPTION`` and the change data capture tools consume. Three parts make it:
+``pgoutput_options`` reads the options, ``pgoutput_relation`` combines publications into how one table is published,
+the kernel ``pgoutput`` encodes changes. Here is what frames them: a message or two at the beginning and the end of a
+transaction, of a prepared one, and of each part of one that is streamed while in progress.
+
+Each major version of PostgreSQL has a pgoutput of its own; the source's decides:
+
+- 14 frames every transaction, also those of which nothing is published; later ones hold BEGIN back until something is.
+- 15 brings prepared transactions, row filters and column lists; 16 parallel streaming and the option origin;
+  18 generated columns, and patience with a publication that is not there (yet).
+
+Beyond PostgreSQL's options, the session settings of ``pg/text_settings.py`` are options too: a slot has no session to
+take them from.
+
+Source: src/backend/replication/pgoutput/pgoutput.c; src/backend/replication/logical/proto.c
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from spillway._kernels.pgoutput import Encoder
+from spillway.decoding.transaction import TransactionKind
+from spillway.errors import UnknownPublication
+from spillway.pg.text_settings import TextSettings
+from spillway.plugins.interface import OutputPlugin
+from spillway.plugins.pgoutput_options import PgoutputOptions, StreamingMode, parse_options
+from spillway.plugins.pgoutput_relation import Publishing, publishing_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway._kernels.message_buffer import MessageBuffer
+    from spillway.catalog.descriptor import RelationDescriptor
+    from spillway.decoding.transaction import Prepared, TransactionHeader
+    from spillway.plugins.interface import PluginContext
+
+log = logging.getLogger(__name__)
+
+_PG_15: Final = 150000
+_PG_18: Final = 180000
+
+_BEGIN: Final = struct.Struct(">cQqI")
+_COMMIT: Final = struct.Struct(">cBQQq")
+_ORIGIN: Final = struct.Struct(">cQ")
+_BEGIN_PREPARE: Final = struct.Struct(">cQQqI")
+_PREPARE: Final = struct.Struct(">cBQQqI")
+_ROLLBACK_PREPARED: Final = struct.Struct(">cBQQqqI")
+_STREAM_START: Final = struct.Struct(">cIB")
+_STREAM_COMMIT: Final = struct.Struct(">cIBQQq")
+_STREAM_ABORT: Final = struct.Struct(">cII")
+_ABORT_INFO: Final = struct.Struct(">Qq")
+#: The flags of COMMIT, PREPARE and their like: none are defined.
+_NO_FLAGS: Final = 0
+
+
+class Pgoutput(OutputPlugin):
+    """See :class:`spillway.plugins.interface.OutputPlugin`."""
+
+    name: ClassVar[str] = "pgoutput"
+
+    def __init__(self, options: Mapping[str, str], context: PluginContext) -> None:
+        self.binary = True
+        settings, parsed = _read(options, context, complete=True)
+        self._options = parsed
+        self._version = context.server_version_num
+        self.streaming = parsed.streaming is not StreamingMode.OFF
+        # PostgreSQL 14's pgoutput knows nothing of prepared transactions.
+        self.two_phase = self._version >= _PG_15 and (context.two_phase or parsed.two_phase)
+        self._encoder = Encoder(settings, self._rules, parsed.binary)
+        self._encoder.messages = parsed.messages
+        self._encoder.only_local = parsed.only_local
+        self._skip = False
+        self._slot = context.slot_name
+        self._warned: set[str] = set()
+
+    @classmethod
+    def validate(cls, options: Mapping[str, str], context: PluginContext) -> None:
+        """Check options that a slot is created with; those that are missing may come with a reader.
+
+        Raises:
+            InvalidOption: an option or its value is not known.
+        """
+        _read(options, context, complete=False)
+
+    # ---- whole transactions
+
+    def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write BEGIN, or have it ready for the first change that is published."""
+        self._skip = self._filtered(header)
+        if header.kind is TransactionKind.MESSAGE:
+            self._encoder.begin(header.xid, ())
+            return
+        opening = (
+            _BEGIN.pack(b"B", header.final_lsn, header.commit_time, header.xid),
+            *_origin(header, header.origin_lsn),
+        )
+        if self._version < _PG_15 and not self._skip:
+            _append(out, header.first_lsn, header.xid, opening)
+            opening = ()
+        self._encoder.begin(header.xid, opening)
+
+    def changes(
+        self,
+        header: TransactionHeader,
+        chunk: memoryview,
+        relations: Mapping[int, RelationDescriptor],
+        out: MessageBuffer,
+    ) -> None:
+        """Write the messages of each change.
+
+        Raises:
+            DecodingError: a change is malformed; the details have its lsn and relation.
+            UnknownPublication: an option names a publication that is not there, before PostgreSQL 18.
+            ConflictingPublications: publications contradict each other about a table.
+        """
+        del header
+        if not self._skip:
+            self._encoder.changes(chunk, relations, out)
+
+    def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write COMMIT, if BEGIN was written."""
+        if self._skip or header.kind is TransactionKind.MESSAGE or not self._encoder.opened:
+            return
+        message = _COMMIT.pack(
+            b"C", _NO_FLAGS, header.final_lsn, header.end_lsn, header.commit_time
+        )
+        out.append(header.end_lsn, header.xid, message)
+
+    # ---- prepared transactions
+
+    def begin_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write BEGIN PREPARE: also of an empty transaction, whose COMMIT PREPARED would otherwise surprise."""
+        self._skip = self._filtered(header)
+        if not self._skip:
+            prepared = _prepared(header)
+            message = _BEGIN_PREPARE.pack(
+                b"b",
+                prepared.prepare_lsn,
+                prepared.prepare_end_lsn,
+                prepared.prepare_time,
+                header.xid,
+            )
+            opening = (message + _gid(prepared), *_origin(header, header.origin_lsn))
+            _append(out, header.first_lsn, header.xid, opening)
+        self._encoder.begin(header.xid, ())
+
+    def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write PREPARE."""
+        self._end_prepared(b"P", header, header.commit_time, out)
+
+    def commit_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write COMMIT PREPARED."""
+        self._skip = self._filtered(header)
+        self._end_prepared(b"K", header, header.commit_time, out)
+
+    def rollback_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write ROLLBACK PREPARED."""
+        if self._filtered(header):
+            return
+        prepared = _prepared(header)
+        message = _ROLLBACK_PREPARED.pack(
+            b"r",
+            _NO_FLAGS,
+            prepared.prepare_end_lsn,
+            header.end_lsn,
+            prepared.prepare_time,
+            header.commit_time,
+            header.xid,
+        )
+        out.append(header.end_lsn, header.xid, message + _gid(prepared))
+
+    def _end_prepared(
+        self, tag: bytes, header: TransactionHeader, time: int, out: MessageBuffer
+    ) -> None:
+        if self._skip:
+            return
+        message = _PREPARE.pack(tag, _NO_FLAGS, header.final_lsn, header.end_lsn, time, header.xid)
+        out.append(header.end_lsn, header.xid, message + _gid(_prepared(header)))
+
+    # ---- transactions in progress
+
+    def stream_start(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write STREAM START, and with a transaction's first part where it came from."""
+        self._skip = self._filtered(header)
+        self._encoder.begin_part(header.xid)
+        if self._skip:
+            return
+        assert header.streamed is not None
+        first = header.streamed.parts == 1
+        messages = [_STREAM_START.pack(b"S", header.xid, first)]
+        if first:
+            # Where in the origin's WAL it ends is not known yet.
+            messages += _origin(header, 0)
+        _append(out, header.first_lsn, header.xid, messages)
+
+    def stream_stop(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write STREAM STOP."""
+        assert header.streamed is not None
+        if not self._skip:
+            out.append(header.streamed.last_lsn, header.xid, b"E")
+
+    def stream_abort(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write STREAM ABORT; a consumer that applies in parallel is told when, too."""
+        assert header.streamed is not None
+        message = _STREAM_ABORT.pack(b"A", header.xid, header.streamed.aborted_xid)
+        if self._options.streaming is StreamingMode.PARALLEL:
+            message += _ABORT_INFO.pack(header.final_lsn, header.commit_time)
+        out.append(header.final_lsn, header.xid, message)
+        # Of the whole transaction, even if only a subtransaction aborted: its announcements come again.
+        self._encoder.forget_streamed(header.xid, committed=False)
+
+    def stream_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write STREAM PREPARE."""
+        self._skip = self._filtered(header)
+        self._end_prepared(b"p", header, header.commit_time, out)
+
+    def stream_commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write STREAM COMMIT."""
+        message = _STREAM_COMMIT.pack(
+            b"c", header.xid, _NO_FLAGS, header.final_lsn, header.end_lsn, header.commit_time
+        )
+        out.append(header.end_lsn, header.xid, message)
+        self._encoder.forget_streamed(header.xid, committed=True)
+
+    # ---- what to publish
+
+    def _filtered(self, header: TransactionHeader) -> bool:
+        """PostgreSQL's filter_by_origin callback."""
+        return self._options.only_local and header.origin_id != 0
+
+    def _rules(self, descriptor: RelationDescriptor) -> Publishing:
+        names = self._options.publication_names
+        if descriptor.publishable:
+            for name in names:
+                if name not in descriptor.publication_names:
+                    self._missing(name)
+        return publishing_of(descriptor, names, self._version)
+
+    def _missing(self, name: str) -> None:
+        if self._version < _PG_18:
+            raise UnknownPublication(
+                f'publication "{name}" does not exist',
+                hint="It has to exist at this point of the WAL: create it first, and then begin to read.",
+                publication=name,
+            )
+        if name not in self._warned:
+            self._warned.add(name)
+            log.warning(
+                "slot %s: publication %s does not exist at this point of the WAL; reading goes on without it",
+                self._slot,
+                name,
+            )
+
+
+def _read(
+    options: Mapping[str, str], context: PluginContext, *, complete: bool
+) -> tuple[TextSettings, PgoutputOptions]:
+    settings, rest = TextSettings.from_options(
+        options, context.server_version_num, context.encoding
+    )
+    return settings, parse_options(rest, context.server_version_num, complete=complete)
+
+
+def _append(
+    out: MessageBuffer, lsn: int, xid: int, messages: tuple[bytes, ...] | list[bytes]
+) -> None:
+    for message in messages:
+        out.append(lsn, xid, message)
+
+
+def _origin(header: TransactionHeader, origin_lsn: int) -> tuple[bytes, ...]:
+    """The message ORIGIN; none for a transaction from here, or of an origin that was dropped since."""
+    if not header.origin_name:
+        return ()
+    return (_ORIGIN.pack(b"O", origin_lsn) + _string(header.origin_name),)
+
+
+def _prepared(header: TransactionHeader) -> Prepared:
+    assert header.prepared is not None
+    return header.prepared
+
+
+def _gid(prepared: Prepared) -> bytes:
+    return _string(prepared.gid)
+
+
+def _string(text: str) -> bytes:
+    return text.encode(errors="surrogateescape") + b"\0"
