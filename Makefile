@@ -36,6 +36,14 @@ serve: install ## the service on loopback; DATA_DIR, HTTP_PORT and GRPC_PORT may
 bench: install ## time decoding against PostgreSQL's own, on the same WAL
 	@PYTHONPATH=tests:bench $(VENV)/python -m decode_benchmark
 
+SEEDS ?= 20
+STEPS ?= 2000
+VERSIONS ?= 14 15 16 17 18
+
+.PHONY: certify
+certify: install ## random workloads by seed, ours beside PostgreSQL's; SEEDS, STEPS and VERSIONS may be set
+	@PYTHONPATH=tests $(VENV)/python -m harness.certify --seeds $(SEEDS) --steps $(STEPS) --majors $(VERSIONS)
+
 .PHONY: lint
 lint: install ## ruff, mypy and cython-lint
 	@$(VENV)/ruff check
