@@ -24,10 +24,11 @@ from spillway.plugins.registry import create_plugin
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from harness.cluster import Database
+    from spillway.catalog.bootstrap import Bootstrap
     from spillway.decoding.transaction import Transaction, TransactionHeader
 
 
@@ -96,6 +97,7 @@ class DecodingSession:
         work_mem_bytes: int = 64 << 20,
         options: Mapping[str, str] | None = None,
         slot: LogicalSlot | None = None,
+        bootstrap: Callable[[str], Bootstrap] = bootstrap_sql,
     ) -> None:
         """Begin to decode.
 
@@ -107,6 +109,7 @@ class DecodingSession:
             slot: the server's slot to compare with; made here by default. Pass one that was made while the
                 server was idle when it is not now: made under load, a slot's first transactions may be
                 decoded with an older catalog, or fail ("could not map filenode").
+            bootstrap: how the catalog is read, from the database's DSN.
         """
         self.database = database
         self.directory = directory
@@ -117,18 +120,18 @@ class DecodingSession:
         database.query(
             "SELECT pg_create_physical_replication_slot(%s, true)", [self._physical_slot]
         )
-        bootstrap = bootstrap_sql(database.dsn)
-        self.version = version_of_server(bootstrap.server_version)
-        self.context = PluginContext("ours", database.name, bootstrap.server_version)
+        begun = bootstrap(database.dsn)
+        self.version = version_of_server(begun.server_version)
+        self.context = PluginContext("ours", database.name, begun.server_version)
         self.sink = RenderingSink("test_decoding", self.options, self.context)
         self.decoder = Decoder(
             self.version,
             database.oid,
-            bootstrap.mirror,
+            begun.mirror,
             self.sink,
             work_mem_bytes=work_mem_bytes,
             spill_dir=directory / "spill",
-            start=int(bootstrap.redo_lsn),
+            start=int(begun.redo_lsn),
         )
         # Creating it logs a running-xacts record: with nothing running, both begin there.
         self.slot = slot or create_slot(database, f"oracle_{secrets.token_hex(4)}")

@@ -10,26 +10,34 @@ from typing import TYPE_CHECKING
 
 from harness.decoding_session import DecodingSession
 from harness.interleaving import Sessions
+from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from harness.cluster import Database
     from harness.interleaving import Step
     from harness.oracle import OracleChange
+    from spillway.catalog.bootstrap import Bootstrap
 
 
 class StandingDecoder:
     """Plays scripts in *database*, each in a schema of its own, and compares what came of them."""
 
     def __init__(
-        self, database: Database, directory: Path, *, work_mem_bytes: int = 64 << 20
+        self,
+        database: Database,
+        directory: Path,
+        *,
+        work_mem_bytes: int = 64 << 20,
+        bootstrap: Callable[[str], Bootstrap] = bootstrap_sql,
     ) -> None:
         self.database = database
         self._directory = directory
         self._work_mem_bytes = work_mem_bytes
+        self._bootstrap = bootstrap
         self._sessions_made = 0
         self._scripts_played = 0
         self._session: DecodingSession | None = None
@@ -55,11 +63,11 @@ class StandingDecoder:
                 self.database,
                 search_path=f"{schema}, public",
                 unique=f"{self.database.name}_{self._scripts_played}",
-                commands={"compare": self._compare, "state": self._keep, "restore": self._restore},
+                commands={"compare": self.compare, "state": self._keep, "restore": self._restore},
             ) as sessions:
                 sessions.play(steps)
             self.database.execute(f"DROP SCHEMA {schema} CASCADE")
-            self._compare()
+            self.compare()
         except BaseException:
             self._forget()
             raise
@@ -83,6 +91,7 @@ class StandingDecoder:
                 self.database,
                 self._directory / str(self._sessions_made),
                 work_mem_bytes=self._work_mem_bytes,
+                bootstrap=self._bootstrap,
             )
             # Ours and theirs become consistent at records that may differ; both have done so here.
             self._session.decode()
@@ -91,7 +100,8 @@ class StandingDecoder:
             self._compared = len(self._session.sink.lines)
         return self._session
 
-    def _compare(self) -> None:
+    def compare(self) -> None:
+        """Compare what was written since the last comparison."""
         session = self._standing()
         ours = session.decode()[self._compared :]
         self._compared += len(ours)
@@ -102,11 +112,11 @@ class StandingDecoder:
         assert len(ours) == len(theirs)
 
     def _keep(self) -> None:
-        self._compare()
+        self.compare()
         self._state = self._standing().decoder.serialize()
 
     def _restore(self) -> None:
-        self._compare()
+        self.compare()
         session = self._standing()
         session.restart(self._state, session.decoder.position)
 
