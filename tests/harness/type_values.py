@@ -173,6 +173,20 @@ CASES: dict[str, list[object]] = {
     "citext[]": ['{A,"b c"}'],
     "hstore": ["", 'a=>1, "b c"=>NULL, "q\\"q"=>"back\\\\slash", ""=>""', "x=>" + "y" * 300],
     "ltree": ["", "Top", "Top.Science.Astronomy", "a.bc.def.ghij.klmno.pqrstu.vwxyzab"],
+    "lquery": [
+        "*", "*.Top.*", "Top.*{2}.*{,3}.*{1,}.*{1,5}.a", "!a|b*.c@|d%*@.e", "foo{2}.bar{,}.x{0,1}", "a.*{0}", "b_c.*", "!pict*|b*{,4}",
+    ],
+    "lquery[]": ['{"*.a{1,2}",NULL}'],
+    "ltxtquery": ["a", "Europe & Russia*@ & !Transportation", "a & (b | c)", "(a | b) & !(c | d%)", "!(a & b) | c", "!!a", "a | b | c", "a & b | c & d"],
+    "cube": ["(1)", "(1,2),(3,4)", "(1,2),(1,2)", "()", "(-0,1e300)", "(0.1,0.2,0.3),(0.4,0.5,0.6)", "(NaN)", "(Infinity),(-Infinity)"],
+    "cube[]": ['{"(1,2)",NULL}'], "earth": [],
+    "seg": [
+        "1", "1.0", "1.00 .. 2.00", "~5", "<3.5 .. >4.5", "..5", "5..", "0.0012", "12345", "120000", "1e10", "-1.50e-3", "-100", "-123.40 .. 1e-20",
+        "100.0 .. 1000", "0", "0.00", "9.99999e4", "1 .. ~1", "1 .. ~2", "~1 .. 2", "~1 .. ~2", "~1 .. <2", "<2 .. ~3", "1e-7", "-0.5", "12.5(+-)0.5",
+    ],
+    "seg[]": ["{1..2,NULL}"], "lo": ["0", "12345"],
+    "query_int": ["1", "1&2", "1|(2&3)", "!(1|2)&3", "(1|2)&(3|!4)", "!1", "1|2|3", "2147483647&!(-5)"],
+    "query_int[]": ['{"1 & 2"}'],
     "mood": ["sad", "ok", "it's great", "äh"], "mood[]": ['{sad,"it\'s great",NULL}'],
     "posint": ["5"], "posint[]": ["{1,2}"], "poslabel": ["(1,x)"],
     "pair": ["(1,x)", '(,"a b")', '(2,"q""q")', "(3,)", '(4,"")', '(5,"back\\\\slash")', '(6,"(,)")'], "pair[]": ['{"(1,x)","(2,\\"a b\\")",NULL}'],
@@ -197,6 +211,10 @@ SETUP = """
 CREATE EXTENSION citext;
 CREATE EXTENSION hstore;
 CREATE EXTENSION ltree;
+CREATE EXTENSION earthdistance CASCADE;
+CREATE EXTENSION seg;
+CREATE EXTENSION lo;
+CREATE EXTENSION intarray;
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s great');
 ALTER TYPE mood ADD VALUE 'äh' BEFORE 'ok';
 CREATE DOMAIN posint AS int4 CHECK (VALUE > 0);

@@ -16,7 +16,7 @@ from libc.stdint cimport uint8_t, uint32_t
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from spillway._kernels cimport send_container, send_scalar, send_search, send_text
+from spillway._kernels cimport send_container, send_extension, send_scalar, send_search, send_text
 from spillway._kernels.message_buffer cimport ByteBuffer, put_bytes, release
 from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
 from spillway._kernels.text_type cimport TypeOutput, text_writer
@@ -83,7 +83,13 @@ for _oid in (3802, 4072):
     BUILT_IN_TEXTS[_oid] = <size_t>send_text.versioned_text_send
 
 # Send functions of extensions.
-cdef dict EXTENSIONS = {"hstore_send": (<size_t>send_search.hstore_send, -1)}
+cdef dict EXTENSIONS = {
+    "hstore_send": (<size_t>send_search.hstore_send, -1),
+    "cube_send": (<size_t>send_extension.cube_send, -1),
+    "vector_send": (<size_t>send_extension.vector_send, -1),
+    "halfvec_send": (<size_t>send_extension.halfvec_send, -1),
+    "sparsevec_send": (<size_t>send_extension.sparsevec_send, -1),
+}
 cdef dict EXTENSION_TEXTS = {
     "citextsend": <size_t>send_text.text_send,
     "ltree_send": <size_t>send_text.versioned_text_send,

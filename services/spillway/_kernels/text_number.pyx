@@ -316,9 +316,9 @@ cdef int float8_text(const TypeOutput* type, const uint8_t* data, size_t size, B
     return put_float8(out, value, type.settings.extra_float_digits)
 
 
-cdef int float4_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int put_float4(ByteBuffer* out, uint32_t bits, int extra_float_digits) except -1 nogil:
+    """Append a float4, given by its bits, under a setting of extra_float_digits."""
     cdef float value
-    cdef uint32_t bits = load_u32(data)
     cdef uint32_t fraction = bits & ((1 << 23) - 1)
     cdef int exponent = (bits >> 23) & 0xFF
     cdef int decimal_exponent
@@ -326,8 +326,8 @@ cdef int float4_text(const TypeOutput* type, const uint8_t* data, size_t size, B
     memcpy(&value, &bits, 4)
     if put_special(out, value):
         return 0
-    if type.settings.extra_float_digits <= 0:
-        return put_rounded(out, value, FLOAT4_DIGITS + type.settings.extra_float_digits)
+    if extra_float_digits <= 0:
+        return put_rounded(out, value, FLOAT4_DIGITS + extra_float_digits)
     if bits >> 31:
         put_byte(out, c'-')
     if exponent == 0 and fraction == 0:
@@ -338,6 +338,10 @@ cdef int float4_text(const TypeOutput* type, const uint8_t* data, size_t size, B
     else:
         decimal = shortest(fraction, -149, False, &decimal_exponent)
     return put_decimal(out, decimal, decimal_exponent, FLOAT4_DIGITS)
+
+
+cdef int float4_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+    return put_float4(out, load_u32(data), type.settings.extra_float_digits)
 
 
 # Numeric.

@@ -18,6 +18,7 @@ from spillway._kernels.message_buffer cimport ByteBuffer, put_bytes, release
 from spillway._kernels cimport (
     text_container,
     text_datetime,
+    text_extension,
     text_geometric,
     text_interval,
     text_jsonb,
@@ -93,7 +94,13 @@ built_in(text_jsonb.jsonb_text, -1, "i", (3802,))
 built_in(text_number.uint8_text, 8, "d", (5069,))
 
 # output function → writer, for types of extensions
-cdef dict EXTENSIONS = {"citextout": (<size_t>text_scalar.text_text, -1)}
+cdef dict EXTENSIONS = {
+    "citextout": (<size_t>text_scalar.text_text, -1),
+    "cube_out": (<size_t>text_extension.cube_text, -1),
+    "vector_out": (<size_t>text_extension.vector_text, -1),
+    "halfvec_out": (<size_t>text_extension.halfvec_text, -1),
+    "sparsevec_out": (<size_t>text_extension.sparsevec_text, -1),
+}
 
 # int2vector, oidvector: arrays that print in a way of their own
 cdef frozenset VECTORS = frozenset({22, 30})

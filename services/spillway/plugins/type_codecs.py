@@ -27,7 +27,14 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Final
 
-from spillway.pg.contrib_types import hstore_text, ltree_text
+from spillway.pg.contrib_types import (
+    hstore_text,
+    lquery_text,
+    ltree_text,
+    ltxtquery_text,
+    query_int_text,
+    seg_text,
+)
 from spillway.pg.object_id import reg_operator_text, reg_text, snapshot_text
 from spillway.pg.text_search import tsquery_text, tsvector_text
 from spillway.pg.text_settings import TextSettings
@@ -65,10 +72,14 @@ _BUILT_IN: Final[dict[int, TextCodec]] = {
     # regoper, regoperator
     **dict.fromkeys((2203, 2204), _plain(reg_operator_text)),
 }
-#: Extensions that come with PostgreSQL, by output function. (citext is printed in C, as text is.)
+#: Extensions that come with PostgreSQL, by output function. (citext and cube are printed in C.)
 _CONTRIB: Final[dict[str, TextCodec]] = {
     "hstore_out": _plain(hstore_text),
     "ltree_out": _plain(ltree_text),
+    "lquery_out": _plain(lquery_text),
+    "ltxtq_out": _plain(ltxtquery_text),
+    "bqarr_out": _plain(query_int_text),
+    "seg_out": _plain(seg_text),
 }
 _warned: set[tuple[str, str]] = set()
 

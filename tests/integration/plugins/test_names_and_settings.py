@@ -117,16 +117,16 @@ def test_a_type_without_a_codec_is_printed_raw(
 ) -> None:
     with heap_rows.session(pg18) as session:
         session.execute(
-            "CREATE EXTENSION seg; CREATE TABLE t (a int, s seg, ss seg[]);"
-            "INSERT INTO t VALUES (1, '1..2', '{1..2,NULL}')"
+            "CREATE EXTENSION isn; CREATE TABLE t (a int, s isbn, ss isbn[]);"
+            "INSERT INTO t VALUES (1, '0-306-40615-2', '{0-306-40615-2,NULL}')"
         )
         descriptor = heap_rows.relation_descriptor(session, "t")
         (section,) = heap_rows.sections(session, "t")
     lines = encode([heap_rows.build_change(1, new=section)] * 2, {1: descriptor}, 180000)
-    raw = "raw:public.seg:\\x0000803f00000040010100000000"[:45]
-    assert lines[1][2].startswith(f"table public.t: INSERT: a[integer]:1 s[seg]:'{raw[:30]}")
-    assert "ss[seg[]]:'{\"raw:public.seg:" in lines[1][2]
-    assert sum("no text codec for type public.seg" in r.message for r in caplog.records) <= 1
+    raw = f"raw:public.isbn:\\x{struct.pack('<Q', 9780306406157 << 1).hex()}"
+    assert lines[1][2].startswith(f"table public.t: INSERT: a[integer]:1 s[isbn]:'{raw}'")
+    assert "ss[isbn[]]:'{\"raw:public.isbn:" in lines[1][2]
+    assert sum("no text codec for type public.isbn" in r.message for r in caplog.records) <= 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 
 from harness import heap_rows
@@ -121,9 +122,12 @@ def assert_equal_bytes(
     descriptor = heap_rows.relation_descriptor(session, table)
     toast = heap_rows.toast_values(session, descriptor)
     rows = heap_rows.sections(session, table)
-    expected: list[tuple[bytes | None, str]] = session.query(
-        f"SELECT {'NULL' if function is None else f'{function}(v)'}, format('%s', v) FROM {table} ORDER BY id"
-    )
+    query = f"SELECT {{}}, format('%s', v) FROM {table} ORDER BY id"
+    try:
+        expected = session.query(query.format("NULL" if function is None else f"{function}(v)"))
+    except psycopg.errors.UndefinedFunction:
+        # An array of a type without a send function: the server can't send it, we send its text.
+        expected = session.query(query.format("NULL"))
     for section, (sent, text) in zip(rows, expected, strict=True):
         change = heap_rows.build_change(change_format.INSERT, new=section, toast=toast)
         new, _ = deform_change(descriptor, change)
