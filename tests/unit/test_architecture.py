@@ -83,7 +83,6 @@ ENTRY_POINTS = re.compile(
 UNUSED = {
     "certify.workload.driver": "what `spillway certify` is to run; tests use it",
     "certify.rendering": "our side of what `spillway certify` is to compare; tests use it",
-    "decoding.offline": "decoding from a directory, which `spillway decode` is to offer; tests use it",
 }
 
 LINES_MAX = 600

@@ -10,9 +10,7 @@ and missing values as they are. So nothing waits for old transactions, and no ty
 
 - A file is read until two readings of each page agree: a page may be caught half written. With
   full_page_writes on, its image in WAL would mend that; with it off nothing would.
-- Transactions without hint bits: from N, the checkpoint's next xid, on WAL tells; before, pg_xact does,
-  which the checkpoint wrote. One in progress there is running still, unless it is older than the oldest
-  that ran at the checkpoint: then it was lost in a crash.
+- What became of a tuple's transactions: see ``raw_storage``.
 - Updaters of multixacts from before R are asked of pg_get_multixact_members.
 
 Source: src/backend/access/transam/clog.c, src/backend/utils/adt/genfile.c, CreateCheckPoint in xlog.c
@@ -23,27 +21,18 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from spillway._kernels import heap
 from spillway.catalog.bootstrap import Bootstrap
 from spillway.catalog.layout import catalogs_of
 from spillway.catalog.mirror import CatalogMirror
-from spillway.catalog.page import (
-    HEAP_XMAX_COMMITTED,
-    HEAP_XMAX_INVALID,
-    HEAP_XMAX_IS_MULTI,
-    HEAP_XMIN_COMMITTED,
-    HEAP_XMIN_INVALID,
-    PAGE_SIZE,
-    precedes,
-    xmax_is_lock_only,
-)
+from spillway.catalog.page import PAGE_SIZE
+from spillway.catalog.raw_storage import Transactions, admit, read_storage
 from spillway.catalog.relation_map import parse_map_file
 from spillway.catalog.source_queries import (
-    Checkpoint,
     connected,
     locked_catalogs,
     provoke_running_xacts,
@@ -55,7 +44,6 @@ from spillway.catalog.source_queries import (
     read_locations,
     silent,
 )
-from spillway.catalog.tuple_store import CatalogTuple, Page, Storage
 from spillway.errors import SourceError
 from spillway.pg.lsn import Lsn
 
@@ -63,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spillway.catalog.descriptors import DescriptorRegistry
+    from spillway.catalog.tuple_store import CatalogTuple
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -70,12 +59,6 @@ if TYPE_CHECKING:
 _CHUNK_SIZE: Final = 8 * 1024 * 1024
 _SEGMENT_SIZE: Final = 1024 * 1024 * 1024
 _READINGS_MAX: Final = 100
-
-_XIDS_PER_CLOG_SEGMENT: Final = 32 * 8192 * 4
-_CLOG_SEGMENT_SIZE: Final = 32 * 8192
-_CLOG_COMMITTED: Final = 1
-_CLOG_ABORTED: Final = 2
-_FIRST_NORMAL_XID: Final = 3
 
 
 def bootstrap_raw(
@@ -136,13 +119,14 @@ def bootstrap_raw(
                 for oid in layouts:
                     storage = mirror.locations.add(locations[oid], oid, complete=True)
                     mirror.locations.current[oid] = storage
-                    tuples.extend(_read_storage(files, paths[oid], storage))
+                    tuples.extend(read_storage(files, paths[oid], storage))
             except ValueError as error:
                 raise SourceError(
                     f"a catalog's file contradicts itself: {error}",
                     hint="Is the server damaged? Compare with pg_amcheck, or use the SQL bootstrap.",
                 ) from error
-            _judge(mirror, tuples, _Transactions(files, checkpoint), connection)
+            transactions = Transactions(files, checkpoint)
+            admit(mirror, tuples, transactions, partial(_updater, connection))
             consistent_lsn = Lsn.parse(
                 query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
             )
@@ -214,98 +198,6 @@ class _Files:
         raise SourceError(
             f"{name} changes faster than it can be read", hint="Try again when fewer DDL runs."
         )
-
-
-class _Transactions:
-    """What pg_xact says of transactions before the checkpoint's next xid."""
-
-    def __init__(self, files: _Files, checkpoint: Checkpoint) -> None:
-        self._files = files
-        self._next_xid = checkpoint.next_xid & 0xFFFFFFFF
-        # Shutdown checkpoints have none: nothing ran.
-        self._oldest_active = checkpoint.oldest_active_xid or self._next_xid
-        self._segments: dict[int, bytes] = {}
-
-    def fate(self, xid: int) -> bool | None:
-        """True: committed; False: aborted or lost; None: WAL tells."""
-        if xid < _FIRST_NORMAL_XID:
-            return True
-        if not precedes(xid, self._next_xid):
-            return None
-        number, within = divmod(xid, _XIDS_PER_CLOG_SEGMENT)
-        if number not in self._segments:
-            self._segments[number] = self._files.read(
-                f"pg_xact/{number:04X}", 0, _CLOG_SEGMENT_SIZE
-            )
-        segment = self._segments[number]
-        if within // 4 >= len(segment):
-            # Truncated away: such old transactions are frozen or their tuples dead.
-            return False
-        status = segment[within // 4] >> (within % 4 * 2) & 3
-        if status == _CLOG_COMMITTED:
-            return True
-        if status == _CLOG_ABORTED:
-            return False
-        return False if precedes(xid, self._oldest_active) else None
-
-
-def _read_storage(files: _Files, path: str, storage: Storage) -> list[CatalogTuple]:
-    tuples = []
-    layout = storage.layout
-    for block, page in files.pages(path).items():
-        storage.pages[block] = Page(heap.page_lsn(page))
-        for offset, xmin, xmax, infomask2, infomask, hoff, data in heap.parse_page(page):
-            tuples.append(
-                CatalogTuple(
-                    storage,
-                    block << 16 | offset,
-                    xmin=xmin,
-                    xmax=xmax,
-                    infomask2=infomask2,
-                    infomask=infomask,
-                    hoff=hoff,
-                    data=data,
-                    row=layout.row(infomask2, infomask, hoff, data),
-                )
-            )
-    return tuples
-
-
-def _judge(
-    mirror: CatalogMirror,
-    tuples: list[CatalogTuple],
-    transactions: _Transactions,
-    connection: Connection,
-) -> None:
-    """Set the tuples' states and enter them into the mirror."""
-    for tup in tuples:
-        infomask = tup.infomask
-        if infomask & HEAP_XMIN_COMMITTED:
-            pass
-        elif infomask & HEAP_XMIN_INVALID:
-            tup.dead = True
-        else:
-            fate = transactions.fate(tup.xmin)
-            tup.xmin_pending = fate is None
-            tup.dead = fate is False
-        xmax = tup.xmax or 0
-        if not tup.dead and xmax and not infomask & HEAP_XMAX_INVALID:
-            if infomask & HEAP_XMAX_IS_MULTI:
-                if not xmax_is_lock_only(infomask):
-                    xmax = _updater(connection, xmax)
-                    mirror.note_multixact(tup.xmax or 0, xmax)
-                else:
-                    xmax = 0
-            elif xmax_is_lock_only(infomask):
-                xmax = 0
-            if xmax:
-                committed = infomask & HEAP_XMAX_COMMITTED and not infomask & HEAP_XMAX_IS_MULTI
-                fate = True if committed else transactions.fate(xmax)
-                tup.dead = fate is True
-                tup.deleter = xmax if fate is None else 0
-        if tup.dead:
-            tup.xmin_pending = False
-        mirror.admit(tup)
 
 
 def _updater(connection: Connection, multixact: int) -> int:

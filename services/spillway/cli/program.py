@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 import spillway
-from spillway.cli import recv, slot, source
+from spillway.cli import decode, recv, slot, source
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.add_typer(slot.app, name="slot")
 app.add_typer(source.app, name="source")
 app.command("recv")(recv.recv)
+app.command("decode")(decode.decode)
 
 
 def _print_version(asked: bool) -> None:

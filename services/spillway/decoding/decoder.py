@@ -261,6 +261,11 @@ class Decoder:
         return self._position
 
     @property
+    def mirror(self) -> CatalogMirror:
+        """The catalog, which is the decoder's own: for looking only."""
+        return self._mirror
+
+    @property
     def restart_lsn(self) -> int:
         """First record of the oldest transaction in progress; ``position`` without any."""
         return self._buffer.oldest_first_lsn() or self._position

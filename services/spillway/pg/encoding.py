@@ -30,6 +30,19 @@ _CODECS: Final = {
     "WIN1257": "cp1257", "WIN1258": "cp1258",
 }  # fmt: skip
 
+#: enum pg_enc: pg_database.encoding is a place in it
+_NAMES: Final = (
+    "SQL_ASCII", "EUC_JP", "EUC_CN", "EUC_KR", "EUC_TW", "EUC_JIS_2004", "UTF8", "MULE_INTERNAL",
+    "LATIN1", "LATIN2", "LATIN3", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9", "LATIN10",
+    "WIN1256", "WIN1258", "WIN866", "WIN874", "KOI8R", "WIN1251", "WIN1252", "ISO_8859_5", "ISO_8859_6",
+    "ISO_8859_7", "ISO_8859_8", "WIN1250", "WIN1253", "WIN1254", "WIN1255", "WIN1257", "KOI8U",
+)  # fmt: skip
+
+
+def server_encoding_name(number: int) -> str:
+    """Return the name of the encoding that pg_database gives the number of (pg_encoding_to_char)."""
+    return _NAMES[number] if 0 <= number < len(_NAMES) else f"number {number}"
+
 
 def server_encoding(name: str) -> ServerEncoding:
     """Return how to decode text of a database whose encoding is *name*, ``UTF8`` for one.

@@ -76,10 +76,29 @@ class WalVersion:
     #: XLOG_CHECKPOINT_REDO records exist
     checkpoint_redo: bool
 
+    # What can't be read from the catalogs, because it takes it to read them.
+    #: name, attlen and attalign of pg_attribute's columns up to attalign
+    pg_attribute: tuple[tuple[str, int, str], ...]
+
     def knows_rmgr(self, rmid: int) -> bool:
         """Say whether *rmid* can occur in WAL of this version."""
         return rmid <= RM_MAX_BUILTIN_ID or (self.custom_rmgrs and RM_MIN_CUSTOM_ID <= rmid <= 255)
 
+
+_PG_ATTRIBUTE_BEGIN: Final[tuple[tuple[str, int, str], ...]] = (
+    ("attrelid", 4, "i"),
+    ("attname", 64, "c"),
+    ("atttypid", 4, "i"),
+)
+_PG_ATTRIBUTE_14: Final = (
+    *_PG_ATTRIBUTE_BEGIN, ("attstattarget", 4, "i"), ("attlen", 2, "s"), ("attnum", 2, "s"), ("attndims", 4, "i"),
+    ("attcacheoff", 4, "i"), ("atttypmod", 4, "i"), ("attbyval", 1, "c"), ("attalign", 1, "c"),
+)  # fmt: skip
+_PG_ATTRIBUTE_16: Final = (
+    *_PG_ATTRIBUTE_BEGIN, ("attlen", 2, "s"), ("attnum", 2, "s"), ("attcacheoff", 4, "i"), ("atttypmod", 4, "i"),
+    ("attndims", 2, "s"), ("attbyval", 1, "c"), ("attalign", 1, "c"),
+)  # fmt: skip
+_PG_ATTRIBUTE_18: Final = tuple(column for column in _PG_ATTRIBUTE_16 if column[0] != "attcacheoff")
 
 _MAX_ALLOC_SIZE: Final = 0x3FFFFFFF
 _RECORD_SIZE_MAX: Final = 1020 * 1024 * 1024
@@ -104,6 +123,7 @@ _PG14: Final = WalVersion(
     dbase_create_wal_log=None,
     dbase_drop=0x10,
     checkpoint_redo=False,
+    pg_attribute=_PG_ATTRIBUTE_14,
 )
 _PG15: Final = WalVersion(
     major=15,
@@ -125,6 +145,7 @@ _PG15: Final = WalVersion(
     dbase_create_wal_log=0x10,
     dbase_drop=0x20,
     checkpoint_redo=False,
+    pg_attribute=_PG_ATTRIBUTE_14,
 )
 _PG16: Final = WalVersion(
     major=16,
@@ -146,6 +167,7 @@ _PG16: Final = WalVersion(
     dbase_create_wal_log=0x10,
     dbase_drop=0x20,
     checkpoint_redo=False,
+    pg_attribute=_PG_ATTRIBUTE_16,
 )
 _PG17: Final = WalVersion(
     major=17,
@@ -167,6 +189,7 @@ _PG17: Final = WalVersion(
     dbase_create_wal_log=0x10,
     dbase_drop=0x20,
     checkpoint_redo=True,
+    pg_attribute=_PG_ATTRIBUTE_16,
 )
 _PG18: Final = WalVersion(
     major=18,
@@ -188,6 +211,7 @@ _PG18: Final = WalVersion(
     dbase_create_wal_log=0x10,
     dbase_drop=0x20,
     checkpoint_redo=True,
+    pg_attribute=_PG_ATTRIBUTE_18,
 )
 
 #: Every version that Spillway reads, by major.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.walker import Walker
-from spillway.errors import CorruptWal
+from spillway.errors import CorruptWal, WalGap
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import WalVersion, version_of_magic
 from spillway.pg.wal_segment import (
@@ -20,6 +20,7 @@ from spillway.pg.wal_segment import (
     XLOG_BLCKSZ,
     is_valid_segment_size,
     parse_segment_name,
+    segment_name,
     segment_start,
 )
 
@@ -85,6 +86,49 @@ class WalDirectory:
                 self._files[parsed[1] * self.segment_size] = path / name
         self.first_lsn = Lsn(min(self._files))
 
+    def check_from(self, lsn: int) -> None:
+        """Say where reading from *lsn* on would end too early: a segment is not there, but later ones are.
+
+        Raises:
+            WalGap: the segment of *lsn*, or one after it, is missing.
+        """
+        begin = int(segment_start(lsn, self.segment_size))
+        wanted = range(begin, max(self._files) + self.segment_size, self.segment_size)
+        missing = next((start for start in wanted or (begin,) if start not in self._files), None)
+        if missing is not None:
+            raise WalGap(
+                f"the WAL segment that begins at {Lsn(missing)} is not in {self.path}",
+                hint=f"Put the file {self._name(missing)} there, from the server or its archive.",
+                lsn=str(Lsn(missing)),
+            )
+
+    def check_ended(self, position: int) -> None:
+        """Say whether WAL really ends at *position*, where reading ended.
+
+        Raises:
+            CorruptWal: later segments were written as well, so that what is at *position* is damaged.
+        """
+        following = int(segment_start(position, self.segment_size)) + self.segment_size
+        path = self._files.get(following)
+        if path is None:
+            return
+        with path.open("rb") as file:
+            header = file.read(_LONG_HEADER_SIZE)
+        # A recycled file still has the address of its former place.
+        if len(header) == _LONG_HEADER_SIZE and header[8:16] == following.to_bytes(8, "little"):
+            raise CorruptWal(
+                f"WAL can't be read on at {Lsn(position)}, though {path.name} follows",
+                hint="The segment is damaged or cut: fetch it again from the server or its archive.",
+                lsn=str(Lsn(position)),
+            )
+
+    def _name(self, start_lsn: int) -> str:
+        """The name of a missing file, on the timeline of what is there."""
+        before = [lsn for lsn in self._files if lsn < start_lsn]
+        neighbour = self._files[max(before) if before else min(self._files)].name
+        timeline = int(neighbour[:8], 16)
+        return segment_name(timeline, start_lsn // self.segment_size, self.segment_size)
+
     def batches(
         self, start_lsn: int | None = None, end_lsn: int | None = None
     ) -> Iterator[RecordBatch]:
@@ -109,6 +153,7 @@ class WalDirectory:
 
         Raises:
             CorruptWal: the bytes contradict themselves before written WAL ends.
+            WalGap: a file was removed meanwhile.
             UnsupportedWal: they use what Spillway does not know.
         """
         for batch in self.batches(start_lsn, end_lsn):
@@ -122,7 +167,15 @@ class WalDirectory:
         segment = int(segment_start(lsn, self.segment_size))
         offset = (lsn - segment) // XLOG_BLCKSZ * XLOG_BLCKSZ
         while (path := self._files.get(segment)) is not None:
-            with path.open("rb") as file:
+            try:
+                file = path.open("rb")
+            except FileNotFoundError as error:
+                raise WalGap(
+                    f"the WAL segment {path.name} was removed from {self.path} meanwhile",
+                    hint="Keep the server from recycling it, by a physical replication slot, or read its archive.",
+                    lsn=str(Lsn(segment)),
+                ) from error
+            with file:
                 file.seek(offset)
                 while offset < self.segment_size and (data := file.read(_READ_SIZE)):
                     yield segment + offset, data
