@@ -132,6 +132,8 @@ class RelationDescriptor:
     toast_oid: int = 0
     #: attnums of the primary key in index order; () without one
     primary_key: tuple[int, ...] = ()
+    #: its constraint is DEFERRABLE: it identifies no rows, and before 17 PostgreSQL took it for no primary key there
+    primary_key_deferrable: bool = False
     #: attnums of the replica identity in index order: the key's for 'd', the index's for 'i',
     #: () for 'n', every live column for 'f'
     identity_columns: tuple[int, ...] = ()
@@ -155,6 +157,7 @@ class RelationDescriptor:
             "oid": self.oid, "schema": self.schema, "name": self.name, "kind": self.kind,
             "persistence": self.persistence, "replica_identity": self.replica_identity,
             "toast_oid": self.toast_oid, "primary_key": list(self.primary_key),
+            "primary_key_deferrable": self.primary_key_deferrable,
             "identity_columns": list(self.identity_columns),
             "publications": [
                 [p.name, p.insert, p.update, p.delete, p.truncate, p.via_root, p.publish_as,
@@ -203,7 +206,8 @@ class RelationDescriptor:
             oid=value["oid"], schema=value["schema"], name=value["name"], kind=value["kind"],
             persistence=value["persistence"], replica_identity=value["replica_identity"],
             columns=columns, types=types, toast_oid=value["toast_oid"],
-            primary_key=tuple(value["primary_key"]), identity_columns=tuple(value["identity_columns"]),
+            primary_key=tuple(value["primary_key"]), primary_key_deferrable=value["primary_key_deferrable"],
+            identity_columns=tuple(value["identity_columns"]),
             publications=publications, ancestors=tuple(cls.from_json(a) for a in value["ancestors"]),
             publication_names=tuple(value["publication_names"]),
         )  # fmt: skip

@@ -124,7 +124,7 @@ def _content(descriptor: RelationDescriptor) -> Hashable:
         descriptor.oid, descriptor.schema, descriptor.name, descriptor.kind,
         descriptor.persistence, descriptor.replica_identity, descriptor.columns,
         tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
-        descriptor.toast_oid, descriptor.primary_key, descriptor.identity_columns,
+        descriptor.toast_oid, descriptor.primary_key, descriptor.primary_key_deferrable, descriptor.identity_columns,
         descriptor.publications, tuple(map(_content, descriptor.ancestors)),
         descriptor.publication_names,
     )  # fmt: skip
@@ -262,7 +262,7 @@ class _Builder:
         for column in columns:
             if not column.dropped:
                 self._add_type(column.type_oid, types)
-        primary_key, identity = self._keys(row, columns)
+        primary_key, deferrable, identity = self._keys(row, columns)
         return RelationDescriptor(
             oid=row.oid,
             schema=self._schema(row.relnamespace),
@@ -274,6 +274,7 @@ class _Builder:
             types=types,
             toast_oid=row.reltoastrelid,
             primary_key=primary_key,
+            primary_key_deferrable=deferrable,
             identity_columns=identity,
         )
 
@@ -324,9 +325,10 @@ class _Builder:
 
     def _keys(
         self, row: PgClass, columns: tuple[ColumnDescriptor, ...]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The primary key's attnums, and the replica identity's."""
+    ) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
+        """The primary key's attnums, whether it is deferrable, and the replica identity's attnums."""
         primary: tuple[int, ...] = ()
+        deferrable = False
         of_default: tuple[int, ...] = ()
         of_index: tuple[int, ...] = ()
         for index in self.rows(cat.PG_INDEX, cat.INDEX_BY_RELATION, row.oid):
@@ -334,15 +336,16 @@ class _Builder:
             usable = index.indisvalid and index.indimmediate
             if index.indisprimary:
                 primary = key
+                deferrable = not index.indimmediate
                 # A deferrable primary key is no identity.
                 of_default = key if usable else ()
             if index.indisreplident and usable:
                 of_index = key
         if row.relreplident == "f":
-            return primary, tuple(c.attnum for c in columns if not c.dropped)
+            return primary, deferrable, tuple(c.attnum for c in columns if not c.dropped)
         if row.relreplident == "i":
-            return primary, of_index
-        return primary, of_default if row.relreplident == "d" else ()
+            return primary, deferrable, of_index
+        return primary, deferrable, of_default if row.relreplident == "d" else ()
 
     # Types.
 
