@@ -30,6 +30,7 @@ _BUILT_IN: Final = {
     "arrow": ("spillway.plugins.arrow", "ArrowPlugin"),
     "pgoutput": ("spillway.plugins.pgoutput", "Pgoutput"),
     "test_decoding": ("spillway.plugins.test_decoding", "TestDecoding"),
+    "wal2json": ("spillway.plugins.wal2json", "Wal2Json"),
 }
 
 
