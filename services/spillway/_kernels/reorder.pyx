@@ -16,7 +16,7 @@ src/backend/replication/logical/reorderbuffer.c
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc
 
-from spillway._kernels.changes cimport HAS_NEW, TRUNCATE, ChangeHeader
+from spillway._kernels.changes cimport HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
 from spillway._kernels.record_batch cimport RecordBatch
 from spillway._kernels.reorder_extract cimport EXTRACT_OK, ExtractStatus, extract_message
 from spillway._kernels.reorder_loop cimport RecordLoop
@@ -104,6 +104,50 @@ cdef class ReorderBuffer(RecordLoop):
                 raise MemoryError
         if at & 1:
             section[at] = 0
+
+    def add_invalidation(self, uint32_t xid, uint64_t lsn, oids):
+        """Queue an INVALIDATION of relations with *oids* in *xid*, which has an entry."""
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef size_t new_size = 4 + 4 * <size_t> len(oids)
+        cdef ChangeHeader *change
+        cdef uint32_t *section
+        cdef size_t at = 1
+        if txn == NULL:
+            raise KeyError(xid)
+        change = <ChangeHeader *> self._table.reserve(txn, sizeof(ChangeHeader) + pad8(new_size))
+        if change == NULL:
+            raise MemoryError
+        change.size = <uint32_t> (sizeof(ChangeHeader) + pad8(new_size))
+        change.action = INVALIDATION
+        change.flags = HAS_NEW
+        change.toast_count = 0
+        change.relation = 0
+        change.xid = xid
+        change.lsn = lsn
+        change.new_size = <uint32_t> new_size
+        change.old_size = 0
+        section = <uint32_t *> (change + 1)
+        section[0] = <uint32_t> len(oids)
+        for oid in oids:
+            section[at] = oid
+            at += 1
+        if at & 1:
+            section[at] = 0
+
+    def top_xid(self, uint32_t xid):
+        """Return the xid of the top-level transaction of *xid*."""
+        cdef Txn *txn = self._table.lookup(xid)
+        return xid if txn == NULL else top_of(txn).xid
+
+    def with_base_snapshot(self):
+        """List the top-level transactions in progress that have a base snapshot: those with changes."""
+        cdef Txn *txn = self._table.oldest
+        cdef list xids = []
+        while txn != NULL:
+            if txn.flags & TXN_HAS_BASE_SNAPSHOT:
+                xids.append(txn.xid)
+            txn = txn.next
+        return xids
 
     # ---- ends of transactions
 

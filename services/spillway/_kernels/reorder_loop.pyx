@@ -103,6 +103,7 @@ cdef enum Stop:
     STOP_UNRESOLVED = 3
     STOP_FOR_TRUNCATE = 4
     STOP_FOR_MESSAGE = 5
+    STOP_FOR_INVALIDATIONS = 6
     # Below: failures, raised by run().
     STOP_UNKNOWN_RECORD = 16
     STOP_EXTRACT = 17
@@ -127,6 +128,7 @@ FOR_CATALOG = STOP_FOR_CATALOG
 UNRESOLVED = STOP_UNRESOLVED
 FOR_TRUNCATE = STOP_FOR_TRUNCATE
 FOR_MESSAGE = STOP_FOR_MESSAGE
+FOR_INVALIDATIONS = STOP_FOR_INVALIDATIONS
 
 KIND_TABLE = LOCATOR_TABLE
 KIND_TOAST = LOCATOR_TOAST
@@ -252,8 +254,11 @@ cdef class RecordLoop:
         cdef uint32_t relation = 0
         cdef ExtractStatus status
         if action == ACTION_INPLACE or action == ACTION_NEW_CID or action == ACTION_INVALIDATIONS:
-            if record.xid == 0 or self._state < SNAPSHOT_FULL:
+            if self._state < SNAPSHOT_FULL:
                 return STOP_AT_END
+            if record.xid == 0:
+                # VACUUM's: executed when the record is read.
+                return STOP_FOR_INVALIDATIONS if action == ACTION_INVALIDATIONS else STOP_AT_END
             if txn == NULL:
                 txn = self._table.obtain(record.xid, record.lsn)
                 if txn == NULL:
@@ -262,7 +267,7 @@ cdef class RecordLoop:
                 self._process_change(record, txn)
             txn.flags |= TXN_HAS_CATALOG_CHANGES
             top_of(txn).flags |= TXN_HAS_CATALOG_CHANGES
-            return STOP_AT_END
+            return STOP_FOR_INVALIDATIONS if action == ACTION_INVALIDATIONS else STOP_AT_END
         if self._state < SNAPSHOT_FULL:
             return STOP_AT_END
         if action == ACTION_MESSAGE:

@@ -35,7 +35,9 @@ MESSAGE: the new section is ``u32 transactional``, ``u32 prefix_size``, prefix (
 content. Its lsn is the *end* of the WAL record: PostgreSQL queues messages with that and prints it.
 
 INVALIDATION: the new section is ``u32 n``, ``u32 oid[n]``: the server's cached definition of these relations (0: of all)
-was thrown away at this point of the decoding. Only who announces relations to its consumer (pgoutput) cares.
+was thrown away at this point of the decoding (``decoding/invalidations.py``). Only who announces relations to its
+consumer (pgoutput) cares. Those that are executed at a transaction's end are its last change; they concern what
+comes after it.
 
 TOAST value (``toast_count`` times; the value of an external pointer with that va_valueid)::
 

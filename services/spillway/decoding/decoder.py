@@ -27,6 +27,7 @@ Source: src/backend/replication/logical/{decode,reorderbuffer,snapbuild}.c
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
@@ -35,6 +36,7 @@ from spillway._kernels import reorder, reorder_loop
 from spillway.catalog.descriptors import ResolutionKind, SkipReason
 from spillway.decoding import serialization
 from spillway.decoding.dispatch import action_table
+from spillway.decoding.invalidations import Invalidations, invalidation_change
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
 from spillway.decoding.transaction import TransactionHeader, TransactionKind
 from spillway.decoding.xact import TransactionEnd, parse_transaction_end
@@ -44,7 +46,7 @@ from spillway.pg.lsn import Lsn
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from spillway._kernels.record_batch import RecordBatch
@@ -86,17 +88,20 @@ class DecoderStats:
 class DecodedTransaction:
     """A committed transaction; see :class:`spillway.decoding.transaction.Transaction`."""
 
-    __slots__ = ("_stream", "header", "relations")
+    __slots__ = ("_ending", "_stream", "header", "relations")
 
     def __init__(
         self,
         header: TransactionHeader,
-        stream: ChangeStream,
+        stream: ChangeStream | None,
         relations: Mapping[int, RelationDescriptor],
+        ending: bytes = b"",
     ) -> None:
+        """Make it of *stream* and, behind that, the changes in *ending*."""
         self.header = header
         self.relations = relations
         self._stream = stream
+        self._ending = ending
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the changes; see the protocol.
@@ -105,11 +110,13 @@ class DecodedTransaction:
             DecodingError: TOAST chunks and the row that points to them do not fit.
             StorageError: a spill file can't be read.
         """
-        return self._stream
+        stream: Iterator[memoryview] = iter(()) if self._stream is None else self._stream
+        return itertools.chain(stream, (memoryview(self._ending),)) if self._ending else stream
 
     def close(self) -> None:
         """Free memory and spill file; safe to repeat."""
-        self._stream.close()
+        if self._stream is not None:
+            self._stream.close()
 
 
 class Decoder:
@@ -175,6 +182,7 @@ class Decoder:
         self._buffer = reorder.ReorderBuffer(
             action_table(version), database_oid, work_mem_bytes, bytes(spill_dir)
         )
+        self._invalidations = Invalidations(version, database_oid, self._buffer)
         self._position = start
         self._failed = False
         self._announced = False
@@ -228,6 +236,7 @@ class Decoder:
         self._buffer.set_state(int(self._builder.state), 0)
         for xid, top_xid, first_lsn, flags in state.transactions:
             self._buffer.restore_transaction(xid, top_xid, first_lsn, flags)
+        self._invalidations.load(state.invalidations)
         return self
 
     def serialize(self) -> bytes:
@@ -250,6 +259,7 @@ class Decoder:
                 self._builder.start_decoding_at,
                 tuple(self._buffer.transactions()),
                 self._mirror,
+                self._invalidations.dump(),
             )
         )
 
@@ -336,6 +346,8 @@ class Decoder:
                 self._follow_tracked()
             elif stop == reorder_loop.FOR_TRUNCATE:
                 self._truncate(batch, index)
+            elif stop == reorder_loop.FOR_INVALIDATIONS:
+                self._invalidate(batch, index)
             else:
                 self._message(batch, index)
             index += 1
@@ -441,6 +453,7 @@ class Decoder:
             if self._mirror.commit((end.xid, *end.subxids), lsn):
                 self._buffer.clear_locators()
             self._follow_tracked()
+        invalidated = self._invalidations.commit(end.xid, lsn)
         delivers = self._builder.delivers(lsn) and end.database_oid in (0, self._database_oid)
         if (
             delivers
@@ -452,6 +465,7 @@ class Decoder:
             flags |= reorder.HAS_BASE_SNAPSHOT
         if not delivers or not flags & reorder.HAS_BASE_SNAPSHOT:
             self._buffer.forget(end.xid)
+            self._invalidate_at_once(invalidated.undecoded, lsn, end_lsn)
         else:
             if flags & reorder.INCOMPLETE:
                 raise DecodingError(
@@ -464,7 +478,7 @@ class Decoder:
             header = TransactionHeader(
                 end.xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn
             )
-            self._deliver(header, self._buffer.take(end.xid))
+            self._deliver(header, self._buffer.take(end.xid), invalidated.decoded)
         if self._builder.process_end((end.xid,), lsn):
             self._state_changed(lsn)
 
@@ -472,12 +486,22 @@ class Decoder:
     def _builder_is_full(self) -> bool:
         return self._builder.state >= SnapshotState.FULL_SNAPSHOT
 
-    def _deliver(self, header: TransactionHeader, stream: ChangeStream) -> None:
-        registry = self._mirror.registry
-        relations = {number: registry[number] for number in stream.relation_ids()}
-        transaction = DecodedTransaction(header, stream, relations)
-        self._total_txns += 1
-        self._total_bytes += stream.change_bytes
+    def _deliver(
+        self,
+        header: TransactionHeader,
+        stream: ChangeStream | None,
+        invalidated: Sequence[int] = (),
+    ) -> None:
+        relations: dict[int, RelationDescriptor] = {}
+        if stream is not None:
+            registry = self._mirror.registry
+            relations = {number: registry[number] for number in stream.relation_ids()}
+            self._total_txns += 1
+            self._total_bytes += stream.change_bytes
+        ending = b""
+        if invalidated:
+            ending = invalidation_change(header.xid, header.final_lsn, invalidated)
+        transaction = DecodedTransaction(header, stream, relations, ending)
         try:
             self._sink.transaction(transaction)
         finally:
@@ -488,6 +512,7 @@ class Decoder:
         touched = []
         for xid in (*end.subxids, end.xid):
             touched += self._buffer.forget(xid)
+        self._invalidations.forget((end.xid,))
         if touched or not self._builder_is_full:
             self._mirror.abort(tuple(dict.fromkeys((end.xid, *end.subxids, *touched))), lsn)
             self._follow_tracked()
@@ -498,7 +523,8 @@ class Decoder:
         """Advance the snapshot builder; drop what a crash of the server ended without a record."""
         if self._builder.process_running_xacts(lsn, running):
             self._state_changed(lsn)
-        for _, touched in self._buffer.forget_older_than(running.oldest_running_xid):
+        for xid, touched in self._buffer.forget_older_than(running.oldest_running_xid):
+            self._invalidations.forget((xid,))
             if touched:
                 self._mirror.abort(touched, lsn)
         self._mirror.advance(running.oldest_running_xid, lsn)
@@ -514,6 +540,17 @@ class Decoder:
     def _announce(self) -> None:
         self._announced = True
         self._sink.consistent(self._builder.start_decoding_at)
+
+    def _invalidate(self, batch: RecordBatch, index: int) -> None:
+        """Queue a command's invalidation messages; one without a transaction's take effect at once."""
+        _, _, xid, lsn, end_lsn, _, data = self._buffer.fields(batch, index)
+        self._invalidate_at_once(self._invalidations.record(xid, data, lsn), lsn, end_lsn)
+
+    def _invalidate_at_once(self, oids: Sequence[int], lsn: int, end_lsn: int) -> None:
+        """Deliver an invalidation outside of transactions."""
+        if oids and self._builder.delivers(lsn):
+            header = TransactionHeader(0, lsn, lsn, end_lsn, 0, kind=TransactionKind.MESSAGE)
+            self._deliver(header, None, oids)
 
     def _message(self, batch: RecordBatch, index: int) -> None:
         """Deliver a non-transactional logical message at once."""

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
 
 MAGIC: Final = b"SPWDECOD"
-FORMAT: Final = 1
+FORMAT: Final = 2
 _HEAD: Final = struct.Struct("<8sIIQ")
-_STATE: Final = struct.Struct("<IIQQ")
+_STATE: Final = struct.Struct("<IIQQQ")
 _TRANSACTION: Final = struct.Struct("<IIIIQ")
 
 
@@ -46,17 +46,26 @@ class DecoderState:
     #: (xid, top xid or 0, first_lsn, flags), top-level ones before their subtransactions
     transactions: tuple[tuple[int, int, int, int], ...]
     mirror: CatalogMirror
+    #: what the transactions in progress have invalidated, as ``Invalidations.dump`` gives it
+    invalidations: bytes
 
 
 def dump(state: DecoderState) -> bytes:
     """Return *state* as bytes."""
     parts = [
-        _STATE.pack(state.database_oid, len(state.transactions), state.lsn, state.start_decoding_at)
+        _STATE.pack(
+            state.database_oid,
+            len(state.transactions),
+            state.lsn,
+            state.start_decoding_at,
+            len(state.invalidations),
+        )
     ]
     parts += [
         _TRANSACTION.pack(xid, top_xid, flags, 0, first_lsn)
         for xid, top_xid, first_lsn, flags in state.transactions
     ]
+    parts.append(state.invalidations)
     parts.append(catalog_serialization.serialize(state.mirror))
     rest = b"".join(parts)
     return _HEAD.pack(MAGIC, FORMAT, crc32c(rest), len(rest)) + rest
@@ -78,15 +87,18 @@ def load(data: bytes) -> DecoderState:
     rest = memoryview(data)[_HEAD.size :]
     if len(rest) != length or crc32c(rest) != crc:
         raise _damaged("its checksum is wrong")
-    database_oid, count, lsn, start_decoding_at = _STATE.unpack_from(rest)
+    database_oid, count, lsn, start_decoding_at, size = _STATE.unpack_from(rest)
     at = _STATE.size
     transactions = []
     for _ in range(count):
         xid, top_xid, flags, _, first_lsn = _TRANSACTION.unpack_from(rest, at)
         transactions.append((xid, top_xid, first_lsn, flags))
         at += _TRANSACTION.size
-    mirror = catalog_serialization.deserialize(bytes(rest[at:]))
-    return DecoderState(database_oid, lsn, start_decoding_at, tuple(transactions), mirror)
+    invalidations = bytes(rest[at : at + size])
+    mirror = catalog_serialization.deserialize(bytes(rest[at + size :]))
+    return DecoderState(
+        database_oid, lsn, start_decoding_at, tuple(transactions), mirror, invalidations
+    )
 
 
 def _damaged(why: str) -> StorageError:

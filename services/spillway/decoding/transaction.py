@@ -33,7 +33,8 @@ class TransactionKind(IntEnum):
     COMMIT = 0
     #: not a transaction but one non-transactional logical message, which PostgreSQL delivers the moment it is
     #: read, outside of any transaction (``xid`` is 0 when its writer had none). Plugins get it as the only
-    #: change of a chunk and write neither BEGIN nor COMMIT around it.
+    #: change of a chunk and write neither BEGIN nor COMMIT around it. Or, likewise, an INVALIDATION outside of
+    #: any transaction, as VACUUM has them.
     MESSAGE = 1
     #: a transaction that was prepared, whole; ``final_lsn`` and ``end_lsn`` are the PREPARE record's and
     #: ``commit_time`` is when it was prepared

@@ -10,7 +10,7 @@ heap tuple headers, xl_heap_insert/update/delete/multi_insert/lock, xl_running_x
 records, xl_xact_xinfo bits (but for the one from 15 on), resource manager ids.
 
 Source: src/include/access/{xlog_internal,xlogrecord,heapam_xlog,xact}.h,
-src/backend/utils/cache/relmapper.c of the release branches.
+src/backend/utils/cache/{relmapper,syscache}.c, src/backend/replication/pgoutput/pgoutput.c of the release branches.
 """
 
 from __future__ import annotations
@@ -79,6 +79,14 @@ class WalVersion:
     # What can't be read from the catalogs, because it takes it to read them.
     #: name, attlen and attalign of pg_attribute's columns up to attalign
     pg_attribute: tuple[tuple[str, int, str], ...]
+    # Which invalidation messages have pgoutput announce tables again.
+    #: numbers of the system caches (SysCacheIdentifier) that it watches: PUBLICATIONOID, PUBLICATIONRELMAP and
+    #: PUBLICATIONNAMESPACEMAP in 15 to 17, NAMESPACEOID from 16 on
+    invalidating_caches: frozenset[int]
+    #: the catalogs that those caches are of
+    invalidating_catalogs: frozenset[int]
+    #: a relcache message for all relations counts; before 15 it finds no entry
+    relcache_reset_counts: bool
 
     def knows_rmgr(self, rmid: int) -> bool:
         """Say whether *rmid* can occur in WAL of this version."""
@@ -124,6 +132,9 @@ _PG14: Final = WalVersion(
     dbase_drop=0x10,
     checkpoint_redo=False,
     pg_attribute=_PG_ATTRIBUTE_14,
+    invalidating_caches=frozenset(),
+    invalidating_catalogs=frozenset(),
+    relcache_reset_counts=False,
 )
 _PG15: Final = WalVersion(
     major=15,
@@ -146,6 +157,9 @@ _PG15: Final = WalVersion(
     dbase_drop=0x20,
     checkpoint_redo=False,
     pg_attribute=_PG_ATTRIBUTE_14,
+    invalidating_caches=frozenset({48, 49, 51}),
+    invalidating_catalogs=frozenset({6104, 6106, 6237}),
+    relcache_reset_counts=True,
 )
 _PG16: Final = WalVersion(
     major=16,
@@ -168,6 +182,9 @@ _PG16: Final = WalVersion(
     dbase_drop=0x20,
     checkpoint_redo=False,
     pg_attribute=_PG_ATTRIBUTE_16,
+    invalidating_caches=frozenset({36, 48, 49, 51}),
+    invalidating_catalogs=frozenset({2615, 6104, 6106, 6237}),
+    relcache_reset_counts=True,
 )
 _PG17: Final = WalVersion(
     major=17,
@@ -190,6 +207,9 @@ _PG17: Final = WalVersion(
     dbase_drop=0x20,
     checkpoint_redo=True,
     pg_attribute=_PG_ATTRIBUTE_16,
+    invalidating_caches=frozenset({36, 48, 49, 51}),
+    invalidating_catalogs=frozenset({2615, 6104, 6106, 6237}),
+    relcache_reset_counts=True,
 )
 _PG18: Final = WalVersion(
     major=18,
@@ -212,6 +232,9 @@ _PG18: Final = WalVersion(
     dbase_drop=0x20,
     checkpoint_redo=True,
     pg_attribute=_PG_ATTRIBUTE_18,
+    invalidating_caches=frozenset({38}),
+    invalidating_catalogs=frozenset({2615}),
+    relcache_reset_counts=True,
 )
 
 #: Every version that Spillway reads, by major.

@@ -1,0 +1,232 @@
+"""Which cached definitions of tables the server throws away while it decodes, and when.
+
+An output plugin that announces tables to its consumer (pgoutput) announces one again after the server's cache entry
+for it was invalidated. That is visible in its output, so we follow what happens to those entries: the messages that
+the writing session queued, in the order in which the server's decoding of the same WAL executes them.
+
+- A transaction's own messages are logged at the end of each of its commands, and executed when decoding passes
+  that place: INVALIDATION changes between its other changes. Those of a subtransaction that aborted go with it.
+- When its end has been decoded, all its messages are executed again, the aborted subtransactions' too.
+- When a transaction that changed the catalog commits, its messages go to every transaction in progress that has
+  changes already, to be executed at that place of it, and at its end again.
+- Messages of a command without a transaction id (VACUUM) are executed when their record is read: between
+  transactions. So are those of another database's transaction at its commit; some are for all databases.
+
+Of the messages only those count that reach one of the callbacks that pgoutput registers, which differ between
+majors (``WalVersion.invalidating_caches`` and its neighbours). What is left are oids of tables, or 0 for all.
+
+Memory: the distinct oids of each transaction in progress that changed the catalog.
+
+Source: ReorderBufferAddInvalidations, ReorderBufferAddDistributedInvalidations, ReorderBufferProcessTXN,
+src/backend/replication/logical/reorderbuffer.c; SnapBuildDistributeSnapshotAndInval, snapbuild.c;
+LocalExecuteInvalidationMessage, src/backend/utils/cache/inval.c; init_rel_sync_cache,
+src/backend/replication/pgoutput/pgoutput.c; src/include/storage/sinval.h
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from spillway.catalog.descriptor import FIRST_NORMAL_OID
+from spillway.decoding.change_format import HAS_NEW, HEADER_SIZE, INVALIDATION
+from spillway.errors import CorruptWal
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from spillway.pg.versions import WalVersion
+
+#: ``relation`` of an INVALIDATION that means all of them
+ALL_RELATIONS: Final = 0
+
+_COUNT: Final = struct.Struct("<i")
+_MESSAGE: Final = struct.Struct("<b3xII4x")
+_CATALOG: Final = -1
+_RELCACHE: Final = -2
+_RELSYNC: Final = -6
+#: MAX_DISTR_INVAL_MSG_PER_TXN: with more, the server throws away everything at the transaction's end.
+_DISTRIBUTED_MESSAGES_MAX: Final = 8 * 1024 * 1024 // _MESSAGE.size
+
+_CHANGE: Final = struct.Struct("<IBBHIIQII")
+_SAVED: Final = struct.Struct("<IIIII")
+
+
+class Ending(NamedTuple):
+    """What is invalidated when a transaction has committed."""
+
+    #: when it was not decoded: another database's. Its messages may be about all databases.
+    undecoded: tuple[int, ...]
+    #: when it was
+    decoded: tuple[int, ...]
+
+
+NOTHING: Final = Ending((), ())
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What one top-level transaction in progress will execute at its end. Insertion order is kept."""
+
+    own: dict[int, None] = field(default_factory=dict)
+    own_count: int = 0
+    distributed: dict[int, None] = field(default_factory=dict)
+    distributed_count: int = 0
+
+
+class ChangeQueue(Protocol):
+    """What is needed of the reorder buffer."""
+
+    def add_invalidation(self, xid: int, lsn: int, oids: Sequence[int]) -> None:
+        """Queue a change in (sub)transaction *xid*."""
+        ...
+
+    def top_xid(self, xid: int) -> int:
+        """Return the top-level transaction's xid."""
+        ...
+
+    def with_base_snapshot(self) -> list[int]:
+        """List the top-level transactions in progress that have changes."""
+        ...
+
+
+class Invalidations:
+    """The invalidation messages of the transactions in progress in one database."""
+
+    def __init__(self, version: WalVersion, database_oid: int, buffer: ChangeQueue) -> None:
+        """Begin with no transaction; changes are queued in *buffer*."""
+        self._version: Final = version
+        self._database_oid: Final = database_oid
+        self._buffer: Final = buffer
+        self._pending: dict[int, _Pending] = {}
+
+    def record(self, xid: int, data: bytes, lsn: int) -> tuple[int, ...]:
+        """Take an XLOG_XACT_INVALIDATIONS record: queue it in its (sub)transaction *xid*.
+
+        With *xid* 0 there is none; then the relations that it concerns are returned, to be invalidated now.
+
+        Raises:
+            CorruptWal: it says that it has more messages than fit.
+        """
+        count, oids = self.parse(data, lsn)
+        if not xid:
+            return oids
+        pending = self._pending.setdefault(self._buffer.top_xid(xid), _Pending())
+        pending.own.update(dict.fromkeys(oids))
+        pending.own_count += count
+        if oids:
+            self._buffer.add_invalidation(xid, lsn, oids)
+        return ()
+
+    def commit(self, xid: int, lsn: int) -> Ending:
+        """Take the commit, at *lsn*, of top-level *xid*: its messages go to the others in progress.
+
+        Call it for every commit, before the transaction is taken from the buffer or forgotten; it costs
+        nothing for one without messages.
+        """
+        committed = self._pending.get(xid)
+        if committed is None:
+            return NOTHING
+        oids = tuple(committed.own)
+        if committed.own_count:
+            for other in self._buffer.with_base_snapshot():
+                if other == xid:
+                    continue
+                pending = self._pending.setdefault(other, _Pending())
+                pending.distributed.update(committed.own)
+                pending.distributed_count += committed.own_count
+                if oids:
+                    self._buffer.add_invalidation(other, lsn, oids)
+        ending = Ending(oids, self.at_end(xid))
+        self.forget((xid,))
+        return ending
+
+    def parse(self, data: bytes, lsn: int) -> tuple[int, tuple[int, ...]]:
+        """Parse the main data of an XLOG_XACT_INVALIDATIONS record at *lsn*.
+
+        Returns how many messages it has, and the oids of the tables that they concern, each once.
+
+        Raises:
+            CorruptWal: it says that it has more messages than fit.
+        """
+        count = _COUNT.unpack_from(data)[0] if len(data) >= _COUNT.size else -1
+        if count < 0 or len(data) < _COUNT.size + count * _MESSAGE.size:
+            raise CorruptWal(
+                f"the invalidations at {Lsn(lsn)} are cut short",
+                hint="Fetch the WAL segment again from the source or the archive.",
+                lsn=str(Lsn(lsn)),
+            )
+        end = _COUNT.size + count * _MESSAGE.size
+        oids: dict[int, None] = {}
+        for number, database_oid, oid in _MESSAGE.iter_unpack(data[_COUNT.size : end]):
+            if database_oid in (0, self._database_oid) and self._concerns(number, oid):
+                oids[oid if number in (_RELCACHE, _RELSYNC) else ALL_RELATIONS] = None
+        return count, tuple(oids)
+
+    def _concerns(self, number: int, oid: int) -> bool:
+        """Say whether a message reaches a callback that throws away announced definitions."""
+        version = self._version
+        if number in (_RELCACHE, _RELSYNC):
+            return oid >= FIRST_NORMAL_OID or (
+                oid == ALL_RELATIONS and version.relcache_reset_counts
+            )
+        if number == _CATALOG:
+            return oid in version.invalidating_catalogs
+        return number in version.invalidating_caches
+
+    def at_end(self, top_xid: int) -> tuple[int, ...]:
+        """Return what is executed when the changes of *top_xid*, read so far, have been decoded."""
+        pending = self._pending.get(top_xid)
+        if pending is None:
+            return ()
+        if pending.distributed_count >= _DISTRIBUTED_MESSAGES_MAX:
+            return (ALL_RELATIONS,) if self._version.relcache_reset_counts else ()
+        return tuple(pending.own | pending.distributed)
+
+    def forget(self, xids: Iterable[int]) -> None:
+        """Forget top-level transactions that have ended."""
+        for xid in xids:
+            self._pending.pop(xid, None)
+
+    def dump(self) -> bytes:
+        """Return all of it as bytes, for a serialised decoder."""
+        parts = [_COUNT.pack(len(self._pending))]
+        for xid, pending in self._pending.items():
+            oids = (*pending.own, *pending.distributed)
+            parts.append(
+                _SAVED.pack(
+                    xid, len(pending.own), pending.own_count,
+                    len(pending.distributed), pending.distributed_count,
+                )
+            )  # fmt: skip
+            parts.append(struct.pack(f"<{len(oids)}I", *oids))
+        return b"".join(parts)
+
+    def load(self, data: bytes | memoryview) -> None:
+        """Reverse :meth:`dump`.
+
+        Raises:
+            struct.error: *data* is cut short.
+        """
+        (count,) = _COUNT.unpack_from(data)
+        at = _COUNT.size
+        for _ in range(count):
+            xid, own, own_count, distributed, distributed_count = _SAVED.unpack_from(data, at)
+            at += _SAVED.size
+            oids = struct.unpack_from(f"<{own + distributed}I", data, at)
+            at += 4 * len(oids)
+            self._pending[xid] = _Pending(
+                dict.fromkeys(oids[:own]), own_count, dict.fromkeys(oids[own:]), distributed_count
+            )
+
+
+def invalidation_change(xid: int, lsn: int, oids: Collection[int]) -> bytes:
+    """Return a chunk with one INVALIDATION of *oids*, in the change format."""
+    section = struct.pack(f"<{len(oids) + 1}I", len(oids), *oids)
+    padded = len(section) + -len(section) % 8
+    header = _CHANGE.pack(
+        HEADER_SIZE + padded, INVALIDATION, HAS_NEW, 0, 0, xid, lsn, len(section), 0
+    )
+    return header + section.ljust(padded, b"\0")

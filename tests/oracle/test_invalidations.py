@@ -1,0 +1,172 @@
+"""Where PostgreSQL's decoding invalidates caches: seen in when pgoutput announces a table again, on all majors."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from harness.announcements import AnnouncingSession
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import ClusterFactory
+    from harness.cluster import Cluster, Database
+
+MAJORS = [14, 15, 16, 17, 18]
+TABLES = ("t", "u", "w")
+
+#: Each is run between changes of two published tables.
+STATEMENTS = """
+ALTER TABLE t ADD x int
+CREATE PUBLICATION other FOR TABLE u
+CREATE PUBLICATION empty
+ALTER PUBLICATION p SET (publish = 'insert, update')
+ALTER PUBLICATION empty SET (publish = 'insert')
+ALTER PUBLICATION empty RENAME TO nothing
+DROP PUBLICATION nothing
+ALTER PUBLICATION other RENAME TO others
+ALTER PUBLICATION others OWNER TO CURRENT_USER
+DROP PUBLICATION others
+ALTER PUBLICATION p DROP TABLE w
+ALTER PUBLICATION p ADD TABLE w
+CREATE SCHEMA s
+ALTER SCHEMA s RENAME TO s2
+GRANT USAGE ON SCHEMA s2 TO public
+DROP SCHEMA s2
+VACUUM t
+ANALYZE t
+CREATE INDEX t_v ON t (v)
+CREATE INDEX CONCURRENTLY t_v2 ON t (v)
+DROP INDEX t_v
+REINDEX TABLE t
+COMMENT ON TABLE t IS 'told'
+GRANT SELECT ON t TO public
+TRUNCATE t
+CREATE TEMP TABLE gone (i int)
+VACUUM FULL pg_namespace
+VACUUM FULL pg_publication
+VACUUM FULL pg_publication_rel
+VACUUM FULL pg_class
+VACUUM FULL t
+BEGIN; ALTER TABLE t ADD y int; ROLLBACK
+BEGIN; INSERT INTO t (v) VALUES ('a'); SAVEPOINT s; ALTER TABLE t ADD y int; INSERT INTO t (v) VALUES ('c'); ROLLBACK TO s; INSERT INTO t (v) VALUES ('b'); COMMIT
+BEGIN; INSERT INTO t (v) VALUES ('a'); SAVEPOINT s; ALTER TABLE t ADD y int; INSERT INTO t (v) VALUES ('c'); RELEASE s; INSERT INTO u (v) VALUES ('b'); COMMIT
+BEGIN; INSERT INTO t (v) VALUES ('a'); CREATE PUBLICATION q; INSERT INTO u (v) VALUES ('b'); DROP PUBLICATION q; INSERT INTO u (v) VALUES ('b'); COMMIT
+CREATE TABLE far (i int); ALTER TABLE far ADD j int; DROP TABLE far
+CREATE PUBLICATION everything FOR ALL TABLES
+ALTER PUBLICATION everything SET (publish = 'insert')
+DROP PUBLICATION everything
+CREATE TYPE mood AS ENUM ('a')
+ALTER TYPE mood ADD VALUE 'b'
+BEGIN; ALTER TABLE t ADD z int; INSERT INTO t (v) VALUES ('p'); PREPARE TRANSACTION 'g1'
+COMMIT PREPARED 'g1'
+BEGIN; ALTER TABLE u ADD z int; INSERT INTO u (v) VALUES ('p'); PREPARE TRANSACTION 'g2'
+ROLLBACK PREPARED 'g2'
+ALTER TABLE t RENAME TO t_moved; ALTER TABLE t_moved RENAME TO t
+ALTER TABLE t SET (fillfactor = 90)
+ALTER TABLE t REPLICA IDENTITY FULL
+CHECKPOINT
+""".strip().splitlines()
+
+
+def _prepare(database: Database) -> None:
+    for table in TABLES:
+        database.execute(f"CREATE TABLE {table} (id serial PRIMARY KEY, v text)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t, u, w")
+
+
+@pytest.fixture
+def quiet(fresh_cluster: ClusterFactory, request: pytest.FixtureRequest) -> Database:
+    """A database where nobody vacuums beside us: the server's own session would hear of it."""
+    cluster: Cluster = fresh_cluster(request.param, autovacuum=False, max_prepared_transactions=5)
+    database = cluster.create_database("quiet")
+    _prepare(database)
+    return database
+
+
+@pytest.mark.parametrize("quiet", MAJORS, indirect=True, ids=[f"pg{m}" for m in MAJORS])
+def test_relations_are_announced_again_when_the_server_does(
+    quiet: Database, tmp_path: Path
+) -> None:
+    session = AnnouncingSession(quiet, tmp_path)
+    for i, statement in enumerate(STATEMENTS):
+        with quiet.connect() as connection:
+            connection.execute("SET lock_timeout = '100ms'")
+            for table in ("t", "u"):
+                # A prepared transaction may hold the lock.
+                with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                    connection.execute(f"INSERT INTO {table} (v) VALUES ('{i}')")
+            for part in statement.split("; "):
+                connection.execute(part)
+    quiet.execute("INSERT INTO t (v) VALUES ('end'); INSERT INTO u (v) VALUES ('end')")
+    lines = session.assert_equal_to_server()
+    assert sum(line.startswith("relation") for line in lines) > 20
+    session.close()
+
+    # The same interleaved: whoever commits a change of the catalog is heard by those in progress.
+    _interleave(quiet, tmp_path / "random")
+
+
+def _interleave(database: Database, directory: Path) -> None:
+    session = AnnouncingSession(database, directory)
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    other = database.cluster.create_database("elsewhere")
+    other.execute("CREATE TABLE t (id serial PRIMARY KEY, v text)")
+    connections = [database.connect() for _ in range(4)] + [other.connect()]
+    try:
+        for connection in connections:
+            connection.execute("SET lock_timeout = '20ms'")
+        for step in range(400):
+            connection = rng.choice(connections)
+            statement = _statement(rng, step)
+            try:
+                connection.execute(statement)
+            except psycopg.errors.Error:
+                connection.execute("ROLLBACK")
+            if step % 100 == 50:
+                session.decode()
+                session.restart()
+        for connection in connections:
+            connection.execute("COMMIT")
+        for table in TABLES:
+            database.execute(f"INSERT INTO {table} (v) VALUES ('end')")
+        try:
+            lines = session.assert_equal_to_server()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        assert sum(line.startswith("relation") for line in lines) > 20
+    finally:
+        for connection in connections:
+            connection.close()
+        session.close()
+
+
+def _statement(rng: random.Random, step: int) -> str:
+    table = rng.choice(TABLES)
+    return rng.choices(
+        (
+            f"INSERT INTO {table} (v) VALUES ('{step}')",
+            f"UPDATE {table} SET v = v || 'x' WHERE id = (SELECT max(id) FROM {table})",
+            "BEGIN",
+            "COMMIT",
+            "ROLLBACK",
+            "SAVEPOINT s",
+            "ROLLBACK TO s",
+            f"ALTER TABLE {table} ADD c{step} int",
+            f"CREATE PUBLICATION p{step} FOR TABLE {table}",
+            f"CREATE PUBLICATION a{step} FOR ALL TABLES",
+            f"CREATE SCHEMA s{step}",
+            f"VACUUM {table}",
+            f"ANALYZE {table}",
+            f"CREATE TABLE n{step} (i int)",
+            f"ALTER PUBLICATION p SET (publish = '{rng.choice(('insert', 'insert, update'))}')",
+            f"COMMENT ON TABLE {table} IS '{step}'",
+        ),
+        (40, 8, 20, 14, 4, 6, 4, 5, 2, 1, 2, 3, 3, 3, 2, 2),
+    )[0]
