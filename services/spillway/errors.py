@@ -33,6 +33,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── WalGap                   wal_gap
     │   └── WalNotContiguous         wal_not_contiguous
     ├── DecodingError                decoding_error           500
+    │   ├── DatabaseDropped          database_dropped
     │   └── ValueNotRepresentable    value_not_representable
     ├── PluginFailed                 plugin_failed            500, of a third party's output plugin
     ├── TransactionLogError          transaction_log_error    500
@@ -293,6 +294,15 @@ class DecodingError(SpillwayError):
 
     code = "decoding_error"
     grpc_status = "DATA_LOSS"
+
+
+class DatabaseDropped(DecodingError):
+    """The decoded database was dropped on the source; there is nothing to decode after that."""
+
+    code = "database_dropped"
+    http_status = 410
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "3D000"
 
 
 class ValueNotRepresentable(DecodingError):

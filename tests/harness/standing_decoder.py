@@ -53,7 +53,7 @@ class StandingDecoder:
         Raises:
             AssertionError: they differ. The next script begins with a new decoder and slot.
         """
-        session = self._standing()
+        session = self.session
         self._scripts_played += 1
         schema = f"s{self._scripts_played}"
         start = self._compared
@@ -76,7 +76,7 @@ class StandingDecoder:
     @property
     def spill_txns(self) -> int:
         """How many transactions the decoder has spilled."""
-        return self._standing().decoder.stats.spill_txns
+        return self.session.decoder.stats.spill_txns
 
     def close(self) -> None:
         """End the decoder; the slot goes with its database."""
@@ -84,7 +84,9 @@ class StandingDecoder:
             self._session.close()
             self._session = None
 
-    def _standing(self) -> DecodingSession:
+    @property
+    def session(self) -> DecodingSession:
+        """The decoder and the slot that stand now; made when they are first asked for."""
         if self._session is None:
             self._sessions_made += 1
             self._session = DecodingSession(
@@ -102,7 +104,7 @@ class StandingDecoder:
 
     def compare(self) -> None:
         """Compare what was written since the last comparison."""
-        session = self._standing()
+        session = self.session
         ours = session.decode()[self._compared :]
         self._compared += len(ours)
         # The server's slot reads records until one ends at this position or after it.
@@ -113,11 +115,11 @@ class StandingDecoder:
 
     def _keep(self) -> None:
         self.compare()
-        self._state = self._standing().decoder.serialize()
+        self._state = self.session.decoder.serialize()
 
     def _restore(self) -> None:
         self.compare()
-        session = self._standing()
+        session = self.session
         session.restart(self._state, session.decoder.position)
 
     def _forget(self) -> None:

@@ -201,19 +201,19 @@ class _Builder:
     # Relations.
 
     def by_locator(self, locator: RelFileLocator) -> Resolution:
-        facts = self.mirror.facts
-        if locator.db != facts.database_oid:
+        locations = self.mirror.locations
+        if locator.db != self.mirror.facts.database_oid:
             return _skip(SkipReason.OTHER_DATABASE)
         if locator in self.mirror.tracked or (
-            locator.rel in self.mirror.locations.relation_map.values()
-            and locator.spc == facts.default_tablespace
+            locator.rel in locations.relation_map.values()
+            and locator.spc == locations.default_tablespace
         ):
             return _skip(SkipReason.SYSTEM_CATALOG)
         # Temporary relations have numbers of their own, which may equal a permanent one's.
         rows = [
             row
             for row in self.rows(cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel)
-            if (row.reltablespace or facts.default_tablespace) == locator.spc
+            if (row.reltablespace or locations.default_tablespace) == locator.spc
             and row.relpersistence != "t"
         ]
         if len(rows) > 1:

@@ -65,11 +65,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """What does not change while a database is decoded."""
+    """What does not change while a database is decoded, or is where it began."""
 
     major: int
     database_oid: int
-    #: pg_database.dattablespace: where relations with reltablespace 0 are
+    #: pg_database.dattablespace at bootstrap; the mirror's ``locations`` has it as of now
     default_tablespace: int
     #: Python's name of the server encoding, and how names that don't fit it are decoded
     encoding: str
@@ -238,6 +238,7 @@ class CatalogMirror:
             NotReady: WAL is not applied up to ``consistent_lsn`` yet.
             DecodingError: the mirror holds two visible versions of a row, or a type can't be described.
         """
+        self.settle(locator)
         return self._resolve(("locator", locator), own_xids)
 
     def resolve_oid(self, relation_oid: int, own_xids: Collection[int] = NO_XIDS) -> Resolution:
@@ -270,6 +271,7 @@ class CatalogMirror:
 
     def storage_at(self, locator: RelFileLocator) -> Storage | None:
         """Return the tracked storage at *locator*."""
+        self.settle(locator)
         return self.locations.storages.get(locator)
 
     def insert(self, tup: CatalogTuple, record_xid: int, *, fresh: bool) -> None:
@@ -394,6 +396,12 @@ class CatalogMirror:
             DecodingError: it points a catalog to storage whose pages were not seen.
         """
         self._forget_storages(self.locations.replace_relation_map(mappings))
+
+    def settle(self, locator: RelFileLocator) -> None:
+        """While a copy of the database may become it, learn from a use of *locator* whether it did."""
+        if self.locations.copied_to and self.locations.settle(locator):
+            self._cache = ResolutionCache()
+            self._dropped = True
 
     # What ``bootstrap`` and ``serialization`` call.
 

@@ -21,6 +21,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels import heap
+from spillway.catalog import database_redo
 from spillway.catalog.page import infomask_of_infobits
 from spillway.catalog.relation_map import parse_update
 from spillway.catalog.tuple_store import CatalogTuple, Page, Storage
@@ -537,5 +538,6 @@ _OTHER: Final[dict[tuple[int, int], Callable[[CatalogMirror, Record], None]]] = 
     (rmgr.RM_SMGR_ID, rmgr.XLOG_SMGR_TRUNCATE): _smgr_truncate,
     (rmgr.RM_MULTIXACT_ID, rmgr.XLOG_MULTIXACT_CREATE_ID): _multixact_create,
     (rmgr.RM_RELMAP_ID, rmgr.XLOG_RELMAP_UPDATE): _relmap_update,
+    **{(rmgr.RM_DBASE_ID, info): database_redo.redo for info in (0x00, 0x10, 0x20)},
     # SMGR_CREATE says nothing: a transient heap is known by its pg_class row, see ``storage_map``.
 }

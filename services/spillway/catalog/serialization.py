@@ -62,7 +62,8 @@ def serialize(mirror: CatalogMirror) -> bytes:
     """Return *mirror* as bytes; may be called between any two records."""
     locations = mirror.locations
     head = {
-        "facts": asdict(mirror.facts),
+        "facts": asdict(mirror.facts) | {"default_tablespace": locations.default_tablespace},
+        "copied_to": locations.copied_to,
         "layouts": {oid: layout.columns for oid, layout in mirror.layouts.items()},
         "consistent_lsn": mirror.consistent_lsn,
         "consistent": mirror.consistent,
@@ -79,12 +80,12 @@ def serialize(mirror: CatalogMirror) -> bytes:
                 "complete": storage.complete,
                 "current": locations.current.get(storage.catalog.oid) is storage,
             }
-            for storage in locations.storages.values()
+            for storage in _storages(mirror)
         ],
     }
     encoded = json.dumps(head, separators=(",", ":")).encode()
     parts = [_SIZE.pack(len(encoded)), encoded]
-    for storage in locations.storages.values():
+    for storage in _storages(mirror):
         _write_storage(storage, parts)
     body = b"".join(parts)
     return _HEADER.pack(_MAGIC, _VERSION, crc32c(body), len(body)) + body
@@ -150,9 +151,16 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
         if item["current"]:
             locations.current[item["catalog"]] = storage
         at = _read_storage(mirror, storage, body, at)
+    if copied_to := head.get("copied_to", 0):
+        locations.copy_to(copied_to)
     if at != len(body):
         raise ValueError(f"{len(body) - at} bytes are left over")
     return mirror
+
+
+def _storages(mirror: CatalogMirror) -> list[Storage]:
+    """Every storage once: while the database moves, one may have two names."""
+    return [s for locator, s in mirror.locations.storages.items() if s.locator == locator]
 
 
 def _write_storage(storage: Storage, parts: list[bytes]) -> None:

@@ -50,8 +50,11 @@ class StorageMap:
     ) -> None:
         self._layouts: Final = layouts
         self._database_oid: Final = database_oid
-        self._default_tablespace: Final = default_tablespace
-        self.storages: Final[dict[RelFileLocator, Storage]] = {}
+        #: pg_database.dattablespace: where relations with reltablespace 0 are
+        self.default_tablespace = default_tablespace
+        #: where the database has been copied to, which it may be about to move to; 0 for nowhere
+        self.copied_to = 0
+        self.storages: dict[RelFileLocator, Storage] = {}
         #: the locators of ``storages``; a new set whenever it changes
         self.tracked: set[RelFileLocator] = set()
         self.tracked_generation = 0
@@ -98,6 +101,39 @@ class StorageMap:
         rewrites.append(Rewrite(row.relrewrite, locator))
         if locator not in self.storages:
             self.add(locator, row.relrewrite, complete=True)
+
+    def copy_to(self, tablespace: int) -> None:
+        """Have every storage in the default tablespace answer to *tablespace* too; see ``database_redo``."""
+        self._stay()
+        if tablespace == self.default_tablespace:
+            return
+        self.copied_to = tablespace
+        for locator, storage in list(self.storages.items()):
+            if locator.spc == self.default_tablespace:
+                self.storages[locator._replace(spc=tablespace)] = storage
+        self._track()
+
+    def settle(self, locator: RelFileLocator) -> bool:
+        """While the database is copied, learn from a use of *locator* which is it; return whether it moved."""
+        if locator.db != self._database_oid or not self.copied_to:
+            return False
+        if locator.spc == self.default_tablespace:
+            self._stay()
+        if locator.spc != self.copied_to:
+            return False
+        self.default_tablespace, old = self.copied_to, self.default_tablespace
+        for storage in self.storages.values():
+            if storage.locator.spc == old:
+                storage.locator = storage.locator._replace(spc=self.default_tablespace)
+        self._stay()
+        return True
+
+    def _stay(self) -> None:
+        """Give each storage its one name again."""
+        if self.copied_to:
+            self.copied_to = 0
+            self.storages = {storage.locator: storage for storage in self.storages.values()}
+            self._track()
 
     def note_heap_change(self, storage: Storage, xid: int) -> None:
         """Notice that *xid* changes a storage by a heap record: of a new mapped one, the swap is over."""
@@ -170,7 +206,7 @@ class StorageMap:
         return self._locator(rows[0], rows[0].relfilenode)
 
     def _locator(self, row: PgClass, rel: int) -> RelFileLocator:
-        spc = row.reltablespace or self._default_tablespace
+        spc = row.reltablespace or self.default_tablespace
         return RelFileLocator(spc, self._database_oid, rel)
 
     def _drop_unread(self) -> list[Storage]:

@@ -105,7 +105,8 @@ class Storage:
     def __init__(self, layout: CatalogLayout, locator: RelFileLocator, *, complete: bool) -> None:
         self.layout: Final = layout
         self.catalog: Final = layout.catalog
-        self.locator: Final = locator
+        #: changes with ALTER DATABASE SET TABLESPACE only
+        self.locator = locator
         #: every tuple that ever was in it came through redo or raw pages; False: SQL showed it
         self.complete = complete
         self.pages: dict[int, Page] = {}

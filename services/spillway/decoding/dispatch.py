@@ -59,7 +59,6 @@ class Action(IntEnum):
 #: Resource managers of indexes, caches and the like: nothing in them concerns decoding.
 _WITHOUT_DECODING: Final = (
     rmgr.RM_CLOG_ID,
-    rmgr.RM_DBASE_ID,
     rmgr.RM_TBLSPC_ID,
     rmgr.RM_BTREE_ID,
     rmgr.RM_HASH_ID,
@@ -170,6 +169,11 @@ def _entries(version: WalVersion) -> Iterator[tuple[int, int, Action]]:
     ):
         for info, action in table.items():
             yield rmid, info, action
+    # the decoded database may move to another tablespace, or go
+    yield rmgr.RM_DBASE_ID, version.dbase_create_file_copy, Action.PYTHON
+    yield rmgr.RM_DBASE_ID, version.dbase_drop, Action.PYTHON
+    if version.dbase_create_wal_log is not None:
+        yield rmgr.RM_DBASE_ID, version.dbase_create_wal_log, Action.IGNORE
     if version.checkpoint_redo:
         yield rmgr.RM_XLOG_ID, rmgr.XLOG_CHECKPOINT_REDO, Action.IGNORE
     # The highest bit is a flag beside the code: extra info follows, the page is initialised.

@@ -156,6 +156,8 @@ class Engine:
         # Options are checked before anything is made, with the version that will decode them.
         context = PluginContext(spec.slot_name, spec.database, source.row.server_version_num)
         validate_options(spec.plugin, spec.options, context)
+        if not self._slots_on(spec.source, spec.database):
+            await self._sources.end_session_of_dropped(spec.source, spec.database)
         # This may wait for a consistent point, and others need not wait for it.
         session = await self._sources.session(spec.source, spec.database)
         lsn = await self._start_position(session, spec.start_lsn)
@@ -176,6 +178,13 @@ class Engine:
             slot = Slot(await self._metadata.add_slot(row))
             self._slots[spec.slot_name] = slot
             return self._info(slot)
+
+    def _slots_on(self, source: str, database: str) -> list[str]:
+        return sorted(
+            slot.name
+            for slot in self._slots.values()
+            if (slot.row.source, slot.row.database) == (source, database)
+        )
 
     def _check_free(self, slot_name: str) -> None:
         if slot_name in self._slots:
@@ -224,6 +233,10 @@ class Engine:
             else:
                 await self._metadata.remove_slot(slot_name)
             del self._slots[slot_name]
+            source, database = slot.row.source, slot.row.database
+            if not self._slots_on(source, database):
+                # WAL is kept for a session; one that decodes nothing any more must not keep it for nobody.
+                await self._sources.end_session_of_dropped(source, database)
 
     async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo:
         """Make another slot at the same position; instant, since a slot is a cursor."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,10 @@ class SourceLayout:
         temporary = directory / "database.tmp"
         temporary.write_text(json.dumps(database._asdict()))
         temporary.replace(directory / "database.json")
+
+    def forget_database(self, database_oid: int) -> None:
+        """Remove what was decoded of a database."""
+        shutil.rmtree(self.database(database_oid).root, ignore_errors=True)
 
     def databases(self) -> dict[str, SourceDatabase]:
         """Return the databases that were decoded here before, by name."""

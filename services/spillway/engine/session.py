@@ -31,7 +31,13 @@ from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.engine.model import DatabaseSession
-from spillway.errors import DecodingStateLost, NotReady, SpillwayError, StorageError
+from spillway.errors import (
+    DatabaseDropped,
+    DecodingStateLost,
+    NotReady,
+    SpillwayError,
+    StorageError,
+)
 from spillway.failpoints import failpoint
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
@@ -148,6 +154,11 @@ class Session:
         """WAL from here on must be kept; 0 while that is not known."""
         return self._required_lsn
 
+    @property
+    def database_is_gone(self) -> bool:
+        """Whether decoding ended with the drop of the database."""
+        return isinstance(self._error, DatabaseDropped)
+
     def check_readable(self) -> None:
         """Raise what ended the last attempt to decode, as long as no attempt went on since."""
         error = self._error
@@ -225,6 +236,10 @@ class Session:
             began = time.monotonic()
             try:
                 self._decode()
+            except DatabaseDropped as error:
+                # Nothing mends that; what was decoded is served until the session is ended.
+                self._fail(error)
+                self._stop.wait()
             except SpillwayError as error:
                 self._fail(error)
             except OSError as error:

@@ -151,6 +151,15 @@ class Source:
         self._sessions[database] = session
         return session
 
+    def end_session_of_dropped(self, database: str) -> None:
+        """End the session of a database that was dropped, with its files; another may have that name now."""
+        with self._lock:
+            session = self._sessions.get(database)
+            if session is not None and session.database_is_gone:
+                session.stop()
+                del self._sessions[database]
+                self._layout.forget_database(session.database_oid)
+
     # -- upkeep -------------------------------------------------------------------------------
 
     def trim(self, horizons: Mapping[str, int]) -> None:

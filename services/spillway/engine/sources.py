@@ -233,6 +233,12 @@ class Sources:
             session = await self._in_worker(source.open_session, database)
         return session
 
+    async def end_session_of_dropped(self, name: str, database: str) -> None:
+        """End the session of a database that was dropped, if it is one and no slot needs it any more."""
+        session = self.find_session(name, database)
+        if session is not None and session.database_is_gone:
+            await self._in_worker(self.get(name).end_session_of_dropped, database)
+
     def find_session(self, name: str, database: str) -> Session | None:
         """Return the session of *database* if it is up."""
         source = self._sources.get(name)
