@@ -98,6 +98,8 @@ class EncodingSink:
 
     def transaction(self, transaction: Transaction) -> None:
         header = transaction.header
+        if not header.is_ordinary:
+            return
         self._plugin.begin(header, self._out)
         for chunk in transaction.chunks():
             self._plugin.changes(header, chunk, transaction.relations, self._out)

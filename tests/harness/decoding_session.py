@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from harness import changes
 from harness.oracle import LogicalSlot, OracleChange, create_slot
-from spillway._kernels.message_buffer import MessageBuffer
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.decoding.decoder import Decoder
+from spillway.engine.reader import SlotReader
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.plugins.interface import PluginContext
@@ -24,7 +24,7 @@ from spillway.plugins.registry import create_plugin
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from harness.cluster import Database
@@ -32,11 +32,55 @@ if TYPE_CHECKING:
     from spillway.decoding.transaction import Transaction, TransactionHeader
 
 
-class RenderingSink:
-    """A transaction sink that keeps what test_decoding makes of each transaction."""
+#: What the last line of a transaction begins with, or a line that stands alone.
+_ENDS = ("COMMIT", "PREPARE TRANSACTION", "ROLLBACK PREPARED", "message: transactional: 0")
 
-    def __init__(self, plugin: str, options: Mapping[str, str], context: PluginContext) -> None:
-        self._plugin = create_plugin(plugin, options, context)
+
+class _Waiting:
+    """A cursor over the one transaction that the decoder hands over just now."""
+
+    def __init__(self) -> None:
+        self.decoded_lsn = 0
+        self.transaction: Transaction | None = None
+
+    def next(self) -> Transaction | None:
+        transaction, self.transaction = self.transaction, None
+        return transaction
+
+    def close(self) -> None: ...
+
+
+class _Measured:
+    """A transaction whose largest chunk is remembered."""
+
+    def __init__(self, transaction: Transaction, sink: RenderingSink) -> None:
+        self.header = transaction.header
+        self.relations = transaction.relations
+        self._transaction = transaction
+        self._sink = sink
+
+    def chunks(self) -> Iterator[memoryview]:
+        for chunk in self._transaction.chunks():
+            self._sink.chunk_bytes_max = max(self._sink.chunk_bytes_max, len(chunk))
+            yield chunk
+
+    def close(self) -> None: ...
+
+
+class RenderingSink:
+    """A transaction sink that keeps what a slot's reader and test_decoding make of each transaction."""
+
+    def __init__(
+        self,
+        plugin: str,
+        options: Mapping[str, str],
+        context: PluginContext,
+        two_phase_at: int = 0,
+    ) -> None:
+        self._cursor = _Waiting()
+        self._reader = SlotReader(
+            self._cursor, create_plugin(plugin, options, context), 0, None, two_phase_at
+        )
         self.headers: list[TransactionHeader] = []
         self.lines: list[OracleChange] = []
         self.consistent_at: int | None = None
@@ -51,14 +95,8 @@ class RenderingSink:
         header = transaction.header
         assert not self.headers or header.final_lsn > self.headers[-1].final_lsn
         self.headers.append(header)
-        out = MessageBuffer(1 << 16)
-        self._plugin.begin(header, out)
-        for chunk in transaction.chunks():
-            self.chunk_bytes_max = max(self.chunk_bytes_max, len(chunk))
-            self._plugin.changes(header, chunk, transaction.relations, out)
-        self._plugin.commit(header, out)
-        self._plugin.flush(out)
-        batch = out.take()
+        self._cursor.transaction = _Measured(transaction, self)
+        batch = self._reader.step(1 << 30).messages
         lengths = struct.unpack(f"<{batch.count}I", batch.lengths)
         lsns = struct.unpack(f"<{batch.count}Q", batch.lsns)
         xids = struct.unpack(f"<{batch.count}I", batch.xids)
@@ -98,6 +136,7 @@ class DecodingSession:
         options: Mapping[str, str] | None = None,
         slot: LogicalSlot | None = None,
         bootstrap: Callable[[str], Bootstrap] = bootstrap_sql,
+        two_phase: bool = False,
     ) -> None:
         """Begin to decode.
 
@@ -110,6 +149,8 @@ class DecodingSession:
                 server was idle when it is not now: made under load, a slot's first transactions may be
                 decoded with an older catalog, or fail ("could not map filenode").
             bootstrap: how the catalog is read, from the database's DSN.
+            two_phase: of both slots. The server's must begin after ours for their two_phase_at to mean the same:
+                give no slot then.
         """
         self.database = database
         self.directory = directory
@@ -122,7 +163,9 @@ class DecodingSession:
         )
         begun = bootstrap(database.dsn)
         self.version = version_of_server(begun.server_version)
-        self.context = PluginContext("ours", database.name, begun.server_version)
+        self.context = PluginContext(
+            "ours", database.name, begun.server_version, two_phase=two_phase
+        )
         self.sink = RenderingSink("test_decoding", self.options, self.context)
         self.decoder = Decoder(
             self.version,
@@ -133,8 +176,11 @@ class DecodingSession:
             spill_dir=directory / "spill",
             start=int(begun.redo_lsn),
         )
+        self._collected: list[OracleChange] = []
         # Creating it logs a running-xacts record: with nothing running, both begin there.
-        self.slot = slot or create_slot(database, f"oracle_{secrets.token_hex(4)}")
+        self.slot = slot or create_slot(
+            database, f"oracle_{secrets.token_hex(4)}", two_phase=two_phase
+        )
 
     def decode(self, *, batch_hook=None) -> list[OracleChange]:
         """Decode all that the server has written by now; return every line so far."""
@@ -158,6 +204,12 @@ class DecodingSession:
             if self.decoder.position < until:
                 time.sleep(0.02)
         return self.sink.lines
+
+    def collect(self) -> None:
+        """Take what the server's slot has by now. The server does not decode to the end what it can look up to have
+        been rolled back: whoever compares such transactions collects before.
+        """
+        self._collected += self.slot.get(self.options)
 
     def restart(self, state: bytes, start_decoding_at: int) -> None:
         """Go on from a serialised state, as after a crash; the sink keeps what it has."""
@@ -186,9 +238,9 @@ class DecodingSession:
         last = self.decoder.position
         theirs: list[OracleChange] = []
         transaction: list[OracleChange] = []
-        for line in self.slot.peek(self.options):
+        for line in (*self._collected, *self.slot.peek(self.options)):
             transaction.append(line)
-            if line.data.startswith(("COMMIT", "message: transactional: 0")):
+            if line.data.startswith(_ENDS):
                 if first < int(Lsn.parse(line.lsn)) <= last:
                     theirs += transaction
                 transaction = []

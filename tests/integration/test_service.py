@@ -258,7 +258,6 @@ BAD_SLOTS = [
     ({"plugin": "nosuchplugin"}, "unknown_plugin"),
     ({"options": {"no-such-option": "1"}}, "invalid_option"),
     ({"start_lsn": "not an lsn"}, "invalid_lsn"),
-    ({"two_phase": True}, "unsupported_feature"),
 ]
 
 

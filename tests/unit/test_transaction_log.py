@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor
-from spillway.decoding.transaction import TransactionHeader
+from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
 from spillway.errors import CorruptTransactionLog, DiskFull, LsnNotRetained
-from spillway.txlog import TransactionCursor, TransactionLog
+from spillway.txlog import TransactionCursor, TransactionLog, frames
 from spillway.txlog import log as log_module
 
 SYSTEM_ID = 7_000_000_000_000_000_001
@@ -278,3 +278,32 @@ def test_listeners_hear_of_more(tmp_path):
         log.progress(0x3000)
         log.publish()
         assert heard == [0x2000]
+
+
+HEADERS = [
+    TransactionHeader(7, 1, 2, 3, 4),
+    TransactionHeader(7, 1, 2, 3, 4, 5, 6, TransactionKind.MESSAGE, origin_name="näme"),
+    TransactionHeader(7, 1, 2, 3, -4, kind=TransactionKind.PREPARE, prepared=Prepared("gid \udce4", 8, 9, -10)),
+    TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.COMMIT_PREPARED, prepared=Prepared("", 8, 9, 10, empty=True)),
+    TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.STREAM, streamed=Streamed(1, 2, 0, 3, 4)),
+    TransactionHeader(
+        0, 1, 2, 3, 4, 5, 6, TransactionKind.STREAM_ABORT, Prepared("g", 1, 2, 3), Streamed(0, 0, aborted_xids=(8, 9, 10)), "o"
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: header.kind.name)
+def test_every_kind_of_header_comes_back(header):
+    packed = frames.encode_transaction_header(header)
+    assert len(packed) % 8 == 0
+    assert frames.decode_transaction_header(memoryview(packed + b"chunk")) == (header, len(packed))
+
+
+def test_a_log_of_another_format_is_refused(tmp_path):
+    with open_log(tmp_path) as log:
+        begin(log)
+    (path,) = tmp_path.glob("*.txlog")
+    data = path.read_bytes()
+    path.write_bytes(data[:8] + struct.pack("<I", 1) + data[12:])
+    with pytest.raises(CorruptTransactionLog, match="format 1, this version reads 2"):
+        open_log(tmp_path)

@@ -16,8 +16,8 @@ src/backend/replication/logical/reorderbuffer.c
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc
 
-from spillway._kernels.changes cimport HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
-from spillway._kernels.record_batch cimport RecordBatch
+from spillway._kernels.changes cimport FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
+from spillway._kernels.record_batch cimport RecordBatch, WalRecord
 from spillway._kernels.reorder_extract cimport EXTRACT_OK, ExtractStatus, extract_message
 from spillway._kernels.reorder_loop cimport RecordLoop
 from spillway._kernels.reorder_merge cimport ChangeStream
@@ -25,6 +25,7 @@ from spillway._kernels.reorder_table cimport (
     TXN_HAS_BASE_SNAPSHOT,
     TXN_HAS_CATALOG_CHANGES,
     TXN_INCOMPLETE,
+    TXN_STREAMED,
     TXN_TOUCHED_CATALOG,
     Txn,
     id_set_add,
@@ -38,6 +39,7 @@ HAS_BASE_SNAPSHOT = TXN_HAS_BASE_SNAPSHOT
 HAS_CATALOG_CHANGES = TXN_HAS_CATALOG_CHANGES
 TOUCHED_CATALOG = TXN_TOUCHED_CATALOG
 INCOMPLETE = TXN_INCOMPLETE
+STREAMED = TXN_STREAMED
 
 
 cdef class ReorderBuffer(RecordLoop):
@@ -73,9 +75,10 @@ cdef class ReorderBuffer(RecordLoop):
             top_of(txn).flags |= TXN_TOUCHED_CATALOG
             top_of(txn).locator_generation = self._locators.new_generation()
 
-    def add_truncate(self, uint32_t xid, uint64_t lsn, uint32_t flags, relation_ids):
-        """Queue a TRUNCATE of *relation_ids* in *xid*, which has an entry."""
-        cdef Txn *txn = self._table.lookup(xid)
+    def add_truncate(self, RecordBatch batch not None, Py_ssize_t index, uint32_t flags, relation_ids):
+        """Queue the TRUNCATE of *relation_ids* that is record *index*; its transaction has an entry."""
+        cdef const WalRecord *record = &batch.records[index]
+        cdef Txn *txn = self._table.lookup(record.xid)
         cdef size_t new_size = 8 + 4 * <size_t> len(relation_ids)
         cdef ChangeHeader *change
         cdef uint32_t *section
@@ -86,11 +89,11 @@ cdef class ReorderBuffer(RecordLoop):
             raise MemoryError
         change.size = <uint32_t> (sizeof(ChangeHeader) + pad8(new_size))
         change.action = TRUNCATE
-        change.flags = HAS_NEW
+        change.flags = HAS_NEW | (FROM_ORIGIN if record.origin != 0 else 0)
         change.toast_count = 0
         change.relation = 0
-        change.xid = xid
-        change.lsn = lsn
+        change.xid = record.xid
+        change.lsn = record.lsn
         change.new_size = <uint32_t> new_size
         change.old_size = 0
         section = <uint32_t *> (change + 1)
@@ -185,6 +188,15 @@ cdef class ReorderBuffer(RecordLoop):
             raise KeyError(xid)
         self._table.detach(txn)
         stream.take(self._table, txn, self._plans)
+        return stream
+
+    def borrow(self, uint32_t xid, bint news):
+        """Return a ChangeStream of the top-level transaction *xid*, which stays; with *news* since its last part."""
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef ChangeStream stream = ChangeStream()
+        if txn == NULL or txn.top != NULL:
+            raise KeyError(xid)
+        stream.borrow(self._table, txn, self._plans, news)
         return stream
 
     def take_message(self, RecordBatch batch not None, Py_ssize_t index):

@@ -22,6 +22,7 @@ from libc.string cimport memcpy, memset
 from spillway._kernels.changes cimport (
     CLEAR_TOAST,
     DELETE,
+    FROM_ORIGIN,
     HAS_NEW,
     HAS_OLD,
     INSERT,
@@ -54,9 +55,9 @@ cdef enum:
     TOAST_COLUMNS = 3
 
 
-cdef inline ChangeHeader *_begin(TransactionTable table, Txn *txn, uint8_t action, uint64_t lsn, uint32_t relation,
-                                 size_t new_size, size_t old_size) noexcept nogil:
-    """Reserve a change with sections of these sizes and fill its header; flags are the caller's."""
+cdef inline ChangeHeader *_begin(TransactionTable table, Txn *txn, uint8_t action, const WalRecord *record,
+                                 uint32_t relation, size_t new_size, size_t old_size) noexcept nogil:
+    """Reserve a change of *record* with sections of these sizes and fill its header; the caller adds flags."""
     cdef size_t size = sizeof(ChangeHeader) + pad8(new_size) + pad8(old_size)
     cdef ChangeHeader *change
     if size > <size_t> 0xFFFFFFF0:
@@ -66,11 +67,11 @@ cdef inline ChangeHeader *_begin(TransactionTable table, Txn *txn, uint8_t actio
         return NULL
     change.size = <uint32_t> size
     change.action = action
-    change.flags = 0
+    change.flags = FROM_ORIGIN if record.origin != 0 else 0
     change.toast_count = 0
     change.relation = relation
     change.xid = txn.xid
-    change.lsn = lsn
+    change.lsn = record.end_lsn if action == MESSAGE else record.lsn
     change.new_size = <uint32_t> new_size
     change.old_size = <uint32_t> old_size
     if relation != txn.last_relation and relation != 0:
@@ -136,10 +137,10 @@ cdef ExtractStatus _extract_toast_chunk(TransactionTable table, Txn *txn, const 
     if length < skip or length > size - 8:
         return EXTRACT_BAD_TOAST_CHUNK
     length -= skip
-    change = _begin(table, txn, TOAST_CHUNK, record.lsn, 0, 8 + length, 0)
+    change = _begin(table, txn, TOAST_CHUNK, record, 0, 8 + length, 0)
     if change == NULL:
         return EXTRACT_NO_MEMORY
-    change.flags = HAS_NEW
+    change.flags |= HAS_NEW
     section = <uint8_t *> (change + 1)
     memcpy(section, data, 8)
     memcpy(section + 8, data + 8 + skip, length)
@@ -173,10 +174,10 @@ cdef ExtractStatus extract_insert(TransactionTable table, Txn *txn, const WalRec
     if record.main_data[2] & XLH_INSERT_IS_SPECULATIVE:
         action = SPECULATIVE_INSERT
         txn.flags |= TXN_SPECULATION_OPEN
-    change = _begin(table, txn, action, record.lsn, relation, sizeof(TupleHeader) + size, 0)
+    change = _begin(table, txn, action, record, relation, sizeof(TupleHeader) + size, 0)
     if change == NULL:
         return EXTRACT_NO_MEMORY
-    change.flags = HAS_NEW
+    change.flags |= HAS_NEW
     _put_tuple(<uint8_t *> (change + 1), infomask2, infomask, hoff, data, size)
     _clear_toast_after(txn, change)
     return EXTRACT_OK
@@ -219,10 +220,10 @@ cdef ExtractStatus extract_multi_insert(TransactionTable table, Txn *txn, const 
             if status != EXTRACT_OK:
                 return status
         else:
-            change = _begin(table, txn, INSERT, record.lsn, relation, sizeof(TupleHeader) + size, 0)
+            change = _begin(table, txn, INSERT, record, relation, sizeof(TupleHeader) + size, 0)
             if change == NULL:
                 return EXTRACT_NO_MEMORY
-            change.flags = HAS_NEW
+            change.flags |= HAS_NEW
             _put_tuple(<uint8_t *> (change + 1), infomask2, infomask, hoff, data + at, size)
             if i + 1 == ntuples and record.main_data[0] & XLH_INSERT_LAST_IN_MULTI:
                 _clear_toast_after(txn, change)
@@ -261,7 +262,7 @@ cdef ExtractStatus extract_update(TransactionTable table, Txn *txn, const WalRec
         if not _tuple_is_sound(load_u16(old_data), load_u16(old_data + 2), old_data[4], old_size):
             return EXTRACT_BAD_TUPLE
         old_section = sizeof(TupleHeader) + old_size
-    change = _begin(table, txn, UPDATE, record.lsn, relation, new_section, old_section)
+    change = _begin(table, txn, UPDATE, record, relation, new_section, old_section)
     if change == NULL:
         return EXTRACT_NO_MEMORY
     place = <uint8_t *> (change + 1)
@@ -287,7 +288,7 @@ cdef ExtractStatus extract_delete(TransactionTable table, Txn *txn, const WalRec
     cdef size_t old_section = 0
     cdef ChangeHeader *change
     if flags & XLH_DELETE_IS_SUPER:
-        change = _begin(table, txn, SPECULATIVE_ABORT, record.lsn, 0, 0, 0)
+        change = _begin(table, txn, SPECULATIVE_ABORT, record, 0, 0, 0)
         if change == NULL:
             return EXTRACT_NO_MEMORY
         txn.flags |= TXN_NEEDS_ASSEMBLY
@@ -300,11 +301,11 @@ cdef ExtractStatus extract_delete(TransactionTable table, Txn *txn, const WalRec
         if not _tuple_is_sound(load_u16(old_data), load_u16(old_data + 2), old_data[4], old_size):
             return EXTRACT_BAD_TUPLE
         old_section = sizeof(TupleHeader) + old_size
-    change = _begin(table, txn, DELETE, record.lsn, relation, 0, old_section)
+    change = _begin(table, txn, DELETE, record, relation, 0, old_section)
     if change == NULL:
         return EXTRACT_NO_MEMORY
     if old_data != NULL:
-        change.flags = HAS_OLD if flags & XLH_DELETE_CONTAINS_OLD_TUPLE else HAS_OLD | OLD_IS_KEY
+        change.flags |= HAS_OLD if flags & XLH_DELETE_CONTAINS_OLD_TUPLE else HAS_OLD | OLD_IS_KEY
         _put_tuple(<uint8_t *> (change + 1), load_u16(old_data), load_u16(old_data + 2), old_data[4],
                    old_data + SIZE_OF_HEAP_HEADER, old_size)
     _clear_toast_after(txn, change)
@@ -319,7 +320,7 @@ cdef ExtractStatus extract_confirm(TransactionTable table, Txn *txn, const WalRe
         change.action = INSERT
         txn.flags &= ~(<uint32_t> TXN_SPECULATION_OPEN)
         return EXTRACT_OK
-    change = _begin(table, txn, SPECULATIVE_CONFIRM, record.lsn, 0, 0, 0)
+    change = _begin(table, txn, SPECULATIVE_CONFIRM, record, 0, 0, 0)
     if change == NULL:
         return EXTRACT_NO_MEMORY
     txn.flags |= TXN_NEEDS_ASSEMBLY
@@ -342,10 +343,10 @@ cdef ExtractStatus extract_message(TransactionTable table, Txn *txn, const WalRe
     if record.main_data[SIZE_OF_LOGICAL_MESSAGE + prefix_size - 1] != 0:
         return EXTRACT_BAD_MESSAGE
     size = <size_t> (8 + prefix_size - 1 + message_size)
-    change = _begin(table, txn, MESSAGE, record.end_lsn, 0, size, 0)
+    change = _begin(table, txn, MESSAGE, record, 0, size, 0)
     if change == NULL:
         return EXTRACT_NO_MEMORY
-    change.flags = HAS_NEW
+    change.flags |= HAS_NEW
     section = <uint8_t *> (change + 1)
     prefix_out = <uint32_t> (prefix_size - 1)
     memcpy(section, &transactional, 4)

@@ -1,21 +1,22 @@
 # cython: language_level=3
-"""A committed transaction's changes, merged and assembled, chunk by chunk."""
+"""A transaction's changes, merged and assembled, chunk by chunk."""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.changes cimport ChangeHeader
-from spillway._kernels.reorder_table cimport TransactionTable, Txn
+from spillway._kernels.reorder_table cimport Extent, TransactionTable, Txn
 from spillway._kernels.reorder_toast cimport RelationPlans, ToastGatherer
 
 # One (sub)transaction's changes and how far they are read.
 cdef struct Source:
     Txn *txn
     uint32_t next_spilled
+    Extent *extent              # the next one in memory
+    size_t skip                 # bytes of the next piece that are not wanted
     uint64_t lsn                # of the change at position, or of the first of the piece to be loaded
     uint8_t *position           # NULL: the next piece is not loaded yet
     uint8_t *end
     uint8_t *restored           # buffer of the spilled extent being read, NULL for one in memory
-    bint message                # the change at position is a MESSAGE, whose lsn is its end
 
 
 cdef enum MergeStatus:
@@ -30,6 +31,8 @@ cdef enum MergeStatus:
 cdef class ChangeStream:
     cdef TransactionTable _table
     cdef Txn *_txn
+    cdef bint _borrowed         # the transaction stays as it is, in the table
+    cdef bint _news             # only what came after the last part
     cdef RelationPlans _plans
     cdef ToastGatherer _toast
     cdef Source *_sources
@@ -51,13 +54,16 @@ cdef class ChangeStream:
     cdef readonly uint64_t change_bytes
 
     cdef void take(self, TransactionTable table, Txn *txn, RelationPlans plans) noexcept
+    cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans, bint news) noexcept
     cdef int _start(self) except -1
+    cdef bint _open(self, Source *source, Txn *txn) noexcept nogil
     cdef MergeStatus _fill(self) noexcept nogil
     cdef MergeStatus _take_change(self, ChangeHeader *change) noexcept nogil
     cdef MergeStatus _emit(self, const ChangeHeader *change) noexcept nogil
     cdef MergeStatus _load(self, Source *source) noexcept nogil
     cdef void _finish_piece(self, Source *source) noexcept nogil
     cdef bint _set_next_piece(self, Source *source) noexcept nogil
+    cdef void _pass_extent(self, Source *source) noexcept nogil
     cdef uint8_t *_room_for(self, size_t size) noexcept nogil
     cdef bint _before(self, uint32_t a, uint32_t b) noexcept nogil
     cdef void _sift_down(self, uint32_t i) noexcept nogil

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Handing on a committed transaction: its arenas and those of its subtransactions, merged by LSN.
+"""Handing on a transaction: its arenas and those of its subtransactions, merged by LSN.
 
 Each (sub)transaction's changes are in LSN order already: spilled extents first, then those in memory. A heap of
 the arenas, keyed by the LSN of each one's next change, yields the whole in order. A spilled extent is read back only
@@ -9,6 +9,10 @@ values of the current row. The number of subtransactions and the size of the tra
 
 On the way TOAST chunks are gathered and put beside the row they belong to (``reorder_toast``), speculative
 insertions wait for their confirmation, and flags that only arenas bear are taken off.
+
+A transaction that ends is *taken*: the stream owns it, and frees it as it goes. One that was prepared, or of which a
+part is streamed, is *borrowed*: the same changes will be read again, so nothing is freed, and what is in memory
+stays there. A part begins at the byte of each arena where the last one ended.
 
 The common case has nothing to merge or assemble: one arena of plain changes. Its extents are handed on as they are,
 without copying.
@@ -23,14 +27,13 @@ cimport cython
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport errno
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from spillway._kernels.changes cimport (
     CLEAR_TOAST,
     INSERT,
-    MESSAGE,
     SPECULATIVE_ABORT,
     SPECULATIVE_CONFIRM,
     SPECULATIVE_INSERT,
@@ -84,7 +87,7 @@ cdef dict _TOAST_REASONS = {
 
 @cython.no_gc_clear
 cdef class ChangeStream:
-    """Iterator over the chunks of one committed transaction; owns its memory and spill file until closed."""
+    """Iterator over the chunks of one transaction; one that was taken is owned, with its spill file, until closed."""
 
     def __dealloc__(self):
         self.close()
@@ -100,8 +103,24 @@ cdef class ChangeStream:
             self.change_bytes += child.change_bytes
             child = child.next
 
+    cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans, bint news) noexcept:
+        """Read *txn*, which stays in the table and must not change before the stream is closed.
+
+        With *news* only what came after the last part that was streamed.
+        """
+        cdef Txn *child
+        self.take(table, txn, plans)
+        self._borrowed = True
+        self._news = news
+        if news:
+            self.change_bytes -= txn.streamed_bytes
+            child = txn.first_child
+            while child != NULL:
+                self.change_bytes -= child.streamed_bytes
+                child = child.next
+
     def close(self):
-        """Free memory and remove the spill file; safe to repeat."""
+        """Free memory and, of a transaction that was taken, remove the spill file; safe to repeat."""
         cdef uint32_t i
         self._release_view()
         for i in range(self._source_count):
@@ -118,9 +137,9 @@ cdef class ChangeStream:
         self._speculative = NULL
         self._out_room = 0
         self._speculative_room = 0
-        if self._txn != NULL:
+        if self._txn != NULL and not self._borrowed:
             self._table.destroy(self._txn)
-            self._txn = NULL
+        self._txn = NULL
 
     def relation_ids(self):
         """Return the ids of every relation that the changes name, TRUNCATE's included."""
@@ -188,6 +207,7 @@ cdef class ChangeStream:
         cdef Txn *txn = self._txn
         cdef uint32_t room = 0
         cdef uint32_t i
+        cdef MergeStatus status
         self._started = True
         while txn != NULL:
             if txn.head != NULL or txn.spilled_count > 0:
@@ -203,18 +223,20 @@ cdef class ChangeStream:
         while txn != NULL:
             if txn.head != NULL or txn.spilled_count > 0:
                 i = self._source_count
-                self._sources[i].txn = txn
-                self._sources[i].next_spilled = 0
-                self._sources[i].position = NULL
-                self._sources[i].end = NULL
-                self._sources[i].restored = NULL
-                self._source_count += 1
-                if self._set_next_piece(&self._sources[i]):
+                if self._open(&self._sources[i], txn):
+                    self._source_count += 1
                     self._heap[self._heap_size] = i
                     self._heap_size += 1
+                    if self._sources[i].skip > 0:
+                        # The LSN of the change that it begins with is inside.
+                        status = self._load(&self._sources[i])
+                        if status != MERGE_OK:
+                            raise self._fail(status)
             txn = self._txn.first_child if txn == self._txn else txn.next
         for i in range(self._heap_size // 2, 0, -1):
             self._sift_down(i - 1)
+        if self._source_count == 0:
+            return 0
         if self._source_count > 1 or self._txn.flags & TXN_NEEDS_ASSEMBLY or self._sources[0].txn.flags & (
                 TXN_NEEDS_ASSEMBLY):
             self._toast = ToastGatherer(self._plans)
@@ -222,20 +244,41 @@ cdef class ChangeStream:
             self._toast = ToastGatherer(self._plans)
         return 0
 
+    cdef bint _open(self, Source *source, Txn *txn) noexcept nogil:
+        """Place *source* at the first change of *txn* that is wanted; False without any."""
+        cdef uint64_t unwanted = txn.streamed_bytes if self._news else 0
+        memset(source, 0, sizeof(Source))
+        source.txn = txn
+        source.extent = txn.head
+        while source.next_spilled < txn.spilled_count and unwanted >= txn.spilled[source.next_spilled].size:
+            unwanted -= txn.spilled[source.next_spilled].size
+            source.next_spilled += 1
+        if source.next_spilled == txn.spilled_count and unwanted > 0:
+            while source.extent != NULL and unwanted >= source.extent.used:
+                unwanted -= source.extent.used
+                source.extent = source.extent.next
+        source.skip = <size_t> unwanted
+        return self._set_next_piece(source)
+
     cdef bint _set_next_piece(self, Source *source) noexcept nogil:
         """Point *source* at its next spilled or in-memory extent without loading it; False at the end."""
         cdef Txn *txn = source.txn
         source.position = NULL
-        source.message = False
         if source.next_spilled < txn.spilled_count:
             source.lsn = txn.spilled[source.next_spilled].first_lsn
             return True
-        while txn.head != NULL and txn.head.used == 0:
-            self._table.free_first_extent(txn)
-        if txn.head == NULL:
+        while source.extent != NULL and source.extent.used == 0:
+            self._pass_extent(source)
+        if source.extent == NULL:
             return False
-        source.lsn = (<ChangeHeader *> extent_data(txn.head)).lsn
+        source.lsn = (<ChangeHeader *> extent_data(source.extent)).lsn
         return True
+
+    cdef void _pass_extent(self, Source *source) noexcept nogil:
+        """Go behind the extent in memory that *source* is at; free it unless the transaction is borrowed."""
+        source.extent = source.extent.next
+        if not self._borrowed:
+            self._table.free_first_extent(source.txn)
 
     cdef MergeStatus _load(self, Source *source) noexcept nogil:
         """Make the piece that *source* points at readable."""
@@ -258,18 +301,22 @@ cdef class ChangeStream:
             source.position = source.restored
             source.end = source.restored + size
         else:
-            source.position = extent_data(txn.head)
-            source.end = source.position + txn.head.used
+            source.position = extent_data(source.extent)
+            source.end = source.position + source.extent.used
+        if source.skip > 0:
+            source.position += source.skip
+            source.skip = 0
+            source.lsn = (<ChangeHeader *> source.position).lsn
         return MERGE_OK
 
     cdef void _finish_piece(self, Source *source) noexcept nogil:
-        """Free the piece that *source* has read to its end."""
+        """Be done with the piece that *source* has read to its end."""
         if source.restored != NULL:
             free(source.restored)
             source.restored = NULL
             source.next_spilled += 1
         else:
-            self._table.free_first_extent(source.txn)
+            self._pass_extent(source)
         source.position = NULL
 
     cdef MergeStatus _fill(self) noexcept nogil:
@@ -299,7 +346,6 @@ cdef class ChangeStream:
                     self._heap[0] = self._heap[self._heap_size]
             else:
                 source.lsn = (<ChangeHeader *> source.position).lsn
-                source.message = (<ChangeHeader *> source.position).action == MESSAGE
             if self._heap_size > 1:
                 self._sift_down(0)
         return MERGE_OK
@@ -385,10 +431,12 @@ cdef class ChangeStream:
         return self._out + (self._out_used - size)
 
     cdef bint _before(self, uint32_t a, uint32_t b) noexcept nogil:
-        """Order of two sources. A message bears its record's end, where another's record may start: it goes first."""
-        cdef Source *left = &self._sources[a]
-        cdef Source *right = &self._sources[b]
-        return left.lsn < right.lsn or (left.lsn == right.lsn and left.message and not right.message)
+        """Order of two sources.
+
+        A message bears its record's end, where another's record may start. Then PostgreSQL's heap decides, by who is
+        where in it; this one is built and sifted as that one, so that it decides the same.
+        """
+        return self._sources[a].lsn < self._sources[b].lsn
 
     cdef void _sift_down(self, uint32_t i) noexcept nogil:
         cdef uint32_t child

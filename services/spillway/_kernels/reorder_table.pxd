@@ -20,6 +20,12 @@ cdef enum TxnFlag:
     TXN_WAS_SPILLED = 0x80
     # The last speculative insertion has been neither confirmed nor withdrawn.
     TXN_SPECULATION_OPEN = 0x100
+    # Had changes in a part that was streamed; on the top whenever a part was.
+    TXN_STREAMED = 0x200
+    # On the top: its last change is not complete, no part may end here.
+    TXN_HAS_PARTIAL_CHANGE = 0x400
+    # On the top: has had a change that makes parts due, not only what catalogs need.
+    TXN_HAS_STREAMABLE_CHANGE = 0x800
 
 
 # A run of memory that holds whole changes; capacity bytes follow this header.
@@ -74,6 +80,15 @@ cdef struct Txn:
     SpillFile *file
     uint32_t last_relation      # a member of relations, to save most look-ups
     IdSet relations
+    # Streaming; see reorder_loop.
+    uint64_t counted_bytes      # of change_bytes: counted in pending_bytes so far
+    uint64_t streamed_bytes     # of change_bytes: were in parts
+    uint64_t pending_bytes      # since the last part
+    uint64_t pending_first_lsn  # of the first and the last change since then, 0 without any
+    uint64_t pending_last_lsn
+    uint64_t tree_pending_bytes  # … of subtransactions too; kept on the top
+    uint64_t streamed_upto      # where the last part ended; on the top
+    uint32_t parts              # … and how many there were
 
 
 cdef bint id_set_add(IdSet *ids, uint32_t value) noexcept nogil

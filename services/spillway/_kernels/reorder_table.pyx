@@ -171,7 +171,10 @@ cdef class TransactionTable:
         txn.tree_bytes = 0
         if txn.locator_generation > top.locator_generation:
             top.locator_generation = txn.locator_generation
-        top.flags |= txn.flags & (TXN_HAS_BASE_SNAPSHOT | TXN_HAS_CATALOG_CHANGES | TXN_TOUCHED_CATALOG)
+        top.flags |= txn.flags & (TXN_HAS_BASE_SNAPSHOT | TXN_HAS_CATALOG_CHANGES | TXN_TOUCHED_CATALOG
+                                  | TXN_HAS_PARTIAL_CHANGE | TXN_HAS_STREAMABLE_CHANGE)
+        top.tree_pending_bytes += txn.tree_pending_bytes
+        txn.tree_pending_bytes = 0
         if txn.first_lsn < top.first_lsn:
             # Only after a restart in the middle of the transaction; keep the list ordered by first_lsn.
             self._unlink(top)
@@ -256,6 +259,7 @@ cdef class TransactionTable:
         cdef Txn *child
         if txn.top != NULL:
             self._erase(txn.xid)
+            txn.top.tree_pending_bytes -= txn.pending_bytes
             if txn.previous == NULL:
                 txn.top.first_child = txn.next
             else:

@@ -12,9 +12,14 @@ class Encoder:
     include_xids: bool
     include_timestamp: bool
     skip_empty_xacts: bool
+    only_local: bool
+    wrote_changes: bool
     def __init__(self, settings: TextSettings) -> None: ...
     def begin(self, xid: int, first_lsn: int, transactional: bool, out: MessageBuffer) -> None: ...
     def commit(self, end_lsn: int, commit_time: int, out: MessageBuffer) -> None: ...
+    def news(
+        self, text: ReadableBuffer, lsn: int, xid: int, time: int | None, out: MessageBuffer
+    ) -> None: ...
     def changes(
         self,
         chunk: ReadableBuffer,

@@ -15,7 +15,7 @@ from libc.string cimport memchr, memset
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
-from spillway._kernels.changes cimport DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE, UPDATE
+from spillway._kernels.changes cimport DELETE, FROM_ORIGIN, INSERT, INVALIDATION, MESSAGE, TRUNCATE, UPDATE
 from spillway._kernels.datum cimport (
     DATUM_NULL,
     DATUM_UNCHANGED,
@@ -198,10 +198,11 @@ cdef class Encoder:
     cdef public bint include_xids
     cdef public bint include_timestamp
     cdef public bint skip_empty_xacts
+    cdef public bint only_local
     # The transaction at hand.
     cdef uint32_t xid
     cdef bint transactional
-    cdef bint wrote_changes
+    cdef public bint wrote_changes
     # The change at hand, for errors.
     cdef uint64_t lsn
     cdef uint32_t relation
@@ -232,6 +233,17 @@ cdef class Encoder:
             put_timestamptz(&out.payload, commit_time, &self.context.values)
             put_byte(&out.payload, c')')
         out.finish(end_lsn, self.xid)
+
+    def news(self, const uint8_t[::1] text not None, uint64_t lsn, uint32_t xid, time, MessageBuffer out not None):
+        """Write a line that begins with *text*; *time*, an int or None, follows when timestamps are wanted."""
+        cdef int64_t at
+        put_bytes(&out.payload, &text[0], text.shape[0])
+        if time is not None and self.include_timestamp:
+            at = time
+            put_bytes(&out.payload, b" (at ", 5)
+            put_timestamptz(&out.payload, at, &self.context.values)
+            put_byte(&out.payload, c')')
+        out.finish(lsn, xid)
 
     def changes(self, const uint8_t[::1] chunk not None, relations, MessageBuffer out not None):
         """Write a message for every change of *chunk*.
@@ -305,6 +317,8 @@ cdef class Encoder:
         while offset < size:
             read_change(chunk, size, &offset, &change)
             if change.header.action == INVALIDATION:
+                continue
+            if self.only_local and change.header.flags & FROM_ORIGIN:
                 continue
             self.lsn = change.header.lsn
             self.relation = change.header.relation

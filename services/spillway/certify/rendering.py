@@ -51,7 +51,7 @@ class RenderingSink:
     def transaction(self, transaction: Transaction) -> None:
         """Render one transaction; one that comes again after a restart is passed over."""
         header = transaction.header
-        if header.final_lsn <= self.last_final_lsn:
+        if header.final_lsn <= self.last_final_lsn or not header.is_ordinary:
             return
         self.last_final_lsn = header.final_lsn
         self.transactions += 1

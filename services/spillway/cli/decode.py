@@ -304,18 +304,12 @@ class _Writer:
 
     def transaction(self, transaction: Transaction) -> None:
         """Encode one transaction and write it."""
-        from spillway.decoding.transaction import TransactionKind  # noqa: PLC0415 - heavy
-
         header = transaction.header
         if header.final_lsn < self._start_lsn or (
             self._end_lsn is not None and header.final_lsn >= self._end_lsn
         ):
             return
-        if header.kind not in {
-            TransactionKind.COMMIT,
-            TransactionKind.COMMIT_PREPARED,
-            TransactionKind.MESSAGE,
-        }:
+        if not header.is_ordinary:
             return
         self.plugin.begin(header, self._out)
         for chunk in transaction.chunks():

@@ -27,7 +27,6 @@ Source: src/backend/replication/logical/{decode,reorderbuffer,snapbuild}.c
 from __future__ import annotations
 
 import contextlib
-import itertools
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
@@ -35,23 +34,20 @@ from typing import TYPE_CHECKING, Final, Self
 from spillway._kernels import reorder, reorder_loop
 from spillway.catalog.descriptors import ResolutionKind, SkipReason
 from spillway.decoding import serialization
+from spillway.decoding.delivery import Delivery
 from spillway.decoding.dispatch import action_table
-from spillway.decoding.invalidations import Invalidations, invalidation_change
+from spillway.decoding.invalidations import Invalidations
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
-from spillway.decoding.transaction import TransactionHeader, TransactionKind
-from spillway.decoding.xact import TransactionEnd, parse_transaction_end
+from spillway.decoding.xact import parse_prepare, parse_transaction_end
 from spillway.errors import CorruptWal, DecodingError, NotReady, StorageError
 from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from spillway._kernels.record_batch import RecordBatch
-    from spillway._kernels.reorder_merge import ChangeStream
-    from spillway.catalog.descriptor import RelationDescriptor
     from spillway.catalog.descriptors import Resolution
     from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.transaction import TransactionSink
@@ -83,40 +79,6 @@ class DecoderStats:
     #: transactions delivered, and the bytes of their changes
     total_txns: int
     total_bytes: int
-
-
-class DecodedTransaction:
-    """A committed transaction; see :class:`spillway.decoding.transaction.Transaction`."""
-
-    __slots__ = ("_ending", "_stream", "header", "relations")
-
-    def __init__(
-        self,
-        header: TransactionHeader,
-        stream: ChangeStream | None,
-        relations: Mapping[int, RelationDescriptor],
-        ending: bytes = b"",
-    ) -> None:
-        """Make it of *stream* and, behind that, the changes in *ending*."""
-        self.header = header
-        self.relations = relations
-        self._stream = stream
-        self._ending = ending
-
-    def chunks(self) -> Iterator[memoryview]:
-        """Yield the changes; see the protocol.
-
-        Raises:
-            DecodingError: TOAST chunks and the row that points to them do not fit.
-            StorageError: a spill file can't be read.
-        """
-        stream: Iterator[memoryview] = iter(()) if self._stream is None else self._stream
-        return itertools.chain(stream, (memoryview(self._ending),)) if self._ending else stream
-
-    def close(self) -> None:
-        """Free memory and spill file; safe to repeat."""
-        if self._stream is not None:
-            self._stream.close()
 
 
 class Decoder:
@@ -153,7 +115,7 @@ class Decoder:
             StorageError: *spill_dir* can't be made or cleared.
         """
         self._setup(version, database_oid, mirror, sink, work_mem_bytes, spill_dir, start)
-        self._builder = SnapshotBuilder(mirror.consistent_lsn, start_decoding_at)
+        self._build_with(SnapshotBuilder(mirror.consistent_lsn, start_decoding_at))
 
     def _setup(
         self,
@@ -187,10 +149,19 @@ class Decoder:
         self._failed = False
         self._announced = False
         self._wal_level: int | None = None
-        self._total_txns = 0
-        self._total_bytes = 0
         self._tracked_generation = -1
         self._follow_tracked()
+
+    def _build_with(self, builder: SnapshotBuilder) -> None:
+        self._builder = builder
+        self._delivery = Delivery(
+            self._database_oid,
+            self._mirror,
+            self._buffer,
+            self._invalidations,
+            builder,
+            self._sink,
+        )
 
     @classmethod
     def restore(
@@ -226,13 +197,11 @@ class Decoder:
             version, state.database_oid, state.mirror, sink, work_mem_bytes, spill_dir, state.lsn
         )
         if start_decoding_at is None:
-            self._builder = SnapshotBuilder.restored(
-                state.lsn, [xid for xid, top_xid, _, _ in state.transactions if not top_xid]
-            )
+            running = [xid for xid, top_xid, _, _ in state.transactions if not top_xid]
+            self._build_with(SnapshotBuilder.restored(state.lsn, running))
         else:
-            self._builder = SnapshotBuilder.restored(
-                max(start_decoding_at, state.start_decoding_at)
-            )
+            start_decoding_at = max(start_decoding_at, state.start_decoding_at)
+            self._build_with(SnapshotBuilder.restored(start_decoding_at))
         self._buffer.set_state(int(self._builder.state), 0)
         for xid, top_xid, first_lsn, flags in state.transactions:
             self._buffer.restore_transaction(xid, top_xid, first_lsn, flags)
@@ -302,8 +271,8 @@ class Decoder:
             self._buffer.spill_txns,
             self._buffer.spill_count,
             self._buffer.spill_bytes,
-            self._total_txns,
-            self._total_bytes,
+            self._delivery.total_txns,
+            self._delivery.total_bytes,
         )
 
     def close(self) -> None:
@@ -349,7 +318,7 @@ class Decoder:
             elif stop == reorder_loop.FOR_INVALIDATIONS:
                 self._invalidate(batch, index)
             else:
-                self._message(batch, index)
+                self._delivery.message(batch, index)
             index += 1
         self._position = buffer.end_lsn(batch)
         self._failed = False
@@ -359,12 +328,7 @@ class Decoder:
         """Take a record that the action table gives to Python."""
         rmid, info, xid, lsn, end_lsn, origin, data = self._buffer.fields(batch, index)
         if rmid == rmgr.RM_XACT_ID:
-            end = parse_transaction_end(self._version, info, xid, data, lsn)
-            op = info & rmgr.XLOG_XACT_OPMASK
-            if op in (rmgr.XLOG_XACT_COMMIT, rmgr.XLOG_XACT_COMMIT_PREPARED):
-                self._commit(end, lsn, end_lsn, origin)
-            else:
-                self._abort(end, lsn)
+            self._transaction_end(info, xid, lsn, end_lsn, origin, data)
         elif rmid == rmgr.RM_STANDBY_ID:
             self._running_xacts(RunningXacts.parse(data, lsn), lsn)
         elif rmid == rmgr.RM_XLOG_ID:
@@ -437,84 +401,25 @@ class Decoder:
             if resolution.kind is ResolutionKind.TABLE:
                 self._add_relation(resolution)
                 relation_ids.append(resolution.relation_id)
-        self._buffer.add_truncate(xid, lsn, flags, relation_ids)
+        self._buffer.add_truncate(batch, index, flags, relation_ids)
 
     # ---- ends of transactions
 
-    def _commit(self, end: TransactionEnd, lsn: int, end_lsn: int, origin: int) -> None:
-        """Deliver or forget a transaction that committed (DecodeCommit)."""
-        entry = self._buffer.end(end.xid, end.subxids)
-        first_lsn, flags = entry or (lsn, 0)
-        if (
-            end.xinfo & rmgr.XACT_XINFO_HAS_INVALS
-            or flags & reorder.TOUCHED_CATALOG
-            or not self._builder_is_full
-        ):
-            if self._mirror.commit((end.xid, *end.subxids), lsn):
-                self._buffer.clear_locators()
-            self._follow_tracked()
-        invalidated = self._invalidations.commit(end.xid, lsn)
-        delivers = self._builder.delivers(lsn) and end.database_oid in (0, self._database_oid)
-        if (
-            delivers
-            and flags & reorder.HAS_CATALOG_CHANGES
-            and not flags & reorder.HAS_BASE_SNAPSHOT
-        ):
-            # SnapBuildCommitTxn: catalog changes alone make a transaction one that is printed.
-            first_lsn = self._buffer.set_base_snapshot(end.xid, lsn)
-            flags |= reorder.HAS_BASE_SNAPSHOT
-        if not delivers or not flags & reorder.HAS_BASE_SNAPSHOT:
-            self._buffer.forget(end.xid)
-            self._invalidate_at_once(invalidated.undecoded, lsn, end_lsn)
-        else:
-            if flags & reorder.INCOMPLETE:
-                raise DecodingError(
-                    f"transaction {end.xid}, which commits at {Lsn(lsn)}, began before the serialised state",
-                    hint="The state is newer than the restart_lsn that belongs to the position to decode from; "
-                    "restore an older one.",
-                    lsn=str(Lsn(lsn)),
-                    xid=end.xid,
-                )
-            header = TransactionHeader(
-                end.xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn
-            )
-            self._deliver(header, self._buffer.take(end.xid), invalidated.decoded)
-        if self._builder.process_end((end.xid,), lsn):
-            self._state_changed(lsn)
-
-    @property
-    def _builder_is_full(self) -> bool:
-        return self._builder.state >= SnapshotState.FULL_SNAPSHOT
-
-    def _deliver(
-        self,
-        header: TransactionHeader,
-        stream: ChangeStream | None,
-        invalidated: Sequence[int] = (),
+    def _transaction_end(
+        self, info: int, xid: int, lsn: int, end_lsn: int, origin: int, data: bytes
     ) -> None:
-        relations: dict[int, RelationDescriptor] = {}
-        if stream is not None:
-            registry = self._mirror.registry
-            relations = {number: registry[number] for number in stream.relation_ids()}
-            self._total_txns += 1
-            self._total_bytes += stream.change_bytes
-        ending = b""
-        if invalidated:
-            ending = invalidation_change(header.xid, header.final_lsn, invalidated)
-        transaction = DecodedTransaction(header, stream, relations, ending)
-        try:
-            self._sink.transaction(transaction)
-        finally:
-            transaction.close()
-
-    def _abort(self, end: TransactionEnd, lsn: int) -> None:
-        """Forget a transaction, or a subtransaction with its own, that aborted (DecodeAbort)."""
-        touched = []
-        for xid in (*end.subxids, end.xid):
-            touched += self._buffer.forget(xid)
-        self._invalidations.forget((end.xid,))
-        if touched or not self._builder_is_full:
-            self._mirror.abort(tuple(dict.fromkeys((end.xid, *end.subxids, *touched))), lsn)
+        """Take a commit, abort or prepare record, also of a prepared transaction."""
+        op = info & rmgr.XLOG_XACT_OPMASK
+        if op == rmgr.XLOG_XACT_PREPARE:
+            prepare = parse_prepare(self._version, data, lsn)
+            self._delivery.prepare(prepare, lsn, end_lsn, origin)
+            return
+        end = parse_transaction_end(self._version, info, xid, data, lsn)
+        if op in (rmgr.XLOG_XACT_COMMIT, rmgr.XLOG_XACT_COMMIT_PREPARED):
+            self._delivery.commit(end, info, lsn, end_lsn, origin)
+            self._follow_tracked()
+        elif xids := self._delivery.abort(end, info, lsn, end_lsn, origin):
+            self._mirror.abort(xids, lsn)
             self._follow_tracked()
         if self._builder.process_end((end.xid,), lsn):
             self._state_changed(lsn)
@@ -523,10 +428,7 @@ class Decoder:
         """Advance the snapshot builder; drop what a crash of the server ended without a record."""
         if self._builder.process_running_xacts(lsn, running):
             self._state_changed(lsn)
-        for xid, touched in self._buffer.forget_older_than(running.oldest_running_xid):
-            self._invalidations.forget((xid,))
-            if touched:
-                self._mirror.abort(touched, lsn)
+        self._delivery.abandon(running.oldest_running_xid, lsn)
         self._mirror.advance(running.oldest_running_xid, lsn)
         self._follow_tracked()
 
@@ -544,21 +446,7 @@ class Decoder:
     def _invalidate(self, batch: RecordBatch, index: int) -> None:
         """Queue a command's invalidation messages; one without a transaction's take effect at once."""
         _, _, xid, lsn, end_lsn, _, data = self._buffer.fields(batch, index)
-        self._invalidate_at_once(self._invalidations.record(xid, data, lsn), lsn, end_lsn)
-
-    def _invalidate_at_once(self, oids: Sequence[int], lsn: int, end_lsn: int) -> None:
-        """Deliver an invalidation outside of transactions."""
-        if oids and self._builder.delivers(lsn):
-            header = TransactionHeader(0, lsn, lsn, end_lsn, 0, kind=TransactionKind.MESSAGE)
-            self._deliver(header, None, oids)
-
-    def _message(self, batch: RecordBatch, index: int) -> None:
-        """Deliver a non-transactional logical message at once."""
-        _, _, xid, lsn, end_lsn, origin, _ = self._buffer.fields(batch, index)
-        if not self._builder.delivers(lsn):
-            return
-        header = TransactionHeader(xid, lsn, lsn, end_lsn, 0, origin, kind=TransactionKind.MESSAGE)
-        self._deliver(header, self._buffer.take_message(batch, index))
+        self._delivery.invalidate(self._invalidations.record(xid, data, lsn), lsn, end_lsn)
 
     def _parameter_change(self, data: bytes, lsn: int) -> None:
         with contextlib.suppress(struct.error):
@@ -570,7 +458,7 @@ class Decoder:
         if (
             self._wal_level is not None
             and self._wal_level < _WAL_LEVEL_LOGICAL
-            and self._builder_is_full
+            and self._builder.state >= SnapshotState.FULL_SNAPSHOT
         ):
             raise DecodingError(
                 f"the source's wal_level is below logical from {Lsn(lsn)} on",

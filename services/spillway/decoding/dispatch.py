@@ -92,8 +92,7 @@ _XLOG: Final = {
 
 _XACT: Final = {
     rmgr.XLOG_XACT_COMMIT: Action.PYTHON_XACT,
-    # two_phase is off: a prepared transaction is delivered at COMMIT PREPARED
-    rmgr.XLOG_XACT_PREPARE: Action.IGNORE,
+    rmgr.XLOG_XACT_PREPARE: Action.PYTHON_XACT,
     rmgr.XLOG_XACT_ABORT: Action.PYTHON_XACT,
     rmgr.XLOG_XACT_COMMIT_PREPARED: Action.PYTHON_XACT,
     rmgr.XLOG_XACT_ABORT_PREPARED: Action.PYTHON_XACT,

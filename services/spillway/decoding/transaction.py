@@ -54,29 +54,41 @@ class TransactionKind(IntEnum):
 class Prepared:
     """What the PREPARE TRANSACTION of a transaction said."""
 
-    #: its global identifier
+    #: its global identifier; bytes that are not UTF-8 are escaped (surrogateescape)
     gid: str
     #: start and end of the PREPARE record
     prepare_lsn: int
     prepare_end_lsn: int
     #: microseconds since 2000-01-01 00:00 UTC
     prepare_time: int
+    #: the transaction has nothing that is replayed: no PREPARE came, and as an ordinary transaction it is
+    #: passed over; only its COMMIT PREPARED or ROLLBACK PREPARED is said
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
     """How far a transaction was streamed before its end.
 
-    A consumer that saw every part from the first on needs, at the transaction's end, only the changes whose
-    lsn is above ``last_lsn``. One that did not (it began later) takes the transaction whole.
+    A consumer that saw every part from the first on needs, at the transaction's end, only what was not in them:
+    the changes whose lsn is at or above ``upto_lsn``, except a MESSAGE at just that lsn (the lsn of a message is its
+    record's end). One that did not (it began later) takes the transaction whole.
     """
 
     #: STREAM: number of this part, from 1. Otherwise: how many there were
     parts: int
-    #: lsn of the last change in those parts
+    #: STREAM: lsn of the last change of this part. At the transaction's end: of what is left; 0 when nothing is
     last_lsn: int
-    #: STREAM_ABORT: the (sub)transaction that aborted; the header's own xid when all of it did
+    #: STREAM_ABORT as a plugin gets it: the (sub)transaction that aborted
     aborted_xid: int = 0
+    #: lsn of the first change, as last_lsn. Changes that only PostgreSQL counts (of catalogs, of rewritten tables) are
+    #: among them, so that chunks may hold fewer, or none.
+    first_lsn: int = 0
+    #: end of the record that made the last of those parts due
+    upto_lsn: int = 0
+    #: STREAM_ABORT and ROLLBACK_PREPARED in the log: what aborted of what was streamed, subtransactions before their
+    #: top; when the server crashed, several top-level ones, and the header's xid is 0
+    aborted_xids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,13 @@ class TransactionHeader:
     streamed: Streamed | None = None
     #: roname of ``origin_id`` at that time; '' for none, or for an origin that was dropped since
     origin_name: str = ""
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether a consumer that wants neither prepared nor streamed transactions takes it, with begin and commit."""
+        if self.kind is TransactionKind.COMMIT_PREPARED:
+            return self.prepared is None or not self.prepared.empty
+        return self.kind <= TransactionKind.MESSAGE
 
 
 class Transaction(Protocol):

@@ -1,11 +1,14 @@
-"""Commit and abort records, prepared ones too.
+"""Commit, abort and prepare records.
 
 In comes a record's info and main data, out a :class:`TransactionEnd`. The record is a fixed part and, when
 its info says so, parts whose presence a bit mask gives, in this order: database, subtransactions,
 relfilelocators, dropped statistics (15 and later), invalidations (commit only), prepared xid, gid,
 origin. None of it is aligned beyond 4 bytes, the origin not even that (the gid before it is text).
 
-Source: ParseCommitRecord, ParseAbortRecord, src/backend/access/rmgrdesc/xactdesc.c;
+A prepare record is the prepared transaction's state file: a struct, then the gid and arrays of what its end will
+bring, each part beginning 8-byte aligned.
+
+Source: ParseCommitRecord, ParseAbortRecord, ParsePrepareRecord, src/backend/access/rmgrdesc/xactdesc.c;
 src/include/access/xact.h
 """
 
@@ -28,6 +31,10 @@ _I32: Final = struct.Struct("<i")
 _DBINFO: Final = struct.Struct("<II")
 _ORIGIN: Final = struct.Struct("<Qq")
 
+#: xl_xact_prepare; from 15 on with the numbers of dropped statistics
+_PREPARE_WITHOUT_STATS: Final = struct.Struct("<IIIIqIiiii?xHQq")
+_PREPARE: Final = struct.Struct("<IIIIqIiiiiii?xHQq")
+
 _RELFILELOCATOR_SIZE: Final = 12
 _INVALIDATION_SIZE: Final = 16
 
@@ -46,6 +53,50 @@ class TransactionEnd(NamedTuple):
     #: subtransactions that end with it
     subxids: tuple[int, ...]
     origin_lsn: int
+
+
+class TransactionPrepare(NamedTuple):
+    """How a transaction was prepared."""
+
+    xid: int
+    database_oid: int
+    #: without its final zero, in the database's encoding
+    gid: bytes
+    #: microseconds since 2000-01-01; at the origin when the transaction was replayed from one
+    time: int
+    subxids: tuple[int, ...]
+    origin_lsn: int
+
+
+def parse_prepare(version: WalVersion, data: bytes, lsn: int) -> TransactionPrepare:
+    """Parse the main data of a PREPARE record of *version* at *lsn*.
+
+    Raises:
+        CorruptWal: a part is longer than the record.
+    """
+    try:
+        return _parse_prepare(version, data)
+    except (struct.error, ValueError, OverflowError) as error:
+        raise CorruptWal(
+            f"the prepare record at {Lsn(lsn)} contradicts itself: {error}",
+            hint="Fetch the WAL segment again from the source or the archive.",
+            lsn=str(Lsn(lsn)),
+        ) from error
+
+
+def _parse_prepare(version: WalVersion, data: bytes) -> TransactionPrepare:
+    layout = _PREPARE if version.dropped_stats_item_size else _PREPARE_WITHOUT_STATS
+    fields = layout.unpack_from(data)
+    xid, database_oid, time, subxact_count = fields[2], fields[3], fields[4], fields[6]
+    gid_size, origin_lsn, origin_time = fields[-3:]
+    end = layout.size + gid_size
+    if not gid_size or end > len(data) or data[end - 1]:
+        raise ValueError("its global identifier does not end")
+    if subxact_count < 0:
+        raise ValueError(f"{subxact_count} subtransactions")
+    gid = data[layout.size : end - 1]
+    subxids = struct.unpack_from(f"<{subxact_count}I", data, end + -end % 8)
+    return TransactionPrepare(xid, database_oid, gid, origin_time or time, subxids, origin_lsn)
 
 
 def parse_transaction_end(

@@ -34,7 +34,6 @@ from spillway.errors import (
     ResultTooLarge,
     SpillwayError,
     UnknownSlot,
-    UnsupportedFeature,
 )
 from spillway.pg.lsn import Lsn
 from spillway.plugins.interface import PluginContext
@@ -147,14 +146,14 @@ class Engine:
         """Create a slot that delivers what commits from now on, or from ``start_lsn``."""
         check_slot_name(spec.slot_name)
         self._check_free(spec.slot_name)
-        if spec.two_phase:
-            raise UnsupportedFeature(
-                "two_phase is not supported yet",
-                hint="Prepared transactions are delivered when they are committed: leave two_phase out.",
-            )
         source = self._sources.get(spec.source)
         # Options are checked before anything is made, with the version that will decode them.
-        context = PluginContext(spec.slot_name, spec.database, source.row.server_version_num)
+        context = PluginContext(
+            spec.slot_name,
+            spec.database,
+            source.row.server_version_num,
+            two_phase=spec.two_phase,
+        )
         validate_options(spec.plugin, spec.options, context)
         if not self._slots_on(spec.source, spec.database):
             await self._sources.end_session_of_dropped(spec.source, spec.database)
@@ -170,6 +169,8 @@ class Engine:
                 datoid=session.database_oid,
                 plugin=spec.plugin,
                 temporary=spec.temporary,
+                two_phase=spec.two_phase,
+                two_phase_at=(spec.two_phase_at or lsn) if spec.two_phase else None,
                 failover=spec.failover,
                 restart_lsn=lsn,
                 confirmed_flush_lsn=lsn,
@@ -250,6 +251,8 @@ class Engine:
                 database=row.database,
                 plugin=row.plugin,
                 temporary=row.temporary,
+                two_phase=row.two_phase,
+                two_phase_at=row.two_phase_at,
                 failover=row.failover,
                 options=row.options,
                 start_lsn=slot.confirmed_flush_lsn,
@@ -339,7 +342,7 @@ class Engine:
         start = slot.confirmed_flush_lsn
 
         def read() -> tuple[list[Change], int]:
-            reader = SlotReader(session.log, plugin, start, upto_lsn)
+            reader = SlotReader.on_log(session.log, plugin, start, upto_lsn, slot.two_phase_at)
             try:
                 changes: list[Change] = []
                 while True:
@@ -386,7 +389,9 @@ class Engine:
             if peek and start_lsn is not None:
                 self._check_retained(session, start_lsn)
                 begin = start_lsn
-            reader = await self._in_worker(SlotReader, session.log, plugin, begin, upto_lsn)
+            reader = await self._in_worker(
+                SlotReader.on_log, session.log, plugin, begin, upto_lsn, slot.two_phase_at
+            )
             stream = EngineStream(
                 slot, session, reader, self._workers, batch_bytes=batch_bytes, peek=peek
             )
@@ -482,7 +487,11 @@ class Engine:
 
     def _plugin(self, slot: Slot, session: Session, options: Mapping[str, str]) -> OutputPlugin:
         context = PluginContext(
-            slot.name, slot.row.database, session.server_version_num, session.encoding
+            slot.name,
+            slot.row.database,
+            session.server_version_num,
+            session.encoding,
+            slot.row.two_phase,
         )
         return create_plugin(slot.row.plugin, {**slot.row.options, **options}, context)
 

@@ -29,6 +29,8 @@ class SlotSpec:
     failover: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     start_lsn: Lsn | None = None
+    #: of a copied slot; a new one's is where it begins
+    two_phase_at: Lsn | None = None
 
 
 @dataclass(frozen=True, slots=True)

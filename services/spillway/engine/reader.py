@@ -3,22 +3,47 @@
 One :class:`SlotReader` serves one peek, get or stream; it runs on a worker thread, never on the event
 loop. It stops at transaction ends, as PostgreSQL does, and says after every step what a consumer that has
 processed everything so far may confirm.
+
+The log holds what any slot may want, so the reader chooses (``decoding/transaction.py`` has the kinds):
+
+- A prepared transaction goes out at its PREPARE when the plugin wants that (``two_phase``, ``filter_prepare``) and
+  the PREPARE is not before ``two_phase_at``, the LSN that two-phase delivery began at; one from before goes out whole
+  with its COMMIT PREPARED. For everyone else it is an ordinary transaction, at COMMIT PREPARED.
+- Parts of a transaction in progress go out when the plugin wants them (``streaming``) and this reader has seen all of
+  them from the first on. Then the end brings only what is left. Otherwise it brings the transaction whole.
+
+Parts are not counted in what may be confirmed as if they were delivered: a position is about transactions that have
+*ended* before it. A consumer that comes back after some parts gets the transaction whole at its end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, Self
 
 from spillway._kernels.message_buffer import MessageBuffer
+from spillway.decoding.transaction import TransactionKind
 from spillway.txlog import TransactionCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from spillway.decoding.transaction import Transaction, TransactionHeader
     from spillway.plugins.interface import OutputPlugin
     from spillway.plugins.messages import EncodedBatch
-    from spillway.txlog import LoggedTransaction, TransactionLog
+    from spillway.txlog import TransactionLog
+
+    Callback = Callable[[TransactionHeader, MessageBuffer], None]
+
+
+class Cursor(Protocol):
+    """Where transactions come from; ``txlog.TransactionCursor`` is one."""
+
+    decoded_lsn: int
+
+    def next(self) -> Transaction | None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +60,28 @@ class Step:
 
 
 class SlotReader:
-    """Reads transactions whose commit record starts in [*start_lsn*, *upto_lsn*)."""
+    """Reads what has its final_lsn in [*start_lsn*, *upto_lsn*): where a transaction's commit record starts."""
 
     def __init__(
         self,
-        log: TransactionLog,
+        cursor: Cursor,
         plugin: OutputPlugin,
         start_lsn: int,
         upto_lsn: int | None,
+        two_phase_at: int = 0,
     ) -> None:
-        """Place the reader; *plugin* is its own from here on, and is shut down with it.
-
-        Raises:
-            LsnNotRetained: the log begins after *start_lsn*.
-        """
-        try:
-            self._cursor = TransactionCursor(log, start_lsn)
-        except BaseException:
-            plugin.shutdown()
-            raise
+        """Read what *cursor*, which stands at *start_lsn*, gives; it is the reader's own from here on."""
+        self._cursor = cursor
         self._plugin = plugin
         self._upto_lsn = upto_lsn
+        self._two_phase_at = two_phase_at
         self._out = MessageBuffer(64 * 1024)
-        self._transaction: LoggedTransaction | None = None
+        # What is being handed out: its log entry, its header as the plugin is told it, the chunks that are left, and
+        # what to call after them when that is not commit.
+        self._transaction: Transaction | None = None
+        self._header: TransactionHeader | None = None
         self._chunks: Iterator[memoryview] | None = None
+        self._endings: tuple[tuple[Callback, TransactionHeader], ...] = ()
         #: what was handed out so far ends here
         self.confirm_lsn = start_lsn
         self._gathered_to = start_lsn
@@ -67,17 +90,31 @@ class SlotReader:
         self.transactions = 0
         self.bytes = 0
 
+    @classmethod
+    def on_log(
+        cls,
+        log: TransactionLog,
+        plugin: OutputPlugin,
+        start_lsn: int,
+        upto_lsn: int | None,
+        two_phase_at: int = 0,
+    ) -> Self:
+        """Place a reader in *log*.
+
+        Raises:
+            LsnNotRetained: the log begins after *start_lsn*.
+        """
+        cursor = TransactionCursor(log, start_lsn)
+        return cls(cursor, plugin, start_lsn, upto_lsn, two_phase_at)
+
     @property
     def between(self) -> bool:
         """Whether the last step ended where a transaction ends."""
         return self._chunks is None
 
     def close(self) -> None:
-        """Free the cursor and shut the plugin down."""
-        try:
-            self._cursor.close()
-        finally:
-            self._plugin.shutdown()
+        """Free the cursor."""
+        self._cursor.close()
 
     def step(self, batch_bytes: int, *, message_limit: int | None = None) -> Step:
         """Encode until *batch_bytes* of payload are there, *message_limit* is reached, or nothing is left.
@@ -107,32 +144,111 @@ class SlotReader:
 
     def _next_transaction(self) -> bool:
         """Begin the next transaction; False when there is none, now or ever."""
-        transaction = self._cursor.next()
         upto = self._upto_lsn
-        if transaction is None:
-            decoded = self._cursor.decoded_lsn
-            self._reached_end = upto is not None and decoded >= upto
-            self._gathered_to = max(self._gathered_to, min(decoded, upto) if upto else decoded)
-            return False
-        if upto is not None and transaction.header.final_lsn >= upto:
-            self._reached_end = True
-            self._gathered_to = max(self._gathered_to, upto)
-            return False
+        while (transaction := self._cursor.next()) is not None:
+            header = transaction.header
+            if upto is not None and header.final_lsn >= upto:
+                self._reached_end = True
+                self._gathered_to = max(self._gathered_to, upto)
+                return False
+            if header.kind <= TransactionKind.MESSAGE and header.streamed is None:
+                self._hand_out(transaction, header)
+                self._plugin.begin(header, self._out)
+                return True
+            if self._choose(transaction, header):
+                return True
+            self._gathered_to = header.end_lsn
+        decoded = self._cursor.decoded_lsn
+        self._reached_end = upto is not None and decoded >= upto
+        self._gathered_to = max(self._gathered_to, min(decoded, upto) if upto else decoded)
+        return False
+
+    def _hand_out(
+        self,
+        transaction: Transaction,
+        header: TransactionHeader,
+        *endings: tuple[Callback, TransactionHeader],
+        changes: bool = True,
+    ) -> None:
+        """Make *transaction* the current one; without *changes* only the *endings* are called."""
         self._transaction = transaction
-        self._chunks = transaction.chunks()
-        self._plugin.begin(transaction.header, self._out)
+        self._header = header
+        self._chunks = transaction.chunks() if changes else iter(())
+        self._endings = endings
+
+    def _choose(self, transaction: Transaction, header: TransactionHeader) -> bool:
+        """Begin what is no ordinary transaction; False when the plugin is to hear nothing of it."""
+        plugin = self._plugin
+        match header.kind:
+            case TransactionKind.PREPARE:
+                if self._takes_prepared(header) and header.final_lsn >= self._two_phase_at:
+                    self._begin_prepared(transaction, header)
+                    return True
+            case TransactionKind.COMMIT_PREPARED:
+                return self._commit_prepared(transaction, header)
+            case TransactionKind.ROLLBACK_PREPARED:
+                if self._takes_prepared(header):
+                    ending = (plugin.rollback_prepared, header)
+                    self._hand_out(transaction, header, ending, changes=False)
+                    return True
+        return False
+
+    def _takes_prepared(self, header: TransactionHeader) -> bool:
+        """Say whether the plugin treats this prepared transaction as one (FilterPrepare)."""
+        return self._plugin.two_phase and not self._plugin.filter_prepare(header)
+
+    def _commit_prepared(self, transaction: Transaction, header: TransactionHeader) -> bool:
+        """Hand out a COMMIT PREPARED (DecodeCommit, ReorderBufferFinishPrepared)."""
+        prepared = header.prepared
+        assert prepared is not None
+        if not self._takes_prepared(header):
+            if prepared.empty:
+                return False
+            header = replace(header, kind=TransactionKind.COMMIT, prepared=None)
+            self._begin_committed(transaction, header)
+            return True
+        ending = (self._plugin.commit_prepared, header)
+        if prepared.empty or prepared.prepare_lsn >= self._two_phase_at:
+            self._hand_out(transaction, header, ending, changes=False)
+        else:
+            prepare = replace(
+                header,
+                kind=TransactionKind.PREPARE,
+                final_lsn=prepared.prepare_lsn,
+                end_lsn=prepared.prepare_end_lsn,
+                commit_time=prepared.prepare_time,
+            )
+            self._begin_prepared(transaction, prepare, ending)
         return True
+
+    def _begin_committed(self, transaction: Transaction, header: TransactionHeader) -> None:
+        self._hand_out(transaction, header)
+        self._plugin.begin(header, self._out)
+
+    def _begin_prepared(
+        self,
+        transaction: Transaction,
+        header: TransactionHeader,
+        *endings: tuple[Callback, TransactionHeader],
+    ) -> None:
+        plugin = self._plugin
+        self._hand_out(transaction, header, (plugin.prepare, header), *endings)
+        plugin.begin_prepare(header, self._out)
 
     def _encode(self, batch_bytes: int) -> None:
         """Encode the current transaction to its end, or until *batch_bytes* are there."""
-        transaction, chunks = self._transaction, self._chunks
+        transaction, header, chunks = self._transaction, self._header, self._chunks
         assert transaction is not None
+        assert header is not None
         assert chunks is not None
         for chunk in chunks:
-            self._plugin.changes(transaction.header, chunk, transaction.relations, self._out)
+            self._plugin.changes(header, chunk, transaction.relations, self._out)
             if self._out.nbytes >= batch_bytes:
                 return
-        self._plugin.commit(transaction.header, self._out)
-        self._chunks = self._transaction = None
+        if not self._endings:
+            self._plugin.commit(header, self._out)
+        for ending, header_at_end in self._endings:
+            ending(header_at_end, self._out)
+        self._chunks = self._transaction = self._header = None
         self.transactions += 1
         self._gathered_to = transaction.header.end_lsn

@@ -70,6 +70,11 @@ class Slot:
     def name(self) -> str:
         return self.row.slot_name
 
+    @property
+    def two_phase_at(self) -> int:
+        """Transactions prepared before this are delivered whole at COMMIT PREPARED."""
+        return self.row.two_phase_at or 0
+
     @contextmanager
     def acquired(self) -> Iterator[None]:
         """Hold the slot; one consumer at a time.
@@ -137,7 +142,7 @@ class Slot:
             wal_status="lost" if lost else "reserved",
             safe_wal_size=None if lost else safe_bytes,
             two_phase=row.two_phase,
-            two_phase_at=None,
+            two_phase_at=row.two_phase_at,
             inactive_since=self.inactive_since,
             conflicting=False,
             invalidation_reason=self.invalidation_reason,

@@ -1,6 +1,7 @@
-"""How PostgreSQL writes names: in double quotes where its grammar asks for them; and how it reads lists of them.
+"""How PostgreSQL writes names, in double quotes where its grammar asks for them, and literals; how it reads lists of names.
 
-Source: quote_identifier, quote_qualified_identifier (src/backend/utils/adt/ruleutils.c)
+Source: quote_identifier, quote_qualified_identifier (src/backend/utils/adt/ruleutils.c); quote_literal_cstr
+(src/backend/utils/adt/quote.c)
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ def quote_identifier(name: str, server_version_num: int) -> str:
     if _SAFE.fullmatch(name) and name not in quoted_keywords(server_version_num):
         return name
     return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(text: str) -> str:
+    """Return *text* as a string literal, in the escape syntax when it has backslashes."""
+    escape = "E" if "\\" in text else ""
+    return escape + "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def quote_qualified_identifier(schema: str, name: str, server_version_num: int) -> str:

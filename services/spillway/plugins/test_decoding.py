@@ -22,6 +22,7 @@ from spillway._kernels.test_decoding import Encoder
 from spillway.decoding.transaction import TransactionKind
 from spillway.errors import InvalidOption
 from spillway.pg.boolean import parse_bool
+from spillway.pg.identifier import quote_literal
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.interface import OutputPlugin
 
@@ -48,6 +49,7 @@ class TestDecoding(OutputPlugin):
         self.binary = False
         self._only_local = False
         self._skip = False
+        self.two_phase = context.two_phase
         self._encoder = Encoder(settings)
         self._encoding = context.encoding
         # Where lines in another encoding than UTF-8 wait to be converted.
@@ -63,7 +65,7 @@ class TestDecoding(OutputPlugin):
                 case "skip-empty-xacts":
                     self._encoder.skip_empty_xacts = _parse(option, value)
                 case "only-local":
-                    self._only_local = _parse(option, value)
+                    self._only_local = self._encoder.only_local = _parse(option, value)
                 case "include-rewrites" | "stream-changes":
                     _parse(option, value)
                 case _:
@@ -76,7 +78,7 @@ class TestDecoding(OutputPlugin):
 
     def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write BEGIN, unless empty transactions are to be skipped."""
-        self._skip = self._only_local and header.origin_id != 0
+        self._skip = self._is_filtered(header)
         if not self._skip:
             self._encoder.begin(
                 header.xid, header.first_lsn, header.kind is not TransactionKind.MESSAGE, out
@@ -109,6 +111,48 @@ class TestDecoding(OutputPlugin):
         """Write COMMIT, if BEGIN was written."""
         if not self._skip:
             self._encoder.commit(header.end_lsn, header.commit_time, out)
+
+    # ---- two_phase
+
+    def filter_prepare(self, header: TransactionHeader) -> bool:
+        """Leave out transactions whose identifier says so."""
+        assert header.prepared is not None
+        return "_nodecode" in header.prepared.gid
+
+    def begin_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write BEGIN, unless empty transactions are to be skipped."""
+        self.begin(header, out)
+
+    def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write PREPARE TRANSACTION, if BEGIN was written."""
+        if not self._encoder.skip_empty_xacts or self._encoder.wrote_changes:
+            self._write_prepared("PREPARE TRANSACTION", header, out)
+
+    def commit_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write COMMIT PREPARED."""
+        self._write_prepared("COMMIT PREPARED", header, out)
+
+    def rollback_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Write ROLLBACK PREPARED."""
+        self._write_prepared("ROLLBACK PREPARED", header, out)
+
+    def _write_prepared(self, what: str, header: TransactionHeader, out: MessageBuffer) -> None:
+        if self._is_filtered(header):
+            return
+        assert header.prepared is not None
+        text = f"{what} {quote_literal(self._text(header.prepared.gid))}"
+        if self._encoder.include_xids:
+            text += f", txid {header.xid}"
+        data = text.encode(errors="surrogateescape")
+        self._encoder.news(data, header.end_lsn, header.xid, header.commit_time, out)
+
+    def _is_filtered(self, header: TransactionHeader) -> bool:
+        """Say what pg_decode_filter says of the origin of a transaction's record."""
+        return self._only_local and header.origin_id != 0
+
+    def _text(self, gid: str) -> str:
+        """Read an identifier, which a header has as bytes of the database's encoding in disguise."""
+        return gid.encode(errors="surrogateescape").decode(self._encoding, "surrogateescape")
 
     def _convert(self, batch: EncodedBatch, out: MessageBuffer) -> None:
         """Put the lines of *batch* into *out* in UTF-8, as a server converts for its client."""

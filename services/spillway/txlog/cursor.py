@@ -61,11 +61,15 @@ class LoggedTransaction:
         while (chunk := self._cursor._next_chunk()) is not None:  # noqa: SLF001 - one unit in two classes
             yield chunk
 
+    def close(self) -> None:
+        """Do nothing: what it reads is the cursor's."""
+
 
 class TransactionCursor:
     """A place in a :class:`TransactionLog`.
 
-    ``next`` returns transactions whose commit record starts at *lsn* or later, in commit order.
+    ``next`` returns what has its ``final_lsn`` (a transaction's commit record starts there) at *lsn* or later, in that
+    order: transactions, and what else the log has headers for.
     """
 
     def __init__(self, log: TransactionLog, lsn: int) -> None:
@@ -126,14 +130,13 @@ class TransactionCursor:
                     relation_id, _ = frames.RELATION_PREFIX.unpack_from(frame.payload)
                     self._relations[relation_id] = _descriptor(bytes(frame.payload[8:]))
                 elif frame.kind == frames.TRANSACTION:
-                    header = frames.decode_transaction_header(frame.payload)
+                    header, end = frames.decode_transaction_header(frame.payload)
                     if header.final_lsn >= self._lsn:
                         self._lsn = header.final_lsn + 1
-                        chunk = frame.payload[frames.TRANSACTION_HEADER.size :]
-                        return LoggedTransaction(self, header, self._relations, chunk)
+                        return LoggedTransaction(self, header, self._relations, frame.payload[end:])
                 elif frame.kind == frames.BEGIN:
                     self._in_large = True
-                    header = frames.decode_transaction_header(frame.payload)
+                    header, _ = frames.decode_transaction_header(frame.payload)
                     if header.final_lsn >= self._lsn:
                         self._lsn = header.final_lsn + 1
                         return LoggedTransaction(self, header, self._relations, None)

@@ -19,6 +19,17 @@ transaction of the segment that needs it, so a reader needs nothing but the segm
     PROGRESS     u64 decoded_lsn | u64 restart_lsn      no transaction that commits before decoded_lsn comes
                                                         after this; those that do began at restart_lsn or later
 
+    transaction header := u32 xid | u16 origin_id | u8 kind | u8 parts | u64 first_lsn | u64 final_lsn | u64 end_lsn
+                          | i64 commit_time | u64 origin_lsn
+                          | when parts & 1: PREPARED | when parts & 2: STREAMED | when parts & 4: ORIGIN
+    PREPARED := u64 prepare_lsn | u64 prepare_end_lsn | i64 prepare_time | u32 empty | u32 length | gid, zero to 8
+    STREAMED := u64 upto_lsn | u64 first_lsn | u64 last_lsn | u32 number | u32 n | u32 aborted xid[n], zero to 8
+    ORIGIN   := u32 length | u32 0 | name, zero to 8
+
+A frame TRANSACTION or BEGIN stands for anything that has a header of its own: kinds (``decoding/transaction.py``) are a
+prepared transaction, a part of one in progress, or the news that one was rolled back, which have no changes. An
+ordinary transaction has none of the three parts.
+
 All integers are little-endian. Payloads begin 8-byte aligned in the file, as chunks want it. A relation
 id holds until the next RELATION frame of that id; ids of two segments have nothing to do with each other.
 
@@ -32,12 +43,12 @@ import struct
 from typing import Final
 
 from spillway._kernels.crc32c import crc32c
-from spillway.decoding.transaction import TransactionHeader, TransactionKind
+from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
 from spillway.errors import CorruptTransactionLog
 from spillway.pg.lsn import Lsn
 
 SEGMENT_MAGIC: Final = b"SPWTXLOG"
-FORMAT: Final = 1
+FORMAT: Final = 2
 SEGMENT_HEADER_SIZE: Final = 64
 FRAME_HEADER_SIZE: Final = 16
 
@@ -54,11 +65,18 @@ FRAME_LENGTH_MAX: Final = (1 << 32) - 1
 
 FRAME: Final = struct.Struct("<IIII")
 _FRAME_TAIL: Final = struct.Struct("<III")
-TRANSACTION_HEADER: Final = struct.Struct("<IHHQQQqQ")
+_HEADER: Final = struct.Struct("<IHBBQQQqQ")
+_PREPARED: Final = struct.Struct("<QQqII")
+_STREAMED: Final = struct.Struct("<QQQII")
+_ORIGIN: Final = struct.Struct("<II")
 PROGRESS_PAYLOAD: Final = struct.Struct("<QQ")
 END_PAYLOAD: Final = struct.Struct("<Q")
 RELATION_PREFIX: Final = struct.Struct("<II")
 _SEGMENT_REST: Final = struct.Struct("<QIIQ")
+
+_HAS_PREPARED: Final = 1
+_HAS_STREAMED: Final = 2
+_HAS_ORIGIN: Final = 4
 
 _PADDING: Final = tuple(b"\0" * n for n in range(8))
 
@@ -88,23 +106,74 @@ def check_frame(header: bytes | memoryview, payload: bytes | memoryview) -> bool
 
 
 def encode_transaction_header(header: TransactionHeader) -> bytes:
-    """Pack *header* into its 48 bytes."""
-    return TRANSACTION_HEADER.pack(
+    """Pack *header*: 48 bytes for an ordinary transaction, a multiple of 8 for others."""
+    parts, more = 0, b""
+    if header.prepared is not None:
+        p = header.prepared
+        gid = p.gid.encode(errors="surrogateescape")
+        more += _PREPARED.pack(
+            p.prepare_lsn, p.prepare_end_lsn, p.prepare_time, p.empty, len(gid)
+        ) + _padded(gid)
+        parts |= _HAS_PREPARED
+    if header.streamed is not None:
+        s = header.streamed
+        more += _STREAMED.pack(
+            s.upto_lsn, s.first_lsn, s.last_lsn, s.parts, len(s.aborted_xids)
+        ) + _padded(struct.pack(f"<{len(s.aborted_xids)}I", *s.aborted_xids))
+        parts |= _HAS_STREAMED
+    if header.origin_name:
+        name = header.origin_name.encode(errors="surrogateescape")
+        more += _ORIGIN.pack(len(name), 0) + _padded(name)
+        parts |= _HAS_ORIGIN
+    packed = _HEADER.pack(
         header.xid,
         header.origin_id,
         header.kind,
+        parts,
         header.first_lsn,
         header.final_lsn,
         header.end_lsn,
         header.commit_time,
         header.origin_lsn,
     )
+    return packed + more if parts else packed
 
 
-def decode_transaction_header(payload: bytes | memoryview) -> TransactionHeader:
-    """Reverse :func:`encode_transaction_header`."""
-    xid, origin_id, kind, first, final, end, time, origin = TRANSACTION_HEADER.unpack_from(payload)
-    return TransactionHeader(xid, first, final, end, time, origin_id, origin, TransactionKind(kind))
+def _padded(data: bytes) -> bytes:
+    return data + _PADDING[-len(data) % 8]
+
+
+def decode_transaction_header(payload: bytes | memoryview) -> tuple[TransactionHeader, int]:
+    """Reverse :func:`encode_transaction_header`; return the header and where it ends in *payload*."""
+    xid, origin_id, kind, parts, first, final, end, time, origin = _HEADER.unpack_from(payload)
+    kind = TransactionKind(kind)
+    if not parts:
+        header = TransactionHeader(xid, first, final, end, time, origin_id, origin, kind)
+        return header, _HEADER.size
+    at = _HEADER.size
+    prepared = streamed = None
+    origin_name = ""
+    if parts & _HAS_PREPARED:
+        prepare_lsn, prepare_end_lsn, prepare_time, empty, size = _PREPARED.unpack_from(payload, at)
+        at += _PREPARED.size
+        gid = bytes(payload[at : at + size]).decode(errors="surrogateescape")
+        at += size + -size % 8
+        prepared = Prepared(gid, prepare_lsn, prepare_end_lsn, prepare_time, bool(empty))
+    if parts & _HAS_STREAMED:
+        upto, first_change, last_change, number, count = _STREAMED.unpack_from(payload, at)
+        at += _STREAMED.size
+        aborted_xids = struct.unpack_from(f"<{count}I", payload, at)
+        at += 4 * count + -4 * count % 8
+        streamed = Streamed(number, last_change, 0, first_change, upto, aborted_xids)
+    if parts & _HAS_ORIGIN:
+        size, _ = _ORIGIN.unpack_from(payload, at)
+        at += _ORIGIN.size
+        origin_name = bytes(payload[at : at + size]).decode(errors="surrogateescape")
+        at += size + -size % 8
+    header = TransactionHeader(
+        xid, first, final, end, time, origin_id, origin, kind, prepared, streamed, origin_name
+    )
+    return header, at
 
 
 def encode_segment_header(system_id: int, database_oid: int, start_lsn: int) -> bytes:

@@ -131,7 +131,7 @@ class Segment:
                 if frame.kind == frames.RELATION and began is None:
                     self.relations.append(offset)
                 elif frame.kind in (frames.TRANSACTION, frames.BEGIN) and began is None:
-                    header = frames.decode_transaction_header(frame.payload)
+                    header, _ = frames.decode_transaction_header(frame.payload)
                     if frame.kind == frames.BEGIN:
                         began = (header.final_lsn, header.end_lsn, offset)
                     else:

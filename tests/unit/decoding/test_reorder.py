@@ -274,7 +274,7 @@ def test_truncate_stops_and_is_queued_by_python(wal, make_buffer):
     assert buffer.run(batch, 0) == reorder_loop.UNRESOLVED
     buffer.bind(batch, 0, reorder_loop.KIND_TABLE, TABLE_ID)
     assert buffer.run(batch, 0) == reorder_loop.FOR_TRUNCATE
-    buffer.add_truncate(100, 55, 3, [TABLE_ID, TABLE_ID + 1])
+    buffer.add_truncate(batch, buffer.index, 3, [TABLE_ID, TABLE_ID + 1])
     assert buffer.run(batch, buffer.index + 1) == reorder_loop.AT_END
     stream = buffer.take(100)
     assert stream.relation_ids() == {TABLE_ID, TABLE_ID + 1}

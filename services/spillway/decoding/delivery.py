@@ -1,0 +1,274 @@
+"""Ends of transactions: what is delivered of them, and what is forgotten.
+
+The decoder hands over the records that end transactions (commit, abort, the two of prepared ones, running-xacts after
+a crash) and those that ask for delivery before the end (PREPARE, non-transactional messages). Out go transactions
+to the sink, in the order of these records; the reorder buffer and the catalog mirror learn who committed.
+
+A prepared transaction stays in the reorder buffer until its COMMIT PREPARED or ROLLBACK PREPARED, which may
+be days, restarts and another server's life away. At PREPARE its changes are *read*, not taken. What the PREPARE record
+said is remembered here; after a restart it is read again, since decoding restarts before the first record of every
+transaction in progress, and a prepared one is in progress.
+
+What a prepared transaction has changed of the catalog stays its own until it commits: others wait for its locks, as
+they do on the server.
+
+Source: DecodeCommit, DecodeAbort, DecodePrepare, src/backend/replication/logical/decode.c; ReorderBufferPrepare,
+ReorderBufferFinishPrepared, reorderbuffer.c
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from spillway._kernels import reorder
+from spillway.decoding.invalidations import invalidation_change
+from spillway.decoding.snapshot_builder import SnapshotState
+from spillway.decoding.transaction import Prepared, TransactionHeader, TransactionKind
+from spillway.errors import DecodingError
+from spillway.pg import rmgr
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from spillway._kernels.record_batch import RecordBatch
+    from spillway._kernels.reorder import ReorderBuffer
+    from spillway._kernels.reorder_merge import ChangeStream
+    from spillway.catalog.descriptor import RelationDescriptor
+    from spillway.catalog.mirror import CatalogMirror
+    from spillway.decoding.invalidations import Invalidations
+    from spillway.decoding.snapshot_builder import SnapshotBuilder
+    from spillway.decoding.transaction import TransactionSink
+    from spillway.decoding.xact import TransactionEnd, TransactionPrepare
+
+_NO_CHANGES: Final[Mapping[int, RelationDescriptor]] = {}
+
+
+class DecodedTransaction:
+    """A transaction as decoded; see :class:`spillway.decoding.transaction.Transaction`."""
+
+    __slots__ = ("_ending", "_stream", "header", "relations")
+
+    def __init__(
+        self,
+        header: TransactionHeader,
+        stream: ChangeStream | None,
+        relations: Mapping[int, RelationDescriptor],
+        ending: bytes = b"",
+    ) -> None:
+        """Make it of *stream* and, behind that, the changes in *ending*."""
+        self.header = header
+        self.relations = relations
+        self._stream = stream
+        self._ending = ending
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the changes; see the protocol.
+
+        Raises:
+            DecodingError: TOAST chunks and the row that points to them do not fit.
+            StorageError: a spill file can't be read.
+        """
+        stream: Iterator[memoryview] = iter(()) if self._stream is None else self._stream
+        return itertools.chain(stream, (memoryview(self._ending),)) if self._ending else stream
+
+    def close(self) -> None:
+        """Free memory and spill file; safe to repeat."""
+        if self._stream is not None:
+            self._stream.close()
+
+
+class Delivery:
+    """One decoder's ends of transactions."""
+
+    def __init__(
+        self,
+        database_oid: int,
+        mirror: CatalogMirror,
+        buffer: ReorderBuffer,
+        invalidations: Invalidations,
+        builder: SnapshotBuilder,
+        sink: TransactionSink,
+    ) -> None:
+        self._database_oid = database_oid
+        self._mirror = mirror
+        self._buffer = buffer
+        self._invalidations = invalidations
+        self._builder = builder
+        self._sink = sink
+        #: prepared transactions by xid
+        self._prepared: dict[int, Prepared] = {}
+        #: transactions delivered whole at their commit, and the bytes of their changes
+        self.total_txns = 0
+        self.total_bytes = 0
+
+    # ---- whole transactions
+
+    def commit(self, end: TransactionEnd, info: int, lsn: int, end_lsn: int, origin: int) -> None:
+        """Deliver or forget a transaction that committed (DecodeCommit).
+
+        Raises:
+            DecodingError: its beginning was not read.
+            Whatever the sink raises.
+        """
+        xid = end.xid
+        entry = self._buffer.end(xid, end.subxids)
+        first_lsn, flags = entry or (lsn, 0)
+        if (
+            end.xinfo & rmgr.XACT_XINFO_HAS_INVALS
+            or flags & reorder.TOUCHED_CATALOG
+            or self._builder.state < SnapshotState.FULL_SNAPSHOT
+        ) and self._mirror.commit((xid, *end.subxids), lsn):
+            self._buffer.clear_locators()
+        invalidated = self._invalidations.commit(xid, lsn)
+        delivers = self._builder.delivers(lsn) and end.database_oid in (0, self._database_oid)
+        if (
+            delivers
+            and flags & reorder.HAS_CATALOG_CHANGES
+            and not flags & reorder.HAS_BASE_SNAPSHOT
+        ):
+            # SnapBuildCommitTxn: catalog changes alone make a transaction one that is printed.
+            first_lsn = self._buffer.set_base_snapshot(xid, lsn)
+            flags |= reorder.HAS_BASE_SNAPSHOT
+        prepared = (
+            self._prepared.pop(xid, None)
+            if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_COMMIT_PREPARED
+            else None
+        )
+        if not delivers or not (flags & reorder.HAS_BASE_SNAPSHOT or prepared):
+            self._buffer.forget(xid)
+            self.invalidate(invalidated.undecoded, lsn, end_lsn)
+            return
+        if flags & reorder.INCOMPLETE:
+            raise DecodingError(
+                f"transaction {xid}, which commits at {Lsn(lsn)}, began before the serialised state",
+                hint="The state is newer than the restart_lsn that belongs to the position to decode from; "
+                "restore an older one.",
+                lsn=str(Lsn(lsn)),
+                xid=xid,
+            )
+        header = TransactionHeader(xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn)
+        if prepared is not None:
+            header = replace(
+                header,
+                kind=TransactionKind.COMMIT_PREPARED,
+                prepared=replace(prepared, empty=not flags & reorder.HAS_BASE_SNAPSHOT),
+            )
+        self._deliver(header, self._buffer.take(xid), invalidated.decoded)
+
+    def abort(
+        self, end: TransactionEnd, info: int, lsn: int, end_lsn: int, origin: int
+    ) -> tuple[int, ...]:
+        """Forget a transaction, or a subtransaction with its own, that aborted (DecodeAbort).
+
+        Say so when it was prepared. Return the xids whose fate the mirror must learn, if it has to.
+
+        Raises:
+            Whatever the sink raises.
+        """
+        first_lsn = lsn
+        prepared = None
+        if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_ABORT_PREPARED:
+            prepared = self._prepared.pop(end.xid, None)
+            first_lsn, _ = self._buffer.end(end.xid, ()) or (lsn, 0)
+        touched = []
+        for xid in (*end.subxids, end.xid):
+            touched += self._buffer.forget(xid)
+        self._invalidations.forget((end.xid,))
+        if (
+            prepared is not None
+            and self._builder.delivers(lsn)
+            and end.database_oid in (0, self._database_oid)
+        ):
+            header = TransactionHeader(
+                end.xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn,
+                TransactionKind.ROLLBACK_PREPARED, prepared,
+            )  # fmt: skip
+            self._deliver(header, None)
+        if touched or self._builder.state < SnapshotState.FULL_SNAPSHOT:
+            return tuple(dict.fromkeys((end.xid, *end.subxids, *touched)))
+        return ()
+
+    def prepare(self, prepare: TransactionPrepare, lsn: int, end_lsn: int, origin: int) -> None:
+        """Deliver a transaction that was prepared, and keep it (DecodePrepare).
+
+        Raises:
+            DecodingError: its beginning was not read.
+            Whatever the sink raises.
+        """
+        xid = prepare.xid
+        entry = self._buffer.end(xid, ())
+        if entry is None:
+            # PostgreSQL remembers nothing of a transaction of which no record was seen.
+            return
+        gid = prepare.gid.decode(errors="surrogateescape")
+        self._prepared[xid] = prepared = Prepared(gid, lsn, end_lsn, prepare.time)
+        if not self._builder.delivers(lsn) or prepare.database_oid != self._database_oid:
+            return
+        first_lsn, flags = self._buffer.end(xid, prepare.subxids) or entry
+        if not flags & reorder.HAS_BASE_SNAPSHOT:
+            return
+        if flags & reorder.INCOMPLETE:
+            raise DecodingError(
+                f"transaction {xid}, which is prepared at {Lsn(lsn)}, began before the serialised state",
+                hint="The state is newer than the restart_lsn that belongs to the position to decode from; "
+                "restore an older one.",
+                lsn=str(Lsn(lsn)),
+                xid=xid,
+            )
+        header = TransactionHeader(
+            xid, first_lsn, lsn, end_lsn, prepare.time, origin, prepare.origin_lsn,
+            TransactionKind.PREPARE, prepared,
+        )  # fmt: skip
+        self._deliver(header, self._buffer.borrow(xid, news=False), self._invalidations.at_end(xid))
+
+    def abandon(self, oldest_running_xid: int, lsn: int) -> None:
+        """Forget what a crash of the server ended without a record: all that is older than *oldest_running_xid*.
+
+        A prepared transaction runs as long as it is prepared, whatever became of the server meanwhile.
+        """
+        for xid, touched in self._buffer.forget_older_than(oldest_running_xid):
+            self._prepared.pop(xid, None)
+            self._invalidations.forget((xid,))
+            if touched:
+                self._mirror.abort(touched, lsn)
+
+    # ---- what is outside of transactions
+
+    def message(self, batch: RecordBatch, index: int) -> None:
+        """Deliver the non-transactional logical message that is record *index*."""
+        _, _, xid, lsn, end_lsn, origin, _ = self._buffer.fields(batch, index)
+        if not self._builder.delivers(lsn):
+            return
+        header = TransactionHeader(xid, lsn, lsn, end_lsn, 0, origin, kind=TransactionKind.MESSAGE)
+        self._deliver(header, self._buffer.take_message(batch, index))
+
+    def invalidate(self, oids: Sequence[int], lsn: int, end_lsn: int) -> None:
+        """Deliver an invalidation outside of transactions; nothing for no *oids*."""
+        if oids and self._builder.delivers(lsn):
+            header = TransactionHeader(0, lsn, lsn, end_lsn, 0, kind=TransactionKind.MESSAGE)
+            self._deliver(header, None, oids)
+
+    def _deliver(
+        self,
+        header: TransactionHeader,
+        stream: ChangeStream | None,
+        invalidated: Sequence[int] = (),
+    ) -> None:
+        relations = _NO_CHANGES
+        if stream is not None:
+            registry = self._mirror.registry
+            relations = {number: registry[number] for number in stream.relation_ids()}
+            if header.kind is not TransactionKind.PREPARE:
+                self.total_txns += 1
+                self.total_bytes += stream.change_bytes
+        ending = b""
+        if invalidated:
+            ending = invalidation_change(header.xid, header.final_lsn, invalidated)
+        transaction = DecodedTransaction(header, stream, relations, ending)
+        try:
+            self._sink.transaction(transaction)
+        finally:
+            transaction.close()
