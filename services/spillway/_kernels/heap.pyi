@@ -11,6 +11,7 @@ NAME: Final = 6
 FLOAT4: Final = 7
 INT2VECTOR: Final = 8
 RAW: Final = 9
+OIDVECTOR: Final = 10
 
 def page_lsn(page: bytes) -> int: ...
 def parse_page(page: bytes) -> list[tuple[int, int, int, int, int, int, bytes]]: ...

@@ -40,6 +40,7 @@ cdef enum Kind:
     K_FLOAT4 = 7
     K_INT2VECTOR = 8
     K_RAW = 9
+    K_OIDVECTOR = 10
 
 SKIP = K_SKIP
 OID = K_OID
@@ -51,6 +52,7 @@ NAME = K_NAME
 FLOAT4 = K_FLOAT4
 INT2VECTOR = K_INT2VECTOR
 RAW = K_RAW
+OIDVECTOR = K_OIDVECTOR
 
 
 cdef inline uint16_t _u16(const uint8_t* p) noexcept nogil:
@@ -133,8 +135,8 @@ cdef class Deformer:
 
     *columns* lists the physical columns in order: ``(attlen, attalign, kind)``. Kind ``SKIP`` steps over
     the column; columns after the last that is wanted may be left out. Values come in column order:
-    OID, INT2, INT4 as int, BOOL as bool, CHAR and NAME as str, FLOAT4 as float, INT2VECTOR as a tuple,
-    RAW as the bytes of the datum with its varlena header. Null, or beyond the tuple's last column: None.
+    OID, INT2, INT4 as int, BOOL as bool, CHAR and NAME as str, FLOAT4 as float, INT2VECTOR and OIDVECTOR as a
+    tuple, RAW as the bytes of the datum with its varlena header. Null, or beyond the tuple's last column: None.
     """
 
     cdef Column columns[128]
@@ -157,7 +159,7 @@ cdef class Deformer:
                 raise ValueError(f"unknown attlen {length}")
             if kind in (OID, INT4, FLOAT4) and length != 4 or kind == INT2 and length != 2 \
                     or kind in (BOOL, CHAR) and length != 1 or kind == NAME and length != NAME_SIZE \
-                    or kind in (INT2VECTOR, RAW) and length != -1:
+                    or kind in (INT2VECTOR, OIDVECTOR, RAW) and length != -1:
                 raise ValueError(f"column {i + 1} of length {length} can't be read as kind {kind}")
             self.columns[i].length = length
             self.columns[i].align = {"c": 1, "s": 2, "i": 4, "d": 8}[align]
@@ -237,7 +239,9 @@ cdef class Deformer:
             memcpy(&real, p, 4)
             return <double>real
         if kind == K_INT2VECTOR:
-            return _int2vector(p, length)
+            return _vector(p, length, 2)
+        if kind == K_OIDVECTOR:
+            return _vector(p, length, 4)
         return PyBytes_FromStringAndSize(<const char*>p, length)
 
 
@@ -262,24 +266,27 @@ cdef Py_ssize_t _varlena_size(const uint8_t* p, Py_ssize_t available) noexcept n
     return length if length <= available else -1
 
 
-cdef tuple _int2vector(const uint8_t* p, Py_ssize_t length):
-    """The values of an int2vector: a one-dimensional array without nulls."""
+cdef tuple _vector(const uint8_t* p, Py_ssize_t length, Py_ssize_t width):
+    """The values of an int2vector or oidvector: a one-dimensional array without nulls."""
     cdef:
         Py_ssize_t header = 1 if p[0] & 1 else 4
         uint32_t count, i
         list values = []
     # ndim, dataoffset, elemtype, dim, lbound
     if p[0] == 0x01 or length < header + 12:
-        raise ValueError("an int2vector is cut short")
+        raise ValueError("a vector is cut short")
     if _u32(p + header) == 0:
         return ()
     if length < header + 20 or _u32(p + header) != 1 or _u32(p + header + 4) != 0:
-        raise ValueError("an int2vector has another shape than one dimension without nulls")
+        raise ValueError("a vector has another shape than one dimension without nulls")
     count = _u32(p + header + 12)
-    if <Py_ssize_t>count * 2 > length - header - 20:
-        raise ValueError("an int2vector is cut short")
+    if <Py_ssize_t>count * width > length - header - 20:
+        raise ValueError("a vector is cut short")
     for i in range(count):
-        values.append(<int16_t>_u16(p + header + 20 + 2 * i))
+        if width == 2:
+            values.append(<int16_t>_u16(p + header + 20 + 2 * i))
+        else:
+            values.append(_u32(p + header + 20 + 4 * i))
     return tuple(values)
 
 
@@ -361,23 +368,28 @@ cdef object _sent_value(const uint8_t* p, Py_ssize_t length, int kind, bytes enc
         memcpy(&real, &bits, 4)
         return <double>real
     if kind == K_INT2VECTOR:
-        return _sent_int2vector(p, length)
+        return _sent_vector(p, length, 2)
+    if kind == K_OIDVECTOR:
+        return _sent_vector(p, length, 4)
     return PyBytes_FromStringAndSize(<const char*>p, length)
 
 
-cdef tuple _sent_int2vector(const uint8_t* p, Py_ssize_t length):
+cdef tuple _sent_vector(const uint8_t* p, Py_ssize_t length, Py_ssize_t width):
     # ndim, flags, element type, then dim and lbound of one dimension, then a length and a value each
     cdef uint32_t count, i
     cdef list values = []
     if length < 12:
-        raise ValueError("an int2vector is cut short")
+        raise ValueError("a vector is cut short")
     if _be32(p) == 0:
         return ()
     if length < 20 or _be32(p) != 1:
-        raise ValueError("an int2vector has another shape than one dimension")
+        raise ValueError("a vector has another shape than one dimension")
     count = _be32(p + 12)
-    if <Py_ssize_t>count * 6 != length - 20:
-        raise ValueError("an int2vector is cut short")
+    if <Py_ssize_t>count * (4 + width) != length - 20:
+        raise ValueError("a vector is cut short")
     for i in range(count):
-        values.append(<int16_t>_be16(p + 24 + 6 * i))
+        if width == 2:
+            values.append(<int16_t>_be16(p + 24 + 6 * i))
+        else:
+            values.append(_be32(p + 24 + 8 * i))
     return tuple(values)

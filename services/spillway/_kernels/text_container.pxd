@@ -10,5 +10,6 @@ cdef int array_text(const TypeOutput* type, const uint8_t* data, size_t size, By
 cdef int vector_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
 cdef int record_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
 cdef int enum_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int object_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
 cdef int range_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
 cdef int multirange_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil

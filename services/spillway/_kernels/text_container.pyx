@@ -33,7 +33,7 @@ from spillway._kernels.container cimport (
 )
 from spillway._kernels.datum cimport DATUM_NULL, Datum, Scratch, invalid, load_i32, load_u32, scratch_free
 from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, reserve
-from spillway._kernels.text_number cimport put_int
+from spillway._kernels.text_number cimport put_int, put_uint
 from spillway._kernels.text_type cimport EnumLabel, TypeOutput
 
 cdef enum:
@@ -230,10 +230,10 @@ cdef int record_text(const TypeOutput* type, const uint8_t* data, size_t size, B
         scratch_free(&scratch)
 
 
-# Enums.
+# Enums, and types whose values stand for objects of the catalog.
 
-cdef int enum_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    cdef uint32_t oid = load_u32(data)
+cdef const EnumLabel* find_label(const TypeOutput* type, uint32_t oid) noexcept nogil:
+    """Look the label of *oid* up; NULL if there is none."""
     cdef size_t low = 0
     cdef size_t high = type.count
     cdef size_t middle
@@ -242,12 +242,27 @@ cdef int enum_text(const TypeOutput* type, const uint8_t* data, size_t size, Byt
         middle = (low + high) // 2
         label = &type.labels[middle]
         if label.oid == oid:
-            return put_bytes(out, label.text, label.size)
+            return label
         if label.oid < oid:
             low = middle + 1
         else:
             high = middle
-    return invalid(b"an enum value has no label in its type")
+    return NULL
+
+
+cdef int enum_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+    cdef const EnumLabel* label = find_label(type, load_u32(data))
+    if label == NULL:
+        return invalid(b"an enum value has no label in its type")
+    return put_bytes(out, label.text, label.size)
+
+
+cdef int object_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+    """regclass and its kin: the name, or the number of an object that has none."""
+    cdef const EnumLabel* label = find_label(type, load_u32(data))
+    if label == NULL:
+        return put_uint(out, load_u32(data))
+    return put_bytes(out, label.text, label.size)
 
 
 # Ranges.

@@ -283,6 +283,10 @@ cdef class TypeCompiler:
         if known is not None and known[1] == descriptor.length:
             target.output.write = <text_writer><size_t>known[0]
             return 1
+        if descriptor.kind == "b" and descriptor.enum_labels:
+            self.fill_enum(target, descriptor)
+            target.output.write = text_container.object_text
+            return 1
         codec = find_codec(descriptor.oid, descriptor.output)
         if codec is not None:
             state = (codec, self.context.settings, f"{descriptor.schema}.{descriptor.name}")

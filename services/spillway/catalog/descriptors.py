@@ -28,6 +28,7 @@ from spillway.catalog.descriptor import (
     TypeDescriptor,
 )
 from spillway.catalog.missing_value import UnreadableMissing
+from spillway.catalog.object_names import REG_TYPES, object_names
 from spillway.catalog.publications import all_publications, ancestors_of, publications_of
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn
@@ -368,6 +369,11 @@ class _Builder:
         types.update(entry[0])
         self.dependencies |= entry[1]
 
+    def whole(self, catalog: TrackedCatalog) -> list[Any]:
+        """Every visible row of *catalog*."""
+        self.dependencies.add((catalog.oid, cat.WHOLE_CATALOG, None))
+        return self.mirror.all_visible(catalog, self._own_xids)
+
     def _build_type(self, oid: int, types: dict[int, TypeDescriptor]) -> None:
         row: PgType | None = self._row(cat.PG_TYPE, cat.TYPE_BY_OID, oid)
         if row is None:
@@ -379,6 +385,8 @@ class _Builder:
         attributes: tuple[AttributeDescriptor, ...] = ()
         inner: list[int] = []
         subtype = 0
+        if oid in REG_TYPES:
+            labels = object_names(oid, self.mirror.facts, self.whole)
         if row.typelem:
             inner.append(row.typelem)
         if row.typtype == "d":

@@ -79,10 +79,47 @@ class PgType(NamedTuple):
 
 
 class PgProc(NamedTuple):
-    """pg_proc: the names of types' output functions are all that is read."""
+    """pg_proc: names of types' functions, and what regproc and regprocedure show."""
 
     oid: int
     proname: str
+    pronamespace: int
+    proargtypes: tuple[int, ...]
+
+
+class PgOperator(NamedTuple):
+    """pg_operator: what regoper and regoperator show."""
+
+    oid: int
+    oprname: str
+    oprnamespace: int
+    oprleft: int
+    oprright: int
+
+
+class PgCollation(NamedTuple):
+    """pg_collation: what regcollation shows."""
+
+    oid: int
+    collname: str
+    collnamespace: int
+    collencoding: int
+
+
+class PgTsConfig(NamedTuple):
+    """pg_ts_config: what regconfig shows."""
+
+    oid: int
+    cfgname: str
+    cfgnamespace: int
+
+
+class PgTsDict(NamedTuple):
+    """pg_ts_dict: what regdictionary shows."""
+
+    oid: int
+    dictname: str
+    dictnamespace: int
 
 
 class PgNamespace(NamedTuple):
@@ -199,6 +236,9 @@ class TrackedCatalog:
         return f"TrackedCatalog({self.name})"
 
 
+#: In place of an index's number: whatever changes in the catalog.
+WHOLE_CATALOG: Final = -1
+
 # Index numbers, named for those that use them.
 CLASS_BY_OID: Final = 0
 CLASS_BY_RELFILENODE: Final = 1
@@ -222,6 +262,10 @@ PG_CLASS: Final = TrackedCatalog(1259, "pg_class", PgClass, ("oid", "relfilenode
 PG_ATTRIBUTE: Final = TrackedCatalog(1249, "pg_attribute", PgAttribute, ("attrelid",))
 PG_TYPE: Final = TrackedCatalog(1247, "pg_type", PgType, ("oid",))
 PG_PROC: Final = TrackedCatalog(1255, "pg_proc", PgProc, ("oid",))
+PG_OPERATOR: Final = TrackedCatalog(2617, "pg_operator", PgOperator, ("oid",))
+PG_COLLATION: Final = TrackedCatalog(3456, "pg_collation", PgCollation, ("oid",))
+PG_TS_CONFIG: Final = TrackedCatalog(3602, "pg_ts_config", PgTsConfig, ("oid",))
+PG_TS_DICT: Final = TrackedCatalog(3600, "pg_ts_dict", PgTsDict, ("oid",))
 PG_NAMESPACE: Final = TrackedCatalog(2615, "pg_namespace", PgNamespace, ("oid",))
 PG_ENUM: Final = TrackedCatalog(3501, "pg_enum", PgEnum, ("enumtypid",))
 PG_RANGE: Final = TrackedCatalog(3541, "pg_range", PgRange, ("rngtypid", "rngmultitypid"))
@@ -245,7 +289,7 @@ PG_PUBLICATION_REL_TOAST: Final = TrackedCatalog(
 TRACKED_CATALOGS: Final = {
     catalog.oid: catalog
     for catalog in (
-        PG_CLASS, PG_ATTRIBUTE, PG_TYPE, PG_PROC, PG_NAMESPACE, PG_ENUM, PG_RANGE, PG_INDEX,
+        PG_CLASS, PG_ATTRIBUTE, PG_TYPE, PG_PROC, PG_OPERATOR, PG_COLLATION, PG_TS_CONFIG, PG_TS_DICT, PG_NAMESPACE, PG_ENUM, PG_RANGE, PG_INDEX,
         PG_INHERITS, PG_PUBLICATION, PG_PUBLICATION_REL, PG_PUBLICATION_NAMESPACE,
         PG_PUBLICATION_REL_TOAST,
     )
@@ -272,6 +316,7 @@ _KINDS: Final = {
     19: heap.NAME,
     700: heap.FLOAT4,
     22: heap.INT2VECTOR,
+    30: heap.OIDVECTOR,
     2277: heap.RAW,  # anyarray
     194: heap.RAW,  # pg_node_tree
     17: heap.RAW,  # bytea

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptors import DescriptorRegistry
 
 _MAGIC: Final = b"SPWLCATM"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _HEADER: Final = struct.Struct("<8sIIQ")
 _SIZE: Final = struct.Struct("<I")
 _COUNTS: Final = struct.Struct("<III")

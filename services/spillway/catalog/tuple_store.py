@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway.catalog.layout import NULL_KEYS
+from spillway.catalog.layout import NULL_KEYS, WHOLE_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -148,4 +148,8 @@ class Storage:
     def keys(self, row: Any) -> list[DependencyKey]:
         """List what a descriptor that read *row*, or looked for it in vain, depends on."""
         oid = self.catalog.oid
-        return [(oid, number, row[column]) for number, column, _ in self._indexed]
+        keys: list[DependencyKey] = [
+            (oid, number, row[column]) for number, column, _ in self._indexed
+        ]
+        keys.append((oid, WHOLE_CATALOG, None))
+        return keys

@@ -8,33 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
+from spillway.pg.standard_types import SQL_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spillway.catalog.descriptor import TypeDescriptor
-
-#: Types that have a name in the SQL standard, by oid.
-_SQL_NAMES: Final = {
-    16: "boolean",
-    20: "bigint",
-    21: "smallint",
-    23: "integer",
-    114: "json",
-    700: "real",
-    701: "double precision",
-    1042: "character",
-    1043: "character varying",
-    1082: "date",
-    1083: "time without time zone",
-    1114: "timestamp without time zone",
-    1184: "timestamp with time zone",
-    1186: "interval",
-    1266: "time with time zone",
-    1560: "bit",
-    1562: "bit varying",
-    1700: "numeric",
-}
 
 _BPCHAR: Final = 1042
 _VARCHAR: Final = 1043
@@ -93,7 +72,7 @@ def format_type(oid: int, types: Mapping[int, TypeDescriptor], server_version_nu
     PostgreSQL leaves the schema out for what its session's search_path finds first; here that is
     pg_catalog and public. A type that is not known is ``???``, as there.
     """
-    name = _SQL_NAMES.get(oid)
+    name = SQL_NAMES.get(oid)
     if name is not None:
         return name
     descriptor = types.get(oid)

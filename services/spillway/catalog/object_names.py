@@ -1,0 +1,228 @@
+"""What regclass, regproc and their kin print: the name that an object has at one point in WAL.
+
+Values of these types are oids. Their names are in catalogs that delivery never sees, so the descriptor of a table with such
+a column holds the names of *all* objects of the kind, as (oid, text) of the type, and is made anew when one of
+them changes. That is some 100 kB for a version of a table's descriptor, for the few tables that have such columns;
+no other table pays.
+
+As in PostgreSQL, a name goes without its schema when the search path finds that object by it; the path is the
+default one, pg_catalog and public. Left to be printed as the number, which PostgreSQL reads as the same value: objects that
+are not there (any more), as it does too; temporary tables; and roles but the predefined ones, whose catalog belongs to the
+whole cluster.
+
+Source: regprocout and others (src/backend/utils/adt/regproc.c); FuncnameGetCandidates, RelationIsVisible and others
+(src/backend/catalog/namespace.c); format_type_extended (format_type.c); pg_authid.dat
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from spillway.catalog import layout as cat
+from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
+from spillway.pg.standard_types import SQL_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from spillway.catalog.layout import TrackedCatalog
+    from spillway.catalog.mirror import DatabaseFacts
+
+#: (oid, text), ascending
+Names = tuple[tuple[int, str], ...]
+
+_REGPROC, _REGPROCEDURE, _REGOPER, _REGOPERATOR = 24, 2202, 2203, 2204
+_REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE, _REGCOLLATION = 2205, 2206, 4089, 4096, 4191
+_REGCONFIG, _REGDICTIONARY = 3734, 3769
+REG_TYPES: Final = frozenset({
+    _REGPROC, _REGPROCEDURE, _REGOPER, _REGOPERATOR, _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE, _REGCOLLATION,
+    _REGCONFIG, _REGDICTIONARY,
+})  # fmt: skip
+
+_PG_CATALOG: Final = 11
+_PUBLIC: Final = 2200
+_ARRAY_SUBSCRIPT_HANDLER: Final = 6179
+#: int2vector and oidvector, the arrays of plain storage.
+_VECTORS: Final = frozenset({22, 30})
+_TEMPORARY_SCHEMAS: Final = ("pg_temp_", "pg_toast_temp_")
+#: Roles that no one may rename or drop: oid, name, first major.
+_PREDEFINED_ROLES: Final = (
+    (3373, "pg_monitor", 14), (3374, "pg_read_all_settings", 14), (3375, "pg_read_all_stats", 14),
+    (3377, "pg_stat_scan_tables", 14), (4200, "pg_signal_backend", 14), (4544, "pg_checkpoint", 15),
+    (4550, "pg_use_reserved_connections", 16), (4569, "pg_read_server_files", 14),
+    (4570, "pg_write_server_files", 14), (4571, "pg_execute_server_program", 14),
+    (6171, "pg_database_owner", 14), (6181, "pg_read_all_data", 14), (6182, "pg_write_all_data", 14),
+    (6304, "pg_create_subscription", 16), (6337, "pg_maintain", 17), (6392, "pg_signal_autovacuum_worker", 18),
+)  # fmt: skip
+#: pg_collation.collencoding of server encodings, by Python's codec; -1 is any.
+_ENCODING_IDS: Final = {
+    "euc_jp": 1, "gb2312": 2, "euc_kr": 3, "euc_jis_2004": 5, "utf-8": 6, "iso8859-1": 8, "iso8859-2": 9,
+    "iso8859-3": 10, "iso8859-4": 11, "iso8859-9": 12, "iso8859-10": 13, "iso8859-13": 14, "iso8859-14": 15,
+    "iso8859-15": 16, "iso8859-16": 17, "cp1256": 18, "cp1258": 19, "cp866": 20, "cp874": 21, "koi8-r": 22,
+    "cp1251": 23, "cp1252": 24, "iso8859-5": 25, "iso8859-6": 26, "iso8859-7": 27, "iso8859-8": 28, "cp1250": 29,
+    "cp1253": 30, "cp1254": 31, "cp1255": 32, "cp1257": 33, "koi8-u": 34,
+}  # fmt: skip
+_ANY_ENCODING: Final = -1
+
+
+def object_names(
+    type_oid: int, facts: DatabaseFacts, whole: Callable[[TrackedCatalog], list[Any]]
+) -> Names:
+    """Return what values of the type *type_oid*, one of :data:`REG_TYPES`, print; of InvalidOid too.
+
+    *whole* gives every visible row of a catalog.
+    """
+    names = _Names(facts, whole)
+    found = dict(names.of(type_oid))
+    found[0] = "0" if type_oid in {_REGOPER, _REGOPERATOR} else "-"
+    return tuple(sorted(found.items()))
+
+
+class _Names:
+    """Names of one database's objects, as seen at one point."""
+
+    def __init__(self, facts: DatabaseFacts, whole: Callable[[TrackedCatalog], list[Any]]) -> None:
+        self._facts = facts
+        self._whole = whole
+        self._version = facts.major * 10_000
+        self._schemas: dict[int, str] = {}
+
+    def of(self, type_oid: int) -> Iterable[tuple[int, str]]:
+        if type_oid == _REGROLE:
+            return [
+                (oid, name) for oid, name, since in _PREDEFINED_ROLES if since <= self._facts.major
+            ]
+        self._schemas = {row.oid: row.nspname for row in self._whole(cat.PG_NAMESPACE)}
+        if type_oid == _REGNAMESPACE:
+            return [(oid, self._quoted(name)) for oid, name in self._schemas.items()]
+        if type_oid == _REGCLASS:
+            rows = [r for r in self._whole(cat.PG_CLASS) if r.relpersistence != "t"]
+            return self._plain(rows, "relname", "relnamespace")
+        if type_oid == _REGTYPE:
+            return self._types().items()
+        if type_oid in {_REGPROC, _REGPROCEDURE}:
+            return self._functions(with_arguments=type_oid == _REGPROCEDURE)
+        if type_oid in {_REGOPER, _REGOPERATOR}:
+            return self._operators(with_arguments=type_oid == _REGOPERATOR)
+        if type_oid == _REGCOLLATION:
+            return self._collations()
+        if type_oid == _REGCONFIG:
+            return self._plain(self._whole(cat.PG_TS_CONFIG), "cfgname", "cfgnamespace")
+        return self._plain(self._whole(cat.PG_TS_DICT), "dictname", "dictnamespace")
+
+    def _quoted(self, name: str) -> str:
+        return quote_identifier(name, self._version)
+
+    def _name(self, schema_oid: int, name: str, *, visible: bool) -> str:
+        if visible:
+            return self._quoted(name)
+        return quote_qualified_identifier(self._schemas.get(schema_oid, ""), name, self._version)
+
+    def _plain(self, rows: list[Any], name: str, schema: str) -> list[tuple[int, str]]:
+        """Objects that a name and a schema tell apart."""
+        visible = _visible((getattr(r, name), getattr(r, schema), r.oid) for r in rows)
+        return [
+            (r.oid, self._name(getattr(r, schema), getattr(r, name), visible=r.oid in visible))
+            for r in rows
+        ]
+
+    def _types(self) -> dict[int, str]:
+        rows = [
+            r
+            for r in self._whole(cat.PG_TYPE)
+            if not self._schemas.get(r.typnamespace, "").startswith(_TEMPORARY_SCHEMAS)
+        ]
+        names = dict(self._plain(rows, "typname", "typnamespace"))
+        names |= {oid: name for oid, name in SQL_NAMES.items() if oid in names}
+        # Elements of true arrays are no arrays themselves.
+        arrays = {
+            r.oid: names.get(r.typelem, "???") + "[]"
+            for r in rows
+            if r.typelem and r.typsubscript == _ARRAY_SUBSCRIPT_HANDLER and r.oid not in _VECTORS
+        }
+        return names | arrays
+
+    def _functions(self, *, with_arguments: bool) -> list[tuple[int, str]]:
+        rows = self._whole(cat.PG_PROC)
+        visible = _visible(((r.proname, r.proargtypes), r.pronamespace, r.oid) for r in rows)
+        if not with_arguments:
+            unique = _unique((r.proname, r.oid) for r in rows if r.oid in visible)
+            return [
+                (r.oid, self._name(r.pronamespace, r.proname, visible=r.oid in unique))
+                for r in rows
+            ]
+        types = self._types()
+        return [
+            (
+                r.oid,
+                self._name(r.pronamespace, r.proname, visible=r.oid in visible)
+                + f"({','.join(types.get(oid, '???') for oid in r.proargtypes)})",
+            )
+            for r in rows
+        ]
+
+    def _operators(self, *, with_arguments: bool) -> list[tuple[int, str]]:
+        rows = self._whole(cat.PG_OPERATOR)
+        visible = _visible(
+            ((r.oprname, r.oprleft, r.oprright), r.oprnamespace, r.oid) for r in rows
+        )
+        plain = (
+            visible
+            if with_arguments
+            else _unique((r.oprname, r.oid) for r in rows if r.oid in visible)
+        )
+        types = self._types() if with_arguments else {}
+
+        def operand(oid: int) -> str:
+            return types.get(oid, "???") if oid else "NONE"
+
+        return [
+            (
+                r.oid,
+                (
+                    ""
+                    if r.oid in plain
+                    else self._quoted(self._schemas.get(r.oprnamespace, "")) + "."
+                )
+                + r.oprname
+                + (f"({operand(r.oprleft)},{operand(r.oprright)})" if with_arguments else ""),
+            )
+            for r in rows
+        ]
+
+    def _collations(self) -> list[tuple[int, str]]:
+        rows = self._whole(cat.PG_COLLATION)
+        # One of the database's encoding comes before one of any; others are not found by their name.
+        own = (
+            0
+            if self._facts.encoding_errors != "strict"
+            else _ENCODING_IDS.get(self._facts.encoding, _ANY_ENCODING)
+        )
+        usable = sorted(
+            (r for r in rows if r.collencoding in {own, _ANY_ENCODING}),
+            key=lambda r: r.collencoding == _ANY_ENCODING,
+        )
+        visible = _visible((r.collname, r.collnamespace, r.oid) for r in usable)
+        return [
+            (r.oid, self._name(r.collnamespace, r.collname, visible=r.oid in visible)) for r in rows
+        ]
+
+
+def _visible(objects: Iterable[tuple[Hashable, int, int]]) -> set[int]:
+    """Return the oids of those of (key, schema, oid) that the search path finds by their key.
+
+    The first of those with the same key and schema wins.
+    """
+    found: dict[int, dict[Hashable, int]] = {_PG_CATALOG: {}, _PUBLIC: {}}
+    for key, schema, oid in objects:
+        if schema in found:
+            found[schema].setdefault(key, oid)
+    return set((found[_PUBLIC] | found[_PG_CATALOG]).values())
+
+
+def _unique(objects: Iterable[tuple[Hashable, int]]) -> set[int]:
+    """Return the oids of those of (key, oid) whose key no other has."""
+    by_key: dict[Hashable, list[int]] = {}
+    for key, oid in objects:
+        by_key.setdefault(key, []).append(oid)
+    return {oids[0] for oids in by_key.values() if len(oids) == 1}
