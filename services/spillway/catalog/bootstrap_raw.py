@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from spillway.catalog.bootstrap import Bootstrap
-from spillway.catalog.layout import catalogs_of
+from spillway.catalog.layout import PG_CLASS, catalogs_of
 from spillway.catalog.mirror import CatalogMirror
 from spillway.catalog.page import PAGE_SIZE
 from spillway.catalog.raw_storage import Transactions, admit, read_storage
@@ -103,7 +103,7 @@ def bootstrap_raw(
                 ).fetchall()
             )
             files = _Files(connection)
-            directory = posixpath.dirname(next(iter(paths.values())))
+            directory = posixpath.dirname(paths[PG_CLASS.oid])
             map_file = files.read(posixpath.join(directory, "pg_filenode.map"), 0, PAGE_SIZE)
             mirror = CatalogMirror(
                 facts,

@@ -193,6 +193,13 @@ class PgPublicationRel(NamedTuple):
     prattrs: tuple[int, ...] | None = None
 
 
+class PgReplicationOrigin(NamedTuple):
+    """pg_replication_origin."""
+
+    roident: int
+    roname: TextDatum
+
+
 class ToastChunk(NamedTuple):
     """A TOAST table of a catalog."""
 
@@ -223,6 +230,8 @@ class TrackedCatalog:
     since_major: int = 14
     #: a TOAST table: a login may not read it, and nobody can lock it
     is_toast: bool = False
+    #: one for all databases of the cluster
+    is_shared: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -257,6 +266,7 @@ PUBLICATION_BY_ALL_TABLES: Final = 1
 PUBLICATION_REL_BY_RELATION: Final = 0
 PUBLICATION_NAMESPACE_BY_SCHEMA: Final = 0
 TOAST_BY_VALUE: Final = 0
+ORIGIN_BY_ID: Final = 0
 
 PG_CLASS: Final = TrackedCatalog(1259, "pg_class", PgClass, ("oid", "relfilenode", "reltoastrelid"))
 PG_ATTRIBUTE: Final = TrackedCatalog(1249, "pg_attribute", PgAttribute, ("attrelid",))
@@ -284,6 +294,9 @@ PG_PUBLICATION_NAMESPACE: Final = TrackedCatalog(
 PG_PUBLICATION_REL_TOAST: Final = TrackedCatalog(
     6228, "pg_toast_6106", ToastChunk, ("chunk_id",), since_major=15, is_toast=True
 )
+PG_REPLICATION_ORIGIN: Final = TrackedCatalog(
+    6000, "pg_replication_origin", PgReplicationOrigin, ("roident",), is_shared=True
+)
 
 #: Every mirrored catalog by oid.
 TRACKED_CATALOGS: Final = {
@@ -291,7 +304,7 @@ TRACKED_CATALOGS: Final = {
     for catalog in (
         PG_CLASS, PG_ATTRIBUTE, PG_TYPE, PG_PROC, PG_OPERATOR, PG_COLLATION, PG_TS_CONFIG, PG_TS_DICT, PG_NAMESPACE, PG_ENUM, PG_RANGE, PG_INDEX,
         PG_INHERITS, PG_PUBLICATION, PG_PUBLICATION_REL, PG_PUBLICATION_NAMESPACE,
-        PG_PUBLICATION_REL_TOAST,
+        PG_PUBLICATION_REL_TOAST, PG_REPLICATION_ORIGIN,
     )
 }  # fmt: skip
 
@@ -320,6 +333,7 @@ _KINDS: Final = {
     2277: heap.RAW,  # anyarray
     194: heap.RAW,  # pg_node_tree
     17: heap.RAW,  # bytea
+    25: heap.RAW,  # text
 }
 
 
@@ -394,6 +408,8 @@ class CatalogLayout:
             if row.prqual is not None:
                 text = text_of_datum(row.prqual, self._encoding, self._errors)
                 row = row._replace(prqual=text)
+        elif self.catalog is PG_REPLICATION_ORIGIN:
+            row = row._replace(roname=text_of_datum(row.roname, self._encoding, self._errors))
         elif self.catalog.is_toast:
             row = row._replace(chunk_data=varlena_body(row.chunk_data))
         return row
@@ -403,4 +419,6 @@ class CatalogLayout:
         row = self._row_type(*values)
         if self.catalog is PG_PUBLICATION_REL and isinstance(row.prqual, bytes):
             row = row._replace(prqual=row.prqual.decode(self._encoding, self._errors))
+        elif self.catalog is PG_REPLICATION_ORIGIN and isinstance(row.roname, bytes):
+            row = row._replace(roname=row.roname.decode(self._encoding, self._errors))
         return row

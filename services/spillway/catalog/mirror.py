@@ -35,7 +35,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog import descriptors, redo
-from spillway.catalog.layout import PG_CLASS, PG_PUBLICATION_REL, TRACKED_CATALOGS
+from spillway.catalog.layout import (
+    ORIGIN_BY_ID,
+    PG_CLASS,
+    PG_PUBLICATION_REL,
+    PG_REPLICATION_ORIGIN,
+    TRACKED_CATALOGS,
+)
 from spillway.catalog.page import (
     HEAP_XMAX_COMMITTED,
     HEAP_XMAX_INVALID,
@@ -123,6 +129,8 @@ class CatalogMirror:
         self.locations: Final = StorageMap(layouts, facts.database_oid, facts.default_tablespace)
         #: out-of-line values whose text SQL showed and whose chunks it did not, by va_valueid
         self.known_values: Final[dict[int, str]] = {}
+        #: origins from before their catalog moved to storage of which not all rows were seen
+        self.known_origins: Final[dict[int, str]] = {}
 
         # Tuples whose xmin or deleter is that unfinished transaction.
         self._pending: dict[int, set[CatalogTuple]] = {}
@@ -248,6 +256,14 @@ class CatalogMirror:
     def has_changes(self, xids: Collection[int]) -> bool:
         """Say whether one of *xids* has unfinished catalog changes: its resolutions are private then."""
         return not self._pending.keys().isdisjoint(xids)
+
+    def origin_name(self, origin_id: int) -> str:
+        """Return the name of a replication origin now; '' for one that does not exist (replorigin_by_oid)."""
+        if not origin_id:
+            return ""
+        tuples = self.visible_tuples(PG_REPLICATION_ORIGIN, ORIGIN_BY_ID, origin_id, NO_XIDS)
+        name = tuples[0].row.roname if tuples else self.known_origins.get(origin_id)
+        return name if isinstance(name, str) else ""
 
     # Lookups, for ``descriptors``.
 
@@ -389,13 +405,18 @@ class CatalogMirror:
         else:
             self._multixacts.pop(multixact, None)
 
-    def update_relation_map(self, mappings: dict[int, int]) -> None:
+    def update_relation_map(self, mappings: dict[int, int], *, shared: bool = False) -> None:
         """Take over a new relation map; from here on all read the catalogs where it says.
 
         Raises:
             DecodingError: it points a catalog to storage whose pages were not seen.
         """
-        self._forget_storages(self.locations.replace_relation_map(mappings))
+        if not shared:
+            self._forget_storages(self.locations.replace_relation_map(mappings))
+            return
+        for row in self.all_visible(PG_REPLICATION_ORIGIN):
+            self.known_origins[row.roident] = row.roname
+        self._forget_storages(self.locations.replace_shared_map(mappings))
 
     def settle(self, locator: RelFileLocator) -> None:
         """While a copy of the database may become it, learn from a use of *locator* whether it did."""

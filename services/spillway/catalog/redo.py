@@ -511,8 +511,8 @@ def _relmap_update(mirror: CatalogMirror, record: Record) -> None:
     The map that the bootstrap read is at least as new as consistent_lsn's; older updates are ignored.
     """
     update = parse_update(record.data, mirror.version)
-    if update.database_oid == mirror.facts.database_oid and mirror.consistent:
-        mirror.update_relation_map(update.mappings)
+    if update.database_oid in (0, mirror.facts.database_oid) and mirror.consistent:
+        mirror.update_relation_map(update.mappings, shared=not update.database_oid)
 
 
 _HEAP: Final[dict[int, Callable[[CatalogMirror, Record], None]]] = {

@@ -70,6 +70,7 @@ def serialize(mirror: CatalogMirror) -> bytes:
         "last_lsn": mirror.last_lsn,
         "transactions": mirror.transactions(),
         "known_values": _pairs(mirror.known_values),
+        "known_origins": _pairs(mirror.known_origins),
         "relation_map": _pairs(locations.relation_map),
         "rewrites": [[xid, rewrites] for xid, rewrites in _rewrites(mirror)],
         "own_map": [[xid, _pairs(own)] for xid, own in locations.own_map.items()],
@@ -138,6 +139,7 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
     mirror.last_lsn = head["last_lsn"]
     mirror.restore_transactions(head["transactions"])
     mirror.known_values.update((value_id, text) for value_id, text in head["known_values"])
+    mirror.known_origins.update((origin_id, name) for origin_id, name in head["known_origins"])
     locations = mirror.locations
     locations.relation_map = {oid: rel for oid, rel in head["relation_map"]}  # noqa: C416
     for xid, rewrites in head["rewrites"]:

@@ -16,6 +16,7 @@ from psycopg import sql
 
 from spillway.catalog.layout import CatalogLayout, PhysicalColumn, TrackedCatalog
 from spillway.catalog.mirror import DatabaseFacts
+from spillway.catalog.storage_map import GLOBAL_TABLESPACE
 from spillway.errors import NotReady, SourceError
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
@@ -200,8 +201,11 @@ def read_locations(
 
     Call it with the catalogs locked; pg_relation_filenode() looks at the present, not at a snapshot.
     """
+    shared = {c.oid for c in catalogs if c.is_shared}
     locations = {
-        oid: RelFileLocator(facts.default_tablespace, facts.database_oid, rel)
+        oid: RelFileLocator(GLOBAL_TABLESPACE, 0, rel)
+        if oid in shared
+        else RelFileLocator(facts.default_tablespace, facts.database_oid, rel)
         for oid, rel in connection.execute(
             "SELECT oid::int8, pg_relation_filenode(oid)::int8"
             " FROM pg_catalog.pg_class WHERE oid = ANY(%s::oid[])",

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from spillway.catalog.layout import CatalogLayout, PgClass
 
 NO_XIDS: Final[frozenset[int]] = frozenset()
+#: pg_global, where the shared catalogs are
+GLOBAL_TABLESPACE: Final = 1664
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,22 @@ class StorageMap:
                 self._move(oid, storage.locator._replace(rel=rel))
         return self._drop_unread()
 
+    def replace_shared_map(self, mappings: dict[int, int]) -> list[Storage]:
+        """Take over a new relation map of the shared catalogs; returns storages that nobody reads any more.
+
+        Who rewrites a shared catalog from another database leaves no pg_class row in ours: the new storage's
+        pages were not seen then, and what is known of it begins here.
+        """
+        for oid, storage in list(self.current.items()):
+            rel = mappings.get(oid)
+            if storage.catalog.is_shared and rel is not None and rel != storage.locator.rel:
+                locator = storage.locator._replace(rel=rel)
+                found = self.storages.get(locator)
+                self.current[oid] = (
+                    self.add(locator, oid, complete=False) if found is None else found
+                )
+        return self._drop_unread()
+
     def finish(self, xids: Collection[int]) -> list[Storage] | None:
         """Forget the rewrites of transactions that are over, their pg_class rows being stamped already.
 
@@ -174,8 +192,8 @@ class StorageMap:
             found = self.rewrites.pop(xid, None) is not None or found
         if not found:
             return None
-        for oid in list(self.current):
-            if oid not in self.relation_map:
+        for oid, storage in list(self.current.items()):
+            if oid not in self.relation_map and not storage.catalog.is_shared:
                 self._move(oid, self._locator_in_pg_class(oid, NO_XIDS))
         return self._drop_unread()
 
@@ -207,7 +225,7 @@ class StorageMap:
 
     def _locator(self, row: PgClass, rel: int) -> RelFileLocator:
         spc = row.reltablespace or self.default_tablespace
-        return RelFileLocator(spc, self._database_oid, rel)
+        return RelFileLocator(spc, 0 if spc == GLOBAL_TABLESPACE else self._database_oid, rel)
 
     def _drop_unread(self) -> list[Storage]:
         kept = {storage.locator for storage in self.current.values()}

@@ -258,6 +258,8 @@ class Delivery:
         invalidated: Sequence[int] = (),
     ) -> None:
         relations = _NO_CHANGES
+        if header.origin_id:
+            header = replace(header, origin_name=self._mirror.origin_name(header.origin_id))
         if stream is not None:
             registry = self._mirror.registry
             relations = {number: registry[number] for number in stream.relation_ids()}
