@@ -1,9 +1,9 @@
 """Decoding against PostgreSQL's own, on the same WAL, in one run: ``make bench``.
 
-PostgreSQL's side is ``pg_logical_slot_peek_changes`` with test_decoding, counted inside the server so
-that no network is in it: the least that decoding there can cost. Ours is the same work in this process: WAL
-files to records, catalog, reorder buffer, test_decoding's text. Both sides must print the same number of
-lines and bytes, or there is nothing to compare and the benchmark fails.
+PostgreSQL's side is ``pg_logical_slot_peek_changes`` with test_decoding (or its binary sister with pgoutput), counted
+inside the server so that no network is in it: the least that decoding there can cost. Ours is the same work in this
+process: WAL files to records, catalog, reorder buffer, the plugin's output. Both sides must make the same number of
+messages and bytes, or there is nothing to compare and the benchmark fails.
 
 Runs alternate; figures are medians, CPU seconds (the backend's, this process's) beside wall seconds.
 """
@@ -44,7 +44,14 @@ if TYPE_CHECKING:
     from spillway.decoding.transaction import Transaction
     from spillway.plugins.interface import OutputPlugin
 
-_OPTIONS = {"skip-empty-xacts": "1"}
+#: plugin → the function that peeks with it, and options
+_PLUGINS = {
+    "test_decoding": ("pg_logical_slot_peek_changes", {"skip-empty-xacts": "1"}),
+    "pgoutput": (
+        "pg_logical_slot_peek_binary_changes",
+        {"proto_version": "1", "publication_names": "bench"},
+    ),
+}
 _READ_BYTES = 1 << 20
 _TAKE_BYTES = 1 << 20
 
@@ -118,7 +125,9 @@ class EncodingSink:
 class Bench:
     """A server with a database, and decoding beside it."""
 
-    def __init__(self, cluster: Cluster, database: Database, spill_dir: Path) -> None:
+    def __init__(self, cluster: Cluster, database: Database, spill_dir: Path, plugin: str) -> None:
+        self.plugin = plugin
+        self.function, self.options = _PLUGINS[plugin]
         self.cluster = cluster
         self.database = database
         self.spill_dir = spill_dir
@@ -128,7 +137,7 @@ class Bench:
     def measure(self, workload: Workload, repeats: int) -> Outcome:
         """Write *workload* and decode it by both sides in turn."""
         self.cluster.execute("CHECKPOINT")
-        slot = create_slot(self.database, "bench")
+        slot = create_slot(self.database, "bench", self.plugin)
         state = self._decoding_state()
         begin = self._wal_lsn()
         workload.run(self.database)
@@ -156,20 +165,20 @@ class Bench:
         )
 
     def _postgresql(self, end: Lsn) -> Run:
-        options = ", ".join(f"'{key}', '{value}'" for key, value in _OPTIONS.items())
+        options = ", ".join(f"'{key}', '{value}'" for key, value in self.options.items())
         with self.database.connect() as connection:
             pid = connection.info.backend_pid
             cpu, started = _cpu_seconds(pid), time.monotonic()
             row = connection.execute(
                 "SELECT count(*), sum(octet_length(data))"  # type: ignore[arg-type]
-                f" FROM pg_logical_slot_peek_changes('bench', '{end}', NULL, {options})"
+                f" FROM {self.function}('bench', '{end}', NULL, {options})"
             ).fetchone()
             assert row is not None
             return Run(time.monotonic() - started, _cpu_seconds(pid) - cpu, row[0], int(row[1]))
 
     def _spillway(self, state: bytes, begin: Lsn, end: Lsn) -> Run:
         context = PluginContext("bench", self.database.name, self.version_num)
-        sink = EncodingSink(create_plugin("test_decoding", _OPTIONS, context))
+        sink = EncodingSink(create_plugin(self.plugin, self.options, context))
         decoder = Decoder.restore(
             state, self.version, sink, spill_dir=self.spill_dir, start_decoding_at=begin
         )
@@ -194,7 +203,7 @@ class Bench:
             self.version,
             self.database.oid,
             bootstrap.mirror,
-            EncodingSink(create_plugin("test_decoding", _OPTIONS, context)),
+            EncodingSink(create_plugin(self.plugin, self.options, context)),
             spill_dir=self.spill_dir,
             start=bootstrap.redo_lsn,
         )
@@ -258,9 +267,9 @@ def _machine() -> str:
     return f"{os.cpu_count()} x {model}, Linux {platform.release()}, Python {platform.python_version()}"
 
 
-def _print(console: Console, outcomes: list[Outcome], major: int) -> None:
+def _print(console: Console, outcomes: list[Outcome], major: int, plugin: str) -> None:
     table = Table(
-        title=f"Decoding and test_decoding output, PostgreSQL {major} in the server against Spillway",
+        title=f"Decoding and {plugin} output, PostgreSQL {major} in the server against Spillway",
         title_justify="left",
     )
     table.add_column("WAL range")
@@ -294,6 +303,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--postgresql", type=int, default=15, choices=range(14, 19))
+    parser.add_argument("--plugin", default="test_decoding", choices=_PLUGINS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="size of the workloads")
     parser.add_argument("--json", type=Path, help="write the figures there as well")
@@ -308,12 +318,12 @@ def main() -> None:
     ):
         database = cluster.create_database("bench")
         prepare(database)
-        bench = Bench(cluster, database, Path(spill))
+        bench = Bench(cluster, database, Path(spill), chosen.plugin)
         outcomes = []
         for workload in workloads(chosen.scale):
             console.print(f"  {workload.name} …")
             outcomes.append(bench.measure(workload, chosen.repeats))
-    _print(console, outcomes, chosen.postgresql)
+    _print(console, outcomes, chosen.postgresql, chosen.plugin)
     if chosen.json:
         figures = {"machine": _machine(), "outcomes": [asdict(outcome) for outcome in outcomes]}
         chosen.json.write_text(json.dumps(figures, indent=2) + "\n")

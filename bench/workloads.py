@@ -19,6 +19,7 @@ INSERT INTO branches SELECT n, 0, '' FROM generate_series(1, 10) n;
 INSERT INTO tellers SELECT n, 1, 0, '' FROM generate_series(1, 100) n;
 INSERT INTO accounts SELECT n, 1, 0, '' FROM generate_series(1, 100000) n;
 CREATE TABLE measurements (id int, note text, at timestamptz, amount numeric, reading float8);
+CREATE PUBLICATION bench FOR ALL TABLES;
 """
 
 # pgbench's transaction, in a loop inside the server: its client would be the slower part.

@@ -1,11 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The loop of the pgoutput plugin: a chunk of changes in, messages of the logical replication protocol out.
 
-What frames a transaction (BEGIN, COMMIT, STREAM START, …) the plugin writes itself, once a transaction; this
-kernel writes what comes per change, and decides before each change what must precede it:
+What frames prepared and streamed transactions the plugin writes itself; this kernel writes what comes per change or
+per ordinary transaction, and decides before each change what must precede it:
 
-- the messages that open the transaction, up to then held back: a transaction of which nothing is published shows
-  nothing;
+- BEGIN, up to then held back: a transaction of which nothing is published shows nothing;
 - the table's announcement (RELATION, and TYPE for types that the consumer may not know). A consumer keeps what it was
   told for the rest of the session, so a table is announced once, and again when the server would have thrown
   its own definition away (INVALIDATION). Announced in a part of a streamed transaction it is known only within that
@@ -19,7 +18,7 @@ Source: pgoutput_change, pgoutput_truncate, pgoutput_message, maybe_send_schema,
 (src/backend/replication/pgoutput/pgoutput.c); logicalrep_write_insert and its like (logical/proto.c)
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -64,8 +63,6 @@ cdef class RelationState:
     cdef bint schema_sent
     # top-level xids of streamed transactions, not yet ended, within which the table was announced
     cdef set streamed
-    # as it was last compiled
-    cdef tuple announcement
     # part of a streamed transaction for which ``streamed`` was looked into and has its xid
     cdef uint64_t known_in_part
 
@@ -120,9 +117,14 @@ cdef class Encoder:
     cdef Slot slots[SLOTS]
     # The transaction at hand.
     cdef uint32_t xid
-    # messages that wait for its first change; None: they are written
-    cdef tuple opening
+    # nothing of it is published
+    cdef bint skip
+    # BEGIN was written; until then it waits for the first published change, with what it says
     cdef bint is_open
+    cdef uint64_t final_lsn
+    cdef int64_t commit_time
+    # the message ORIGIN, or None
+    cdef bytes origin
     cdef bint in_stream
     # numbers parts of streamed transactions, from 1
     cdef uint64_t part
@@ -140,25 +142,51 @@ cdef class Encoder:
 
     # What the plugin tells of transactions.
 
-    def begin(self, uint32_t xid, tuple opening not None):
-        """Start a transaction; write the messages of *opening* before its first change that is published."""
-        self.xid = xid
-        self.opening = opening
-        self.is_open = not opening
-        self.in_stream = False
+    def begin(self, uint32_t xid, uint64_t final_lsn, int64_t commit_time, bytes origin):
+        """Start a transaction; have BEGIN, and *origin* if there is one, ready for its first published change."""
+        self.start(xid)
+        self.is_open = False
+        self.final_lsn = final_lsn
+        self.commit_time = commit_time
+        self.origin = origin
+
+    def open_now(self, uint64_t lsn, MessageBuffer out not None):
+        """Write what ``begin`` got ready."""
+        self.lsn = lsn
+        self.write_opening(out)
+
+    def commit(self, uint64_t end_lsn, MessageBuffer out not None):
+        """Write COMMIT, if BEGIN was written."""
+        if not self.is_open:
+            return
+        put_byte(&out.payload, c'C')
+        # No flags are defined.
+        put_byte(&out.payload, 0)
+        put_int64(&out.payload, self.final_lsn)
+        put_int64(&out.payload, end_lsn)
+        put_int64(&out.payload, self.commit_time)
+        out.finish(end_lsn, self.xid)
+
+    def begin_opened(self, uint32_t xid):
+        """Start what the plugin itself has opened."""
+        self.start(xid)
+
+    def begin_skipped(self, uint32_t xid):
+        """Start a transaction of which nothing is published; but what it made invalid is."""
+        self.start(xid)
+        self.skip = True
 
     def begin_part(self, uint32_t xid):
         """Start a part of a streamed transaction."""
-        self.xid = xid
-        self.opening = ()
-        self.is_open = True
+        self.start(xid)
         self.in_stream = True
         self.part += 1
 
-    @property
-    def opened(self):
-        """Whether the messages that open the transaction were written."""
-        return self.is_open
+    cdef void start(self, uint32_t xid) noexcept:
+        self.xid = xid
+        self.is_open = True
+        self.skip = False
+        self.in_stream = False
 
     def forget_streamed(self, uint32_t xid, bint committed):
         """Drop what is known of a streamed transaction; what it announced stays known if it committed."""
@@ -218,7 +246,7 @@ cdef class Encoder:
             self.relation = change.header.relation
             if change.header.action == INVALIDATION:
                 self.invalidate(&change)
-            elif self.only_local and change.header.flags & FROM_ORIGIN:
+            elif self.skip or (self.only_local and change.header.flags & FROM_ORIGIN):
                 continue
             elif change.header.action == MESSAGE:
                 self.put_message(&change, out)
@@ -346,12 +374,21 @@ cdef class Encoder:
         return 0
 
     cdef int open(self, MessageBuffer out) except -1 nogil:
-        if not self.is_open:
+        if self.is_open:
+            return 0
+        return self.write_opening(out)
+
+    cdef int write_opening(self, MessageBuffer out) except -1 nogil:
+        self.is_open = True
+        put_byte(&out.payload, c'B')
+        put_int64(&out.payload, self.final_lsn)
+        put_int64(&out.payload, self.commit_time)
+        put_int32(&out.payload, self.xid)
+        out.finish(self.lsn, self.xid)
+        if self.origin is not None:
             with gil:
-                for message in self.opening:
-                    put_bytes(&out.payload, PyBytes_AS_STRING(<bytes>message), PyBytes_GET_SIZE(<bytes>message))
-                    out.finish(self.lsn, self.xid)
-            self.is_open = True
+                put_bytes(&out.payload, PyBytes_AS_STRING(self.origin), PyBytes_GET_SIZE(self.origin))
+            out.finish(self.lsn, self.xid)
         return 0
 
     cdef int announce(self, RelationEncoder encoder, MessageBuffer out) except -1:
@@ -419,14 +456,12 @@ cdef class Encoder:
             if len(self.encoders) >= ENCODERS_MAX:
                 self.encoders.clear()
                 memset(self.slots, 0, sizeof(self.slots))
-            # Another definition would not be there without an invalidation before it.
-            if not state.valid or (encoder is None and self.rules(descriptor) != state.publishing):
+            if not state.valid:
                 self.validate(state, descriptor)
+            elif self.context.values.server_version_num < 150000:
+                # Other publications do not make 14 announce a table again.
+                state.publishing = self.rules(descriptor)
             encoder = self.compile(descriptor, state)
-            if state.announcement is not None and encoder.announcement != state.announcement:
-                self.validate(state, descriptor)
-                encoder = self.compile(descriptor, state)
-            state.announcement = encoder.announcement
             self.encoders[relation] = encoder
         self.slots[relation % SLOTS].relation = relation
         self.slots[relation % SLOTS].encoder = <void*>encoder

@@ -30,11 +30,15 @@ cdef int convert_text(ByteBuffer* out, size_t start, const TextSettings* setting
     if ascii:
         return 0
     with gil:
-        text = PyUnicode_Decode(<char*>out.data + start, out.size - start, <char*>settings.codec, "surrogateescape")
-        converted = PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape")
-        out.size = start
-        put_bytes(out, PyBytes_AS_STRING(converted), PyBytes_GET_SIZE(converted))
-    return 0
+        return convert_other(out, start, settings)
+
+
+cdef int convert_other(ByteBuffer* out, size_t start, const TextSettings* settings) except -1:
+    # By itself: a function with Python variables takes the GIL to leave them behind, whether it used them or not.
+    text = PyUnicode_Decode(<char*>out.data + start, out.size - start, <char*>settings.codec, "surrogateescape")
+    converted = PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape")
+    out.size = start
+    return put_bytes(out, PyBytes_AS_STRING(converted), PyBytes_GET_SIZE(converted))
 
 
 cdef int put_text(ByteBuffer* out, const uint8_t* data, size_t size, const TextSettings* settings) except -1 nogil:

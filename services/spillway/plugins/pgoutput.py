@@ -44,8 +44,6 @@ log = logging.getLogger(__name__)
 _PG_15: Final = 150000
 _PG_18: Final = 180000
 
-_BEGIN: Final = struct.Struct(">cQqI")
-_COMMIT: Final = struct.Struct(">cBQQq")
 _ORIGIN: Final = struct.Struct(">cQ")
 _BEGIN_PREPARE: Final = struct.Struct(">cQQqI")
 _PREPARE: Final = struct.Struct(">cBQQqI")
@@ -54,7 +52,7 @@ _STREAM_START: Final = struct.Struct(">cIB")
 _STREAM_COMMIT: Final = struct.Struct(">cIBQQq")
 _STREAM_ABORT: Final = struct.Struct(">cII")
 _ABORT_INFO: Final = struct.Struct(">Qq")
-#: The flags of COMMIT, PREPARE and their like: none are defined.
+#: The flags of PREPARE, STREAM COMMIT and their like: none are defined.
 _NO_FLAGS: Final = 0
 
 
@@ -76,6 +74,7 @@ class Pgoutput(OutputPlugin):
         self._encoder.only_local = parsed.only_local
         self._skip = False
         self._slot = context.slot_name
+        self._encoding = context.encoding
         self._warned: set[str] = set()
 
     @classmethod
@@ -92,17 +91,16 @@ class Pgoutput(OutputPlugin):
     def begin(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write BEGIN, or have it ready for the first change that is published."""
         self._skip = self._filtered(header)
-        if header.kind is TransactionKind.MESSAGE:
-            self._encoder.begin(header.xid, ())
+        if self._skip:
+            self._encoder.begin_skipped(header.xid)
             return
-        opening = (
-            _BEGIN.pack(b"B", header.final_lsn, header.commit_time, header.xid),
-            *_origin(header, header.origin_lsn),
-        )
-        if self._version < _PG_15 and not self._skip:
-            _append(out, header.first_lsn, header.xid, opening)
-            opening = ()
-        self._encoder.begin(header.xid, opening)
+        if header.kind is TransactionKind.MESSAGE:
+            self._encoder.begin_opened(header.xid)
+            return
+        origin = _origin(header, header.origin_lsn) if header.origin_name else None
+        self._encoder.begin(header.xid, header.final_lsn, header.commit_time, origin)
+        if self._version < _PG_15:
+            self._encoder.open_now(header.first_lsn, out)
 
     def changes(
         self,
@@ -119,35 +117,33 @@ class Pgoutput(OutputPlugin):
             ConflictingPublications: publications contradict each other about a table.
         """
         del header
-        if not self._skip:
-            self._encoder.changes(chunk, relations, out)
+        self._encoder.changes(chunk, relations, out)
 
     def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write COMMIT, if BEGIN was written."""
-        if self._skip or header.kind is TransactionKind.MESSAGE or not self._encoder.opened:
-            return
-        message = _COMMIT.pack(
-            b"C", _NO_FLAGS, header.final_lsn, header.end_lsn, header.commit_time
-        )
-        out.append(header.end_lsn, header.xid, message)
+        if not self._skip and header.kind is not TransactionKind.MESSAGE:
+            self._encoder.commit(header.end_lsn, out)
 
     # ---- prepared transactions
 
     def begin_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write BEGIN PREPARE: also of an empty transaction, whose COMMIT PREPARED would otherwise surprise."""
         self._skip = self._filtered(header)
-        if not self._skip:
-            prepared = _prepared(header)
-            message = _BEGIN_PREPARE.pack(
-                b"b",
-                prepared.prepare_lsn,
-                prepared.prepare_end_lsn,
-                prepared.prepare_time,
-                header.xid,
-            )
-            opening = (message + _gid(prepared), *_origin(header, header.origin_lsn))
-            _append(out, header.first_lsn, header.xid, opening)
-        self._encoder.begin(header.xid, ())
+        if self._skip:
+            self._encoder.begin_skipped(header.xid)
+            return
+        self._encoder.begin_opened(header.xid)
+        prepared = _prepared(header)
+        message = _BEGIN_PREPARE.pack(
+            b"b",
+            prepared.prepare_lsn,
+            prepared.prepare_end_lsn,
+            prepared.prepare_time,
+            header.xid,
+        )
+        out.append(header.first_lsn, header.xid, message + self._gid(prepared))
+        if header.origin_name:
+            out.append(header.first_lsn, header.xid, _origin(header, header.origin_lsn))
 
     def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write PREPARE."""
@@ -172,7 +168,7 @@ class Pgoutput(OutputPlugin):
             header.commit_time,
             header.xid,
         )
-        out.append(header.end_lsn, header.xid, message + _gid(prepared))
+        out.append(header.end_lsn, header.xid, message + self._gid(prepared))
 
     def _end_prepared(
         self, tag: bytes, header: TransactionHeader, time: int, out: MessageBuffer
@@ -180,23 +176,23 @@ class Pgoutput(OutputPlugin):
         if self._skip:
             return
         message = _PREPARE.pack(tag, _NO_FLAGS, header.final_lsn, header.end_lsn, time, header.xid)
-        out.append(header.end_lsn, header.xid, message + _gid(_prepared(header)))
+        out.append(header.end_lsn, header.xid, message + self._gid(_prepared(header)))
 
     # ---- transactions in progress
 
     def stream_start(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write STREAM START, and with a transaction's first part where it came from."""
         self._skip = self._filtered(header)
-        self._encoder.begin_part(header.xid)
         if self._skip:
+            self._encoder.begin_skipped(header.xid)
             return
+        self._encoder.begin_part(header.xid)
         assert header.streamed is not None
         first = header.streamed.parts == 1
-        messages = [_STREAM_START.pack(b"S", header.xid, first)]
-        if first:
+        out.append(header.first_lsn, header.xid, _STREAM_START.pack(b"S", header.xid, first))
+        if first and header.origin_name:
             # Where in the origin's WAL it ends is not known yet.
-            messages += _origin(header, 0)
-        _append(out, header.first_lsn, header.xid, messages)
+            out.append(header.first_lsn, header.xid, _origin(header, 0))
 
     def stream_stop(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write STREAM STOP."""
@@ -209,8 +205,8 @@ class Pgoutput(OutputPlugin):
         assert header.streamed is not None
         message = _STREAM_ABORT.pack(b"A", header.xid, header.streamed.aborted_xid)
         if self._options.streaming is StreamingMode.PARALLEL:
-            message += _ABORT_INFO.pack(header.final_lsn, header.commit_time)
-        out.append(header.final_lsn, header.xid, message)
+            message += _ABORT_INFO.pack(header.end_lsn, header.commit_time)
+        out.append(header.end_lsn, header.xid, message)
         # Of the whole transaction, even if only a subtransaction aborted: its announcements come again.
         self._encoder.forget_streamed(header.xid, committed=False)
 
@@ -226,6 +222,11 @@ class Pgoutput(OutputPlugin):
         )
         out.append(header.end_lsn, header.xid, message)
         self._encoder.forget_streamed(header.xid, committed=True)
+
+    def _gid(self, prepared: Prepared) -> bytes:
+        # It is the database's bytes, in whatever encoding.
+        data = prepared.gid.encode(errors="surrogateescape")
+        return _string(data.decode(self._encoding, "surrogateescape"))
 
     # ---- what to publish
 
@@ -266,27 +267,14 @@ def _read(
     return settings, parse_options(rest, context.server_version_num, complete=complete)
 
 
-def _append(
-    out: MessageBuffer, lsn: int, xid: int, messages: tuple[bytes, ...] | list[bytes]
-) -> None:
-    for message in messages:
-        out.append(lsn, xid, message)
-
-
-def _origin(header: TransactionHeader, origin_lsn: int) -> tuple[bytes, ...]:
-    """The message ORIGIN; none for a transaction from here, or of an origin that was dropped since."""
-    if not header.origin_name:
-        return ()
-    return (_ORIGIN.pack(b"O", origin_lsn) + _string(header.origin_name),)
+def _origin(header: TransactionHeader, origin_lsn: int) -> bytes:
+    """The message ORIGIN; there is none for an origin that was dropped since, and so has no name."""
+    return _ORIGIN.pack(b"O", origin_lsn) + _string(header.origin_name)
 
 
 def _prepared(header: TransactionHeader) -> Prepared:
     assert header.prepared is not None
     return header.prepared
-
-
-def _gid(prepared: Prepared) -> bytes:
-    return _string(prepared.gid)
 
 
 def _string(text: str) -> bytes:
