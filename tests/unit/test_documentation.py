@@ -126,6 +126,20 @@ def test_every_option_of_a_plugin_is_documented() -> None:
         assert f"| `{option}` |" in page
 
 
+def test_what_is_supported_names_tests_that_exist() -> None:
+    page = (DOCS / "reference" / "supported.md").read_text()
+    tests = PROJECT / "tests"
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+)(?:\[(.+?)\])?)?`", page)
+    assert len(named) > 50
+    cases = "\n".join(path.read_text() for path in (tests / "oracle").glob("*.py"))
+    for file, test, case in named:
+        assert (tests / file).exists(), file
+        if test:
+            assert re.search(rf"^def {test}\(", (tests / file).read_text(), re.MULTILINE), test
+        if case:
+            assert f'"{case}"' in cases, case
+
+
 def _tracked() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=PROJECT, check=True, capture_output=True, text=True

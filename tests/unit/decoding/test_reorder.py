@@ -134,6 +134,26 @@ def test_what_was_not_logged_for_decoding_is_left_out(wal, make_buffer):
     assert take(buffer, 100) == []
 
 
+@pytest.mark.parametrize(
+    "locator",
+    [(1663, DATABASE + 1, 1000), (1664, 0, 1262), (1663, DATABASE, 2619), (1663, DATABASE, 2840)],
+    ids=["another database", "shared catalog", "system relation", "TOAST of one"],
+)
+def test_what_is_skipped_is_never_copied(wal, make_buffer, locator):
+    buffer = make_buffer()
+    wal.insert(100, 1)
+    run(buffer, wal.batch())
+    before = buffer.memory_bytes
+    rows = [int_tuple(*[7] * 200)] * 50
+    wal = HeapWal()
+    wal.multi_insert(100, rows, locator=locator)
+    wal.update(100, rows[0], rows[0], locator=locator)
+    wal.delete(100, rows[0], locator=locator)
+    assert run(buffer, wal.batch()) == []
+    assert buffer.memory_bytes == before
+    assert len(take(buffer, 100)) == 1
+
+
 def test_toast_values_go_with_their_row(wal, make_buffer):
     big = random.Random(1).randbytes(5000)
     wal.toast_chunk(100, 50, 0, big[:1996])
