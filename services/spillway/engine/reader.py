@@ -70,7 +70,7 @@ class SlotReader:
         upto_lsn: int | None,
         two_phase_at: int = 0,
     ) -> None:
-        """Read what *cursor*, which stands at *start_lsn*, gives; it is the reader's own from here on."""
+        """Read what *cursor*, which stands at *start_lsn*, gives; it and *plugin* are the reader's own from here on."""
         self._cursor = cursor
         self._plugin = plugin
         self._upto_lsn = upto_lsn
@@ -99,12 +99,16 @@ class SlotReader:
         upto_lsn: int | None,
         two_phase_at: int = 0,
     ) -> Self:
-        """Place a reader in *log*.
+        """Place a reader in *log*; *plugin* is its own from here on, and is shut down with it.
 
         Raises:
             LsnNotRetained: the log begins after *start_lsn*.
         """
-        cursor = TransactionCursor(log, start_lsn)
+        try:
+            cursor = TransactionCursor(log, start_lsn)
+        except BaseException:
+            plugin.shutdown()
+            raise
         return cls(cursor, plugin, start_lsn, upto_lsn, two_phase_at)
 
     @property
@@ -113,8 +117,11 @@ class SlotReader:
         return self._chunks is None
 
     def close(self) -> None:
-        """Free the cursor."""
-        self._cursor.close()
+        """Free the cursor and shut the plugin down."""
+        try:
+            self._cursor.close()
+        finally:
+            self._plugin.shutdown()
 
     def step(self, batch_bytes: int, *, message_limit: int | None = None) -> Step:
         """Encode until *batch_bytes* of payload are there, *message_limit* is reached, or nothing is left.
