@@ -340,6 +340,7 @@ class Engine:
         session = await self._session(slot)
         plugin = self._plugin(slot, session, options)
         start = slot.confirmed_flush_lsn
+        await self._begin_two_phase(slot, plugin, start)
 
         def read() -> tuple[list[Change], int]:
             reader = SlotReader.on_log(session.log, plugin, start, upto_lsn, slot.two_phase_at)
@@ -389,8 +390,10 @@ class Engine:
             if peek and start_lsn is not None:
                 self._check_retained(session, start_lsn)
                 begin = start_lsn
+            else:
+                await self._begin_two_phase(slot, plugin, begin)
             reader = await self._in_worker(
-                SlotReader.on_log, session.log, plugin, begin, upto_lsn, slot.two_phase_at
+                SlotReader.on_log, session.log, plugin, begin, upto_lsn, slot.two_phase_at or begin
             )
             stream = EngineStream(
                 slot, session, reader, self._workers, batch_bytes=batch_bytes, peek=peek
@@ -481,6 +484,16 @@ class Engine:
                 hint="GET /v1/slots lists what exists.",
                 slot=slot_name,
             ) from None
+
+    async def _begin_two_phase(self, slot: Slot, plugin: OutputPlugin, lsn: int) -> None:
+        """Make a slot two-phase whose consumer asks for it by option, as CreateDecodingContext does.
+
+        From then on it is, whatever consumers ask for: they were told of prepared transactions.
+        """
+        if plugin.two_phase and not slot.row.two_phase:
+            slot.row = await self._metadata.update_slot(
+                slot.name, two_phase=True, two_phase_at=Lsn(lsn)
+            )
 
     async def _session(self, slot: Slot) -> Session:
         return await self._sources.session(slot.row.source, slot.row.database)
