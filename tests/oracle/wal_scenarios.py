@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.interleaving import Step
+    from spillway.catalog.layout import TrackedCatalog
 
 #: An index that stops an INSERT between its speculative row and the row's index entry: at the function's
 #: second call in a statement it waits for the advisory lock with the session's number.
@@ -47,15 +48,18 @@ def _columns(count: int, definition: str) -> str:
     return f"(SELECT string_agg(format('c%s {definition}', i), ', ') FROM generate_series(1, {count}) i)"
 
 
+def _mirrored(major: int) -> list[TrackedCatalog]:
+    """The catalogs that can be rewritten by name; their TOAST tables are with them."""
+    return [c for c in TRACKED_CATALOGS.values() if c.since_major <= major and not c.is_toast]
+
+
 def _rewritten(major_since: int) -> list[Step]:
     """VACUUM FULL of every mirrored catalog, with DDL and rows before, between and after."""
     steps: list[Step] = [
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
         "INSERT INTO t VALUES (0, 'before')",
     ]
-    catalogs = [
-        c for c in TRACKED_CATALOGS.values() if c.since_major <= major_since and not c.is_toast
-    ]
+    catalogs = _mirrored(major_since)
     for number, catalog in enumerate(catalogs, 1):
         steps += [
             "2> BEGIN",
@@ -76,9 +80,7 @@ def _rewritten(major_since: int) -> list[Step]:
 def _clustered(major_since: int) -> list[Step]:
     """CLUSTER of every mirrored catalog inside transactions, kept and lost, that go on to change it."""
     steps: list[Step] = ["2> SELECT 1", "CREATE TABLE t (id int PRIMARY KEY, v text)"]
-    catalogs = [
-        c for c in TRACKED_CATALOGS.values() if c.since_major <= major_since and not c.is_toast
-    ]
+    catalogs = [c for c in _mirrored(major_since) if not c.is_shared]
     for number, catalog in enumerate(catalogs, 1):
         for end in ("ROLLBACK", "COMMIT"):
             steps += [
