@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import heap_rows
-from harness.type_values import CASES, SETUP
+from harness.damage import damage, rows_of_every_type
 from spillway._kernels.datum import deform_change
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.send_output import datum_send
@@ -26,59 +26,11 @@ from spillway.plugins.registry import create_plugin
 
 if TYPE_CHECKING:
     from harness.cluster import Database
-    from spillway.catalog.descriptor import RelationDescriptor
 
 SECONDS = 10
 HEADER = TransactionHeader(700, 1, 2, 3, 0)
 #: What no real value needs: a message of one damaged row.
 MESSAGE_BYTES_MAX = 4 << 20
-
-
-def rows_of_every_type(db: Database) -> tuple[RelationDescriptor, list[bytes], dict[int, bytes]]:
-    """One table with a column a type, so that damage anywhere may fall on any."""
-    rng = random.Random(1)
-    with heap_rows.session(db) as session:
-        session.execute(SETUP)
-        types = list(CASES)
-        columns = ", ".join(f"c{i} {name}" for i, name in enumerate(types))
-        session.execute(
-            f"CREATE TABLE everything ({columns}); ALTER TABLE everything ALTER c0 SET NOT NULL"
-        )
-        placeholders = ", ".join(["%s"] * len(types))
-        for _ in range(60):
-            values = [
-                str(rng.choice(CASES[name])) if CASES[name] and rng.random() < 0.8 else None
-                for name in types
-            ]
-            values[0] = "t"
-            session.execute(f"INSERT INTO everything VALUES ({placeholders})", values)
-        descriptor = heap_rows.relation_descriptor(session, "everything")
-        return (
-            descriptor,
-            heap_rows.sections(session, "everything"),
-            heap_rows.toast_values(session, descriptor),
-        )
-
-
-def damage(data: bytes, rng: random.Random) -> bytes:
-    kind = rng.randrange(5)
-    if kind == 0:
-        return data[: rng.randrange(len(data))]
-    damaged = bytearray(data)
-    for _ in range(rng.choice([1, 1, 1, 2, 8])):
-        at = rng.randrange(len(damaged))
-        if kind == 1:
-            damaged[at] ^= 1 << rng.randrange(8)
-        elif kind == 2:
-            damaged[at] = rng.choice([0, 1, 2, 3, 0x7F, 0x80, 0xFF])
-        elif kind == 3:
-            damaged[at : at + 4] = rng.choice(
-                [b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\0\0\0\x80", b"\0\0\0\0"]
-            )
-        else:
-            del damaged[at : at + rng.randrange(1, 9)]
-            damaged += b"\0"
-    return bytes(damaged)
 
 
 @pytest.mark.parametrize("seed", [random.randrange(1 << 32)])

@@ -83,10 +83,7 @@ ENTRY_POINTS = re.compile(
 )
 
 #: Modules that the service itself does not import, and what they are for.
-UNUSED = {
-    "certify.workload.driver": "what `spillway certify` is to run; tests use it",
-    "certify.rendering": "our side of what `spillway certify` is to compare; tests use it",
-}
+UNUSED = {}
 
 LINES_MAX = 600
 LONGER = {

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 import spillway
-from spillway.cli import decode, recv, slot, source
+from spillway.cli import certify, decode, recv, slot, source
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
 
@@ -30,6 +30,7 @@ app.add_typer(slot.app, name="slot")
 app.add_typer(source.app, name="source")
 app.command("recv")(recv.recv)
 app.command("decode")(decode.decode)
+app.command("certify")(certify.certify)
 
 
 def _print_version(asked: bool) -> None:

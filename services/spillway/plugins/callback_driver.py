@@ -144,7 +144,7 @@ class CallbackDriver(OutputPlugin):
         if self._skip:
             return
         prefix = "stream_" if header.kind is TransactionKind.STREAM else ""
-        for action, flags, relation_id, xid, lsn, change in split_changes(chunk):
+        for action, flags, relation_id, xid, lsn, change in _split(chunk, header):
             if action == change_format.INVALIDATION:
                 continue
             if (
@@ -373,6 +373,18 @@ class CallbackDriver(OutputPlugin):
             )
         prefix = section[size : size + prefix_size].decode(self._encoding, "surrogateescape")
         return LogicalMessage(lsn, xid, bool(transactional), prefix, section[size + prefix_size :])
+
+
+def _split(
+    chunk: memoryview, header: TransactionHeader
+) -> list[tuple[int, int, int, int, int, bytes]]:
+    try:
+        return split_changes(chunk)
+    except DecodingError as error:
+        lsn = Lsn(header.final_lsn)
+        raise DecodingError(
+            f"the transaction at {lsn}: {error.message}", lsn=str(lsn), xid=header.xid
+        ) from error
 
 
 def _relation(

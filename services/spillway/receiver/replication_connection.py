@@ -191,9 +191,10 @@ class ReplicationConnection:
         """TIMELINE_HISTORY: the contents of that timeline's history file."""
         return self._row(f"TIMELINE_HISTORY {timeline}")[1]
 
-    def create_physical_slot(self, slot_name: str) -> None:
-        """CREATE_REPLICATION_SLOT … PHYSICAL RESERVE_WAL."""
-        self._row(f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} PHYSICAL RESERVE_WAL")
+    def create_physical_slot(self, slot_name: str, *, temporary: bool = False) -> None:
+        """CREATE_REPLICATION_SLOT … PHYSICAL RESERVE_WAL; a temporary one goes with this connection."""
+        kind = "TEMPORARY PHYSICAL" if temporary else "PHYSICAL"
+        self._row(f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} {kind} RESERVE_WAL")
 
     def start_replication(self, slot_name: str, lsn: int, timeline: int) -> TimelineEnd | None:
         """Start streaming at *lsn*. None: the stream is open; else there is nothing on *timeline* from there on."""
