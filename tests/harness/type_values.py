@@ -56,7 +56,7 @@ def intervals(count: int) -> list[str]:
         months, days = (rng.choice([0, 1, -1, rng.randrange(-40, 40)]) for _ in range(2))
         seconds = rng.choice([0, 1, -1, 59, -60, 3600, rng.randrange(-(10**6), 10**6)])
         micros = rng.choice([0, 0, 1, -1, 500000, rng.randrange(-(10**6), 10**6)])
-        values.append(f"{months} months {days} days {seconds * 10**6 + micros} microseconds")
+        values.append(f"{months} months {days} days {seconds} seconds {micros} microseconds")
     return values
 
 
