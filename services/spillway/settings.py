@@ -113,6 +113,14 @@ class Settings:
         meaning="`off` asks for no token although one is set; refused on any address but loopback",
         default="",
     )
+    stream_bytes: int | None = _variable(
+        "SPILLWAY_STREAM_BYTES",
+        _size,
+        None,
+        "a transaction in progress is streamed in parts of about this many bytes of its changes, to slots that want that; "
+        "0: after every change",
+        "that of `SPILLWAY_LOGICAL_DECODING_WORK_MEM`",
+    )
     logical_decoding_work_mem: int = _variable(
         "SPILLWAY_LOGICAL_DECODING_WORK_MEM",
         _size,

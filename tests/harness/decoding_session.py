@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 
 
 #: What the last line of a transaction begins with, or a line that stands alone.
-_ENDS = ("COMMIT", "PREPARE TRANSACTION", "ROLLBACK PREPARED", "message: transactional: 0")
+_ENDS = (
+    "COMMIT",
+    "PREPARE TRANSACTION",
+    "ROLLBACK PREPARED",
+    "message: transactional: 0",
+    "closing a streamed block",
+    "aborting streamed",
+    "preparing streamed",
+    "committing streamed",
+)
 
 
 class _Waiting:
@@ -137,6 +146,8 @@ class DecodingSession:
         slot: LogicalSlot | None = None,
         bootstrap: Callable[[str], Bootstrap] = bootstrap_sql,
         two_phase: bool = False,
+        stream_bytes: int | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """Begin to decode.
 
@@ -151,6 +162,8 @@ class DecodingSession:
             bootstrap: how the catalog is read, from the database's DSN.
             two_phase: of both slots. The server's must begin after ours for their two_phase_at to mean the same:
                 give no slot then.
+            stream_bytes: with it transactions are streamed, in parts of about that.
+            settings: of the sessions that read the server's slot.
         """
         self.database = database
         self.directory = directory
@@ -176,10 +189,13 @@ class DecodingSession:
             spill_dir=directory / "spill",
             start=int(begun.redo_lsn),
         )
+        self._stream_from = self.decoder.position
+        self._stream_bytes = stream_bytes
+        self._stream()
         self._collected: list[OracleChange] = []
         # Creating it logs a running-xacts record: with nothing running, both begin there.
         self.slot = slot or create_slot(
-            database, f"oracle_{secrets.token_hex(4)}", two_phase=two_phase
+            database, f"oracle_{secrets.token_hex(4)}", two_phase=two_phase, settings=settings
         )
 
     def decode(self, *, batch_hook=None) -> list[OracleChange]:
@@ -223,6 +239,11 @@ class DecodingSession:
             spill_dir=self.directory / "spill",
             start_decoding_at=start_decoding_at,
         )
+        self._stream()
+
+    def _stream(self) -> None:
+        if self._stream_bytes is not None:
+            self.decoder.stream_from(self._stream_from, self._stream_bytes)
 
     def assert_equal_to_server(self) -> list[OracleChange]:
         """Compare every line with the server's slot; return them.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, LiteralString, NamedTuple, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,8 @@ class LogicalSlot:
 
     database: Database
     name: str
+    #: of the sessions that peek and get: logical_decoding_work_mem for one
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def peek(
         self,
@@ -61,11 +63,16 @@ class LogicalSlot:
         upto_nchanges: int | None,
     ) -> list[OracleChange]:
         pairs = [text for pair in (options or {}).items() for text in pair]
-        rows = self.database.query(
+        query = (
             f"SELECT lsn::text, xid::text::bigint, data::text FROM {function}"
-            "(%s, %s::pg_lsn, %s::int, VARIADIC %s::text[])",
-            [self.name, upto_lsn, upto_nchanges, pairs],
+            "(%s, %s::pg_lsn, %s::int, VARIADIC %s::text[])"
         )
+        with self.database.connect() as connection:
+            for name, value in self.settings.items():
+                connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+            rows = connection.execute(
+                cast("LiteralString", query), [self.name, upto_lsn, upto_nchanges, pairs]
+            ).fetchall()
         return [OracleChange(*row) for row in rows]
 
 
@@ -75,9 +82,10 @@ def create_slot(
     plugin: str = "test_decoding",
     *,
     two_phase: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> LogicalSlot:
     """Create a logical slot on *database*; its name must be free in the whole cluster."""
     database.query(
         "SELECT pg_create_logical_replication_slot(%s, %s, false, %s)", [name, plugin, two_phase]
     )
-    return LogicalSlot(database, name)
+    return LogicalSlot(database, name, settings or {})

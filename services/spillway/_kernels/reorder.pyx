@@ -19,7 +19,7 @@ from libc.stdlib cimport calloc
 from spillway._kernels.changes cimport FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
 from spillway._kernels.record_batch cimport RecordBatch, WalRecord
 from spillway._kernels.reorder_extract cimport EXTRACT_OK, ExtractStatus, extract_message
-from spillway._kernels.reorder_loop cimport RecordLoop
+from spillway._kernels.reorder_loop cimport STREAM_NOTHING, RecordLoop
 from spillway._kernels.reorder_merge cimport ChangeStream
 from spillway._kernels.reorder_table cimport (
     TXN_HAS_BASE_SNAPSHOT,
@@ -33,6 +33,9 @@ from spillway._kernels.reorder_table cimport (
     precedes,
     top_of,
 )
+
+# For set_streaming: no transaction begins there.
+STREAM_FROM_NEVER = STREAM_NOTHING
 
 # Flags of a transaction, as end() and transactions() give them.
 HAS_BASE_SNAPSHOT = TXN_HAS_BASE_SNAPSHOT
@@ -107,6 +110,8 @@ cdef class ReorderBuffer(RecordLoop):
                 raise MemoryError
         if at & 1:
             section[at] = 0
+        if self._stream_from != STREAM_NOTHING:
+            self._count(txn, record.lsn, True)
 
     def add_invalidation(self, uint32_t xid, uint64_t lsn, oids):
         """Queue an INVALIDATION of relations with *oids* in *xid*, which has an entry."""
@@ -198,6 +203,91 @@ cdef class ReorderBuffer(RecordLoop):
             raise KeyError(xid)
         stream.borrow(self._table, txn, self._plans, news)
         return stream
+
+    # ---- streaming
+
+    def part(self, uint32_t xid):
+        """Return the part that is due of the transaction of *xid*, which stays.
+
+        As (top-level xid, its first_lsn, number of the part, lsn of its first and of its last change, ChangeStream).
+        """
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef uint64_t first_lsn, last_lsn
+        if txn == NULL:
+            raise KeyError(xid)
+        txn = top_of(txn)
+        self._pending(txn, &first_lsn, &last_lsn)
+        return txn.xid, txn.first_lsn, txn.parts + 1, first_lsn, last_lsn, self.borrow(txn.xid, True)
+
+    def end_part(self, uint32_t top_xid, uint64_t upto_lsn):
+        """Note that a part of *top_xid* ended with the record that ends at *upto_lsn*."""
+        cdef Txn *top = self._table.lookup(top_xid)
+        cdef Txn *txn = top
+        if top == NULL:
+            raise KeyError(top_xid)
+        top.flags |= TXN_STREAMED
+        top.parts += 1
+        top.streamed_upto = upto_lsn
+        top.tree_pending_bytes = 0
+        while txn != NULL:
+            if txn.pending_first_lsn != 0:
+                # Of a subtransaction that had nothing in a part nobody need hear when it aborts.
+                txn.flags |= TXN_STREAMED
+            txn.streamed_bytes = txn.change_bytes
+            txn.counted_bytes = txn.change_bytes
+            txn.pending_bytes = 0
+            txn.pending_first_lsn = 0
+            txn.pending_last_lsn = 0
+            txn = top.first_child if txn == top else txn.next
+
+    def streamed(self, uint32_t top_xid):
+        """Return (number of parts, where the last ended, lsn of the first and the last change since) of *top_xid*."""
+        cdef Txn *txn = self._table.lookup(top_xid)
+        cdef uint64_t first_lsn, last_lsn
+        if txn == NULL:
+            raise KeyError(top_xid)
+        self._pending(txn, &first_lsn, &last_lsn)
+        return txn.parts, txn.streamed_upto, first_lsn, last_lsn
+
+    def note_snapshot(self, uint32_t top_xid, uint64_t lsn):
+        """Note that PostgreSQL queues a new snapshot at *lsn* in *top_xid*, which has an entry."""
+        cdef Txn *txn = self._table.lookup(top_xid)
+        if txn != NULL and self._stream_from != STREAM_NOTHING:
+            self._count(txn, lsn, False)
+            self.part_due = False
+
+    def streamed_of(self, xids):
+        """Return those of *xids* that had changes in a part."""
+        cdef Txn *txn
+        cdef list streamed = []
+        for xid in xids:
+            txn = self._table.lookup(xid)
+            if txn != NULL and txn.flags & TXN_STREAMED:
+                streamed.append(xid)
+        return streamed
+
+    def streamed_older_than(self, uint32_t oldest_running_xid):
+        """Return the top-level transactions that forget_older_than will drop and that had parts."""
+        cdef Txn *txn = self._table.oldest
+        cdef list streamed = []
+        while txn != NULL:
+            if txn.flags & TXN_STREAMED and precedes(txn.xid, oldest_running_xid):
+                streamed.append(txn.xid)
+            txn = txn.next
+        return streamed
+
+    cdef void _pending(self, Txn *top, uint64_t *first_lsn, uint64_t *last_lsn) noexcept:
+        """Find the first and the last of what was queued in *top* and below since the last part; 0 for nothing."""
+        cdef Txn *txn = top
+        first_lsn[0] = 0
+        last_lsn[0] = 0
+        while txn != NULL:
+            if txn.pending_first_lsn != 0:
+                if first_lsn[0] == 0 or txn.pending_first_lsn < first_lsn[0]:
+                    first_lsn[0] = txn.pending_first_lsn
+                if txn.pending_last_lsn > last_lsn[0]:
+                    last_lsn[0] = txn.pending_last_lsn
+            txn = top.first_child if txn == top else txn.next
 
     def take_message(self, RecordBatch batch not None, Py_ssize_t index):
         """Make a ChangeStream of the non-transactional message that is record *index*."""

@@ -1,14 +1,18 @@
 # cython: language_level=3
 """The loop that goes through record batches; reorder.pyx builds the reorder buffer on it."""
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.record_batch cimport RecordBatch, WalRecord
 from spillway._kernels.reorder_extract cimport ExtractStatus
-from spillway._kernels.reorder_locators cimport LocatorCache, TrackedLocators
+from spillway._kernels.reorder_locators cimport LocatorCache, LocatorKind, TrackedLocators
 from spillway._kernels.reorder_spill cimport Spiller
 from spillway._kernels.reorder_table cimport TransactionTable, Txn
 from spillway._kernels.reorder_toast cimport RelationPlans
+
+
+cdef enum:
+    STREAM_NOTHING = 0xFFFFFFFFFFFFFFFF
 
 
 cdef class RecordLoop:
@@ -22,6 +26,11 @@ cdef class RecordLoop:
     cdef int _state
     cdef uint32_t _next_phase_at
     cdef int _failure
+    # Transactions whose first record is here or later are streamed; STREAM_NOTHING: none
+    cdef uint64_t _stream_from
+    cdef uint64_t _stream_bytes
+    # The record handled last made a part of its transaction due.
+    cdef readonly bint part_due
     # Index of the record that run stopped at.
     cdef readonly Py_ssize_t index
 
@@ -29,6 +38,8 @@ cdef class RecordLoop:
     cdef bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil
     cdef int _change(self, RecordBatch batch, const WalRecord *record, Txn *txn, uint8_t action,
                      bint tracked) noexcept nogil
+    cdef void _count(self, Txn *txn, uint64_t lsn, bint streamable) noexcept nogil
+    cdef void _follow_partial(self, const WalRecord *record, Txn *txn, uint8_t action, LocatorKind kind) noexcept nogil
     cdef uint32_t _main_size(self, uint8_t action) noexcept nogil
     cdef int _message(self, const WalRecord *record, Txn *txn) noexcept nogil
     cdef int _after_extract(self, ExtractStatus status) noexcept nogil

@@ -14,7 +14,14 @@ What happens to a record is read from ``actions``, one byte for each resource ma
 - goes to Python, for the catalog mirror, when one of its blocks belongs to a tracked catalog. Its transaction has
   then a view of the catalog of its own, and the locators it has bound so far are forgotten.
 
-Source: LogicalDecodingProcessRecord and the rmgrs' decode functions, src/backend/replication/logical/decode.c;
+Streaming. Who wants transactions while they are in progress gets them in parts. A part is due after a record by which
+what was queued for the transaction since the last part exceeds ``stream_bytes``, and which leaves nothing
+unfinished: no TOAST chunks without their row, no speculative insertion. Nothing else decides, neither memory nor
+other transactions, so that decoding again makes the same parts. What PostgreSQL queues and then passes over when it
+replays (changes of catalogs, TOAST deletions, copies made by rewrites) counts as it does there.
+
+Source: ReorderBufferQueueChange, ReorderBufferProcessPartialChange, ReorderBufferCheckMemoryLimit, reorderbuffer.c;
+LogicalDecodingProcessRecord and the rmgrs' decode functions, src/backend/replication/logical/decode.c;
 SnapBuildProcessChange, snapbuild.c
 """
 
@@ -39,7 +46,10 @@ from spillway._kernels.reorder_extract cimport (
     SIZE_OF_LOGICAL_MESSAGE,
     XLH_DELETE_CONTAINS_OLD_KEY,
     XLH_DELETE_CONTAINS_OLD_TUPLE,
+    XLH_DELETE_IS_SUPER,
     XLH_INSERT_CONTAINS_NEW_TUPLE,
+    XLH_INSERT_IS_SPECULATIVE,
+    XLH_INSERT_LAST_IN_MULTI,
     XLH_UPDATE_CONTAINS_NEW_TUPLE,
     XLH_UPDATE_CONTAINS_OLD_KEY,
     XLH_UPDATE_CONTAINS_OLD_TUPLE,
@@ -64,6 +74,9 @@ from spillway._kernels.reorder_spill cimport Spiller
 from spillway._kernels.reorder_table cimport (
     TXN_HAS_BASE_SNAPSHOT,
     TXN_HAS_CATALOG_CHANGES,
+    TXN_HAS_PARTIAL_CHANGE,
+    TXN_HAS_STREAMABLE_CHANGE,
+    TXN_INCOMPLETE,
     TXN_TOUCHED_CATALOG,
     TransactionTable,
     Txn,
@@ -104,6 +117,7 @@ cdef enum Stop:
     STOP_FOR_TRUNCATE = 4
     STOP_FOR_MESSAGE = 5
     STOP_FOR_INVALIDATIONS = 6
+    STOP_FOR_PART = 7
     # Below: failures, raised by run().
     STOP_UNKNOWN_RECORD = 16
     STOP_EXTRACT = 17
@@ -119,6 +133,8 @@ cdef enum SnapshotState:
 
 cdef enum:
     SIZE_OF_HEAP_TRUNCATE = 12
+    # What something queued counts at least: a change without tuples, or what PostgreSQL alone has to queue.
+    QUEUED_BYTES_MIN = 64
     EXTENT_BYTES_MIN = 8192
     EXTENT_BYTES_MAX = 1 << 20
 
@@ -129,6 +145,7 @@ UNRESOLVED = STOP_UNRESOLVED
 FOR_TRUNCATE = STOP_FOR_TRUNCATE
 FOR_MESSAGE = STOP_FOR_MESSAGE
 FOR_INVALIDATIONS = STOP_FOR_INVALIDATIONS
+FOR_PART = STOP_FOR_PART
 
 KIND_TABLE = LOCATOR_TABLE
 KIND_TOAST = LOCATOR_TOAST
@@ -174,6 +191,7 @@ cdef class RecordLoop:
         self._plans = RelationPlans()
         self._spiller = Spiller(spill_dir, work_mem_bytes)
         self._database = database_oid
+        self._stream_from = STREAM_NOTHING
 
     # ---- the loop
 
@@ -186,6 +204,7 @@ cdef class RecordLoop:
             DiskFull, StorageError: a spill file can't be written.
         """
         cdef int stop
+        self.part_due = False
         with nogil:
             stop = self._run(batch, start)
         if stop >= STOP_UNKNOWN_RECORD:
@@ -233,6 +252,8 @@ cdef class RecordLoop:
                 return STOP_FOR_PYTHON
             if tracked:
                 return STOP_FOR_CATALOG
+            if self.part_due:
+                return STOP_FOR_PART
             i += 1
         self.index = i
         return STOP_AT_END
@@ -267,6 +288,8 @@ cdef class RecordLoop:
                 self._process_change(record, txn)
             txn.flags |= TXN_HAS_CATALOG_CHANGES
             top_of(txn).flags |= TXN_HAS_CATALOG_CHANGES
+            if action != ACTION_INPLACE and self._stream_from != STREAM_NOTHING:
+                self._count(txn, record.lsn, False)
             return STOP_FOR_INVALIDATIONS if action == ACTION_INVALIDATIONS else STOP_AT_END
         if self._state < SNAPSHOT_FULL:
             return STOP_AT_END
@@ -281,6 +304,9 @@ cdef class RecordLoop:
                 return self._fail_extract(EXTRACT_SHORT_MAIN)
             return STOP_FOR_TRUNCATE if load_u32(record.main_data) == self._database else STOP_AT_END
         if tracked:
+            if (action == ACTION_UPDATE or action == ACTION_DELETE) and self._stream_from != STREAM_NOTHING and (
+                    batch.blocks[record.first_block].db == self._database):
+                self._count(txn, record.lsn, True)
             return STOP_AT_END
         if record.main_len < self._main_size(action):
             return self._fail_extract(EXTRACT_SHORT_MAIN)
@@ -297,9 +323,11 @@ cdef class RecordLoop:
         kind = self._locators.find(top_of(txn).locator_generation, block.spc, block.db, block.rel, &relation)
         if kind == LOCATOR_UNKNOWN:
             return STOP_UNRESOLVED
-        if kind == LOCATOR_SKIP:
-            return STOP_AT_END
-        if kind == LOCATOR_TOAST and action != ACTION_INSERT and action != ACTION_MULTI_INSERT:
+        if kind == LOCATOR_SKIP or (
+                kind == LOCATOR_TOAST and action != ACTION_INSERT and action != ACTION_MULTI_INSERT):
+            if self._stream_from != STREAM_NOTHING:
+                self._follow_partial(record, txn, action, kind)
+                self._count(txn, record.lsn, True)
             return STOP_AT_END
         if action == ACTION_INSERT:
             status = extract_insert(self._table, txn, record, block, kind, relation)
@@ -311,7 +339,44 @@ cdef class RecordLoop:
             status = extract_delete(self._table, txn, record, relation)
         else:
             status = extract_confirm(self._table, txn, record, relation)
+        if self._stream_from != STREAM_NOTHING and status == EXTRACT_OK:
+            self._follow_partial(record, txn, action, kind)
+            self._count(txn, record.lsn, True)
         return self._after_extract(status)
+
+    cdef void _follow_partial(self, const WalRecord *record, Txn *txn, uint8_t action, LocatorKind kind) noexcept nogil:
+        """ReorderBufferProcessPartialChange: is the transaction's last change whole after this record?"""
+        cdef Txn *top = top_of(txn)
+        if kind == LOCATOR_TOAST:
+            if action == ACTION_INSERT or action == ACTION_MULTI_INSERT:
+                top.flags |= TXN_HAS_PARTIAL_CHANGE
+            return
+        if action == ACTION_INSERT and record.main_data[2] & XLH_INSERT_IS_SPECULATIVE:
+            top.flags |= TXN_HAS_PARTIAL_CHANGE
+        elif (action == ACTION_INSERT or action == ACTION_UPDATE or action == ACTION_CONFIRM
+                or (action == ACTION_MULTI_INSERT and record.main_data[0] & XLH_INSERT_LAST_IN_MULTI)
+                or (action == ACTION_DELETE and record.main_data[7] & XLH_DELETE_IS_SUPER)):
+            top.flags &= ~(<uint32_t> TXN_HAS_PARTIAL_CHANGE)
+
+    cdef void _count(self, Txn *txn, uint64_t lsn, bint streamable) noexcept nogil:
+        """Count what was queued for *txn* by now, and see whether a part is due."""
+        cdef Txn *top = top_of(txn)
+        cdef uint64_t more = txn.change_bytes - txn.counted_bytes
+        txn.counted_bytes = txn.change_bytes
+        if more < QUEUED_BYTES_MIN:
+            more = QUEUED_BYTES_MIN
+        txn.pending_bytes += more
+        top.tree_pending_bytes += more
+        if txn.pending_first_lsn == 0:
+            txn.pending_first_lsn = lsn
+        txn.pending_last_lsn = lsn
+        if streamable:
+            top.flags |= TXN_HAS_STREAMABLE_CHANGE
+        self.part_due = (
+            top.tree_pending_bytes > self._stream_bytes and top.first_lsn >= self._stream_from
+            and self._state == SNAPSHOT_CONSISTENT
+            and (top.flags & (TXN_HAS_STREAMABLE_CHANGE | TXN_HAS_BASE_SNAPSHOT | TXN_HAS_PARTIAL_CHANGE
+                              | TXN_INCOMPLETE)) == (TXN_HAS_STREAMABLE_CHANGE | TXN_HAS_BASE_SNAPSHOT))
 
     cdef inline uint32_t _main_size(self, uint8_t action) noexcept nogil:
         """The least main data of a heap record."""
@@ -327,6 +392,7 @@ cdef class RecordLoop:
 
     cdef int _message(self, const WalRecord *record, Txn *txn) noexcept nogil:
         """A logical message: part of its transaction, or Python's to deliver at once."""
+        cdef ExtractStatus status
         if record.main_len < SIZE_OF_LOGICAL_MESSAGE:
             return self._fail_extract(EXTRACT_SHORT_MAIN)
         if load_u32(record.main_data) != self._database:
@@ -337,7 +403,10 @@ cdef class RecordLoop:
             return STOP_NO_XID
         if not self._process_change(record, txn):
             return STOP_AT_END
-        return self._after_extract(extract_message(self._table, txn, record))
+        status = extract_message(self._table, txn, record)
+        if self._stream_from != STREAM_NOTHING and status == EXTRACT_OK:
+            self._count(txn, record.end_lsn, True)
+        return self._after_extract(status)
 
     cdef int _after_extract(self, ExtractStatus status) noexcept nogil:
         if status != EXTRACT_OK:
@@ -388,6 +457,11 @@ cdef class RecordLoop:
         """Follow the snapshot builder: 0 START … 3 CONSISTENT, and from which xid on changes are kept in FULL."""
         self._state = state
         self._next_phase_at = next_phase_at
+
+    def set_streaming(self, uint64_t stream_from, uint64_t stream_bytes):
+        """Stream transactions that begin at *stream_from* or later, in parts of more than *stream_bytes*."""
+        self._stream_from = stream_from
+        self._stream_bytes = stream_bytes
 
     def set_tracked(self, locators):
         """Replace the set of tracked catalogs by *locators*, (spc, db, rel) each."""

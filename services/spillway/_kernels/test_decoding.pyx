@@ -34,10 +34,7 @@ from spillway._kernels.text_type cimport TypeOutput
 from spillway.errors import DecodingError
 from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
 from spillway.pg.lsn import Lsn
-from spillway.pg.versions import Since
 from spillway.plugins.type_names import format_type
-
-cdef int MESSAGE_BEGINS_TRANSACTION = Since.MESSAGE_BEGINS_TRANSACTION
 
 cdef enum Style:
     STYLE_QUOTED = 0
@@ -248,6 +245,70 @@ cdef class Encoder:
             put_byte(&out.payload, c')')
         out.finish(lsn, xid)
 
+    def begin_part(self, uint32_t xid, uint64_t first_lsn, MessageBuffer out not None):
+        """Start a part of a transaction in progress: say so, or leave that to its first change."""
+        self.xid = xid
+        self.wrote_changes = False
+        if not self.skip_empty_xacts:
+            self.put_block(b"opening", first_lsn, out)
+
+    def end_part(self, uint64_t last_lsn, MessageBuffer out not None):
+        """End a part."""
+        if not self.skip_empty_xacts or self.wrote_changes:
+            self.put_block(b"closing", last_lsn, out)
+
+    cdef int put_block(self, const char* verb, uint64_t lsn, MessageBuffer out) except -1 nogil:
+        put_bytes(&out.payload, verb, 7)
+        put_bytes(&out.payload, b" a streamed block for transaction", 33)
+        if self.include_xids:
+            put_bytes(&out.payload, b" TXN ", 5)
+            put_uint(&out.payload, self.xid)
+        return out.finish(lsn, self.xid)
+
+    def streamed_changes(self, const uint8_t[::1] chunk not None, MessageBuffer out not None):
+        """Write a message for every change of *chunk*, which is of a part: not what changed, since it may abort.
+
+        Raises:
+            DecodingError: a change is malformed.
+        """
+        cdef size_t size = chunk.shape[0]
+        try:
+            if size:
+                with nogil:
+                    self.run_streamed(&chunk[0], size, out)
+        except BaseException:
+            out.discard()
+            raise
+
+    cdef int run_streamed(self, const uint8_t* chunk, size_t size, MessageBuffer out) except -1 nogil:
+        cdef size_t offset = 0
+        cdef Change change
+        while offset < size:
+            read_change(chunk, size, &offset, &change)
+            if change.header.action == INVALIDATION:
+                continue
+            if self.only_local and change.header.flags & FROM_ORIGIN:
+                continue
+            if change.header.action != MESSAGE or self.context.values.server_version_num >= 170000:
+                if self.skip_empty_xacts and not self.wrote_changes:
+                    self.put_block(b"opening", change.header.lsn, out)
+                self.wrote_changes = True
+            if change.header.action == MESSAGE:
+                put_bytes(&out.payload, b"streaming ", 10)
+                self.put_message_head(&change, &out.payload)
+            else:
+                if change.header.action == TRUNCATE:
+                    put_bytes(&out.payload, b"streaming truncate for ", 23)
+                else:
+                    put_bytes(&out.payload, b"streaming change for ", 21)
+                if self.include_xids:
+                    put_bytes(&out.payload, b"TXN ", 4)
+                    put_uint(&out.payload, self.xid)
+                else:
+                    put_bytes(&out.payload, b"transaction", 11)
+            out.finish(change.header.lsn, self.xid)
+        return 0
+
     def changes(self, const uint8_t[::1] chunk not None, relations, MessageBuffer out not None):
         """Write a message for every change of *chunk*.
 
@@ -327,7 +388,7 @@ cdef class Encoder:
             self.relation = change.header.relation
             # Up to 16 a logical message was no change that makes a transaction worth a BEGIN.
             begins = self.transactional and (
-                change.header.action != MESSAGE or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION
+                change.header.action != MESSAGE or self.context.values.server_version_num >= 170000
             )
             if begins and not self.wrote_changes:
                 if self.skip_empty_xacts:
@@ -371,22 +432,25 @@ cdef class Encoder:
         return 0
 
     cdef int put_message(self, const Change* change, ByteBuffer* out) except -1 nogil:
+        cdef size_t prefix_size
+        self.put_message_head(change, out)
+        prefix_size = load_u32(change.new_section + 4)
+        put_bytes(out, b" content:", 9)
+        return put_bytes(out, change.new_section + 8 + prefix_size, change.new_size - 8 - prefix_size)
+
+    cdef int put_message_head(self, const Change* change, ByteBuffer* out) except -1 nogil:
         cdef uint32_t prefix_size
-        cdef size_t content_size
         if change.new_section == NULL or change.new_size < 8:
             return invalid(b"a logical message ends inside its header")
         prefix_size = load_u32(change.new_section + 4)
         if prefix_size > change.new_size - 8:
             return invalid(b"a logical message ends inside its prefix")
-        content_size = change.new_size - 8 - prefix_size
         put_bytes(out, b"message: transactional: ", 24)
         put_byte(out, c'1' if load_u32(change.new_section) else c'0')
         put_bytes(out, b" prefix: ", 9)
         put_bytes(out, change.new_section + 8, prefix_size)
         put_bytes(out, b", sz: ", 6)
-        put_uint(out, content_size)
-        put_bytes(out, b" content:", 9)
-        return put_bytes(out, change.new_section + 8 + prefix_size, content_size)
+        return put_uint(out, change.new_size - 8 - prefix_size)
 
 
 cdef int put_name(RelationPrinter printer, ByteBuffer* out) except -1 nogil:

@@ -86,6 +86,7 @@ def serve(
     engine = dataclasses.replace(
         EngineSettings(),
         logical_decoding_work_mem=settings.logical_decoding_work_mem,
+        stream_bytes=settings.stream_bytes,
         max_slot_retained_bytes=settings.max_slot_retained_bytes,
         log_keep_bytes=settings.log_keep_bytes,
     )

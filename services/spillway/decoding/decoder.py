@@ -275,6 +275,19 @@ class Decoder:
             self._delivery.total_bytes,
         )
 
+    def stream_from(self, lsn: int, stream_bytes: int) -> None:
+        """Hand on transactions that begin at *lsn* or later while they are in progress, too.
+
+        A part comes whenever more than *stream_bytes* of changes were made since the last one; with 0 after each
+        change. Call it with the same values after a restart, and the same parts come again.
+
+        Args:
+            lsn: ``position``, or what it was when streaming began.
+            stream_bytes: of a transaction's own changes, with its subtransactions'.
+        """
+        self._buffer.set_streaming(lsn, stream_bytes)
+        self._delivery.streaming = True
+
     def close(self) -> None:
         """Free memory and remove spill files; safe to repeat."""
         self._failed = True
@@ -317,8 +330,10 @@ class Decoder:
                 self._truncate(batch, index)
             elif stop == reorder_loop.FOR_INVALIDATIONS:
                 self._invalidate(batch, index)
-            else:
+            elif stop != reorder_loop.FOR_PART:
                 self._delivery.message(batch, index)
+            if buffer.part_due:
+                self._delivery.part(batch, index)
             index += 1
         self._position = buffer.end_lsn(batch)
         self._failed = False
@@ -330,7 +345,7 @@ class Decoder:
         if rmid == rmgr.RM_XACT_ID:
             self._transaction_end(info, xid, lsn, end_lsn, origin, data)
         elif rmid == rmgr.RM_STANDBY_ID:
-            self._running_xacts(RunningXacts.parse(data, lsn), lsn)
+            self._running_xacts(RunningXacts.parse(data, lsn), lsn, end_lsn)
         elif rmid == rmgr.RM_XLOG_ID:
             self._parameter_change(data, lsn)
         else:
@@ -424,11 +439,11 @@ class Decoder:
         if self._builder.process_end((end.xid,), lsn):
             self._state_changed(lsn)
 
-    def _running_xacts(self, running: RunningXacts, lsn: int) -> None:
+    def _running_xacts(self, running: RunningXacts, lsn: int, end_lsn: int) -> None:
         """Advance the snapshot builder; drop what a crash of the server ended without a record."""
         if self._builder.process_running_xacts(lsn, running):
             self._state_changed(lsn)
-        self._delivery.abandon(running.oldest_running_xid, lsn)
+        self._delivery.abandon(running.oldest_running_xid, lsn, end_lsn)
         self._mirror.advance(running.oldest_running_xid, lsn)
         self._follow_tracked()
 

@@ -9,6 +9,9 @@ be days, restarts and another server's life away. At PREPARE its changes are *re
 said is remembered here; after a restart it is read again, since decoding restarts before the first record of every
 transaction in progress, and a prepared one is in progress.
 
+A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder_loop.pyx`` says when
+one is due), and stay in the buffer for those who take the transaction whole at its end.
+
 What a prepared transaction has changed of the catalog stays its own until it commits: others wait for its locks, as
 they do on the server.
 
@@ -25,7 +28,12 @@ from typing import TYPE_CHECKING, Final
 from spillway._kernels import reorder
 from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.snapshot_builder import SnapshotState
-from spillway.decoding.transaction import Prepared, TransactionHeader, TransactionKind
+from spillway.decoding.transaction import (
+    Prepared,
+    Streamed,
+    TransactionHeader,
+    TransactionKind,
+)
 from spillway.errors import DecodingError
 from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
@@ -100,6 +108,8 @@ class Delivery:
         self._sink = sink
         #: prepared transactions by xid
         self._prepared: dict[int, Prepared] = {}
+        #: some transactions are streamed
+        self.streaming = False
         #: transactions delivered whole at their commit, and the bytes of their changes
         self.total_txns = 0
         self.total_bytes = 0
@@ -150,6 +160,10 @@ class Delivery:
                 xid=xid,
             )
         header = TransactionHeader(xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn)
+        if flags & reorder.STREAMED:
+            if flags & reorder.HAS_CATALOG_CHANGES:
+                self._buffer.note_snapshot(xid, lsn)
+            header = replace(header, streamed=self._streamed(xid))
         if prepared is not None:
             header = replace(
                 header,
@@ -163,28 +177,34 @@ class Delivery:
     ) -> tuple[int, ...]:
         """Forget a transaction, or a subtransaction with its own, that aborted (DecodeAbort).
 
-        Say so when it was prepared. Return the xids whose fate the mirror must learn, if it has to.
+        Say so when it was prepared or streamed. Return the xids whose fate the mirror must learn, if it has to.
 
         Raises:
             Whatever the sink raises.
         """
         first_lsn = lsn
-        prepared = None
+        prepared = streamed = None
+        top_xid = end.xid
         if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_ABORT_PREPARED:
             prepared = self._prepared.pop(end.xid, None)
             first_lsn, _ = self._buffer.end(end.xid, ()) or (lsn, 0)
+        if self.streaming and (aborted := self._buffer.streamed_of((*end.subxids, end.xid))):
+            top_xid = self._buffer.top_xid(end.xid)
+            first_lsn, _ = self._buffer.end(top_xid, ()) or (lsn, 0)
+            streamed = replace(self._streamed(top_xid), aborted_xids=tuple(aborted))
         touched = []
         for xid in (*end.subxids, end.xid):
             touched += self._buffer.forget(xid)
         self._invalidations.forget((end.xid,))
         if (
-            prepared is not None
+            (prepared or streamed)
             and self._builder.delivers(lsn)
             and end.database_oid in (0, self._database_oid)
         ):
+            kind = TransactionKind.ROLLBACK_PREPARED if prepared else TransactionKind.STREAM_ABORT
             header = TransactionHeader(
-                end.xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn,
-                TransactionKind.ROLLBACK_PREPARED, prepared,
+                top_xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn,
+                kind, prepared, streamed,
             )  # fmt: skip
             self._deliver(header, None)
         if touched or self._builder.state < SnapshotState.FULL_SNAPSHOT:
@@ -221,19 +241,53 @@ class Delivery:
         header = TransactionHeader(
             xid, first_lsn, lsn, end_lsn, prepare.time, origin, prepare.origin_lsn,
             TransactionKind.PREPARE, prepared,
+            self._streamed(xid) if flags & reorder.STREAMED else None,
         )  # fmt: skip
         self._deliver(header, self._buffer.borrow(xid, news=False), self._invalidations.at_end(xid))
 
-    def abandon(self, oldest_running_xid: int, lsn: int) -> None:
+    def abandon(self, oldest_running_xid: int, lsn: int, end_lsn: int) -> None:
         """Forget what a crash of the server ended without a record: all that is older than *oldest_running_xid*.
 
         A prepared transaction runs as long as it is prepared, whatever became of the server meanwhile.
         """
+        if self.streaming and (aborted := self._buffer.streamed_older_than(oldest_running_xid)):
+            header = TransactionHeader(
+                0, lsn, lsn, end_lsn, 0, kind=TransactionKind.STREAM_ABORT,
+                streamed=Streamed(0, 0, aborted_xids=tuple(aborted)),
+            )  # fmt: skip
+            if self._builder.delivers(lsn):
+                self._deliver(header, None)
         for xid, touched in self._buffer.forget_older_than(oldest_running_xid):
             self._prepared.pop(xid, None)
             self._invalidations.forget((xid,))
             if touched:
                 self._mirror.abort(touched, lsn)
+
+    # ---- streaming
+
+    def part(self, batch: RecordBatch, index: int) -> None:
+        """Deliver the part that record *index* made due of its transaction.
+
+        Before the position that delivery begins at it is only counted: decoding again numbers parts as before.
+        """
+        _, _, xid, lsn, end_lsn, origin, _ = self._buffer.fields(batch, index)
+        top_xid, first_lsn, number, first_change, last_change, stream = self._buffer.part(xid)
+        try:
+            if self._builder.delivers(lsn):
+                streamed = Streamed(number, last_change, 0, first_change, end_lsn)
+                header = TransactionHeader(
+                    top_xid, first_lsn, lsn, end_lsn, 0, origin,
+                    kind=TransactionKind.STREAM, streamed=streamed,
+                )  # fmt: skip
+                self._deliver(header, stream)
+        finally:
+            stream.close()
+        self._buffer.end_part(top_xid, end_lsn)
+
+    def _streamed(self, top_xid: int) -> Streamed:
+        """Say how far *top_xid* was streamed, for a header at its end."""
+        parts, upto_lsn, first_lsn, last_lsn = self._buffer.streamed(top_xid)
+        return Streamed(parts, last_lsn, 0, first_lsn, upto_lsn)
 
     # ---- what is outside of transactions
 
@@ -263,7 +317,7 @@ class Delivery:
         if stream is not None:
             registry = self._mirror.registry
             relations = {number: registry[number] for number in stream.relation_ids()}
-            if header.kind is not TransactionKind.PREPARE:
+            if header.kind not in (TransactionKind.PREPARE, TransactionKind.STREAM):
                 self.total_txns += 1
                 self.total_bytes += stream.change_bytes
         ending = b""

@@ -37,7 +37,7 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.plugins.interface import PluginContext
-from spillway.plugins.registry import create_plugin, validate_options
+from spillway.plugins.registry import create_plugin, validate_options, wants_streaming
 from spillway.store.rows import SlotRow
 
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ class Engine:
             await self._sources.end_session_of_dropped(spec.source, spec.database)
         # This may wait for a consistent point, and others need not wait for it.
         session = await self._sources.session(spec.source, spec.database)
+        if wants_streaming(spec.plugin, spec.options, context):
+            session.want_streaming()
         lsn = await self._start_position(session, spec.start_lsn)
         async with self._changing:
             self._check_free(spec.slot_name)
@@ -352,7 +354,7 @@ class Engine:
                     changes += _changes(step.messages, binary=plugin.binary)
                     slot_full = upto_nchanges is not None and len(changes) >= upto_nchanges
                     if step.exhausted or step.reached_end or (slot_full and reader.between):
-                        slot.count(reader.transactions, reader.bytes)
+                        slot.count(reader.counts)
                         return changes, reader.confirm_lsn
                     if reader.bytes > RESULT_BYTES_MAX:
                         raise ResultTooLarge(
@@ -506,7 +508,10 @@ class Engine:
             session.encoding,
             slot.row.two_phase,
         )
-        return create_plugin(slot.row.plugin, {**slot.row.options, **options}, context)
+        plugin = create_plugin(slot.row.plugin, {**slot.row.options, **options}, context)
+        if plugin.streaming:
+            session.want_streaming()
+        return plugin
 
     def _info(self, slot: Slot) -> SlotInfo:
         session = self._sources.find_session(slot.row.source, slot.row.database)

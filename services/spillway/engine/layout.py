@@ -11,7 +11,8 @@
         txlog/                          the transaction log
         snapshots/<lsn>.snap            serialised catalog mirror and snapshot builder
         spill/                          transactions in progress that outgrew memory; emptied at start
-        database.json                   its name and encoding, so that a start needs no word of the source
+        database.json                   its name and encoding, so that a start needs no word of the source, and from where
+                                        on its transactions are streamed
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from spillway.errors import Conflict, StorageError
 from spillway.receiver.primary import SourceDatabase
@@ -46,6 +48,38 @@ class DatabaseLayout:
     def spill(self) -> Path:
         return self.root / "spill"
 
+    def describe(self, **values: object) -> None:
+        """Write down *values* in database.json, beside what it says of others; durable on return."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / "database.tmp"
+        with temporary.open("w") as file:
+            json.dump({**self._description(), **values}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.root / "database.json")
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def streaming(self) -> tuple[int, int] | None:
+        """Return what streaming was switched on with, (first LSN, bytes of a part); None when it never was."""
+        found = self._description().get("streaming")
+        return None if found is None else (found[0], found[1])
+
+    def database(self) -> SourceDatabase:
+        """Return which database this is; it was described before."""
+        found = self._description()
+        return SourceDatabase(*(found[name] for name in SourceDatabase._fields))
+
+    def _description(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.root / "database.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLayout:
@@ -62,11 +96,7 @@ class SourceLayout:
 
     def remember_database(self, database: SourceDatabase) -> None:
         """Write down which database the directory of its oid is."""
-        directory = self.database(database.oid).root
-        directory.mkdir(parents=True, exist_ok=True)
-        temporary = directory / "database.tmp"
-        temporary.write_text(json.dumps(database._asdict()))
-        temporary.replace(directory / "database.json")
+        self.database(database.oid).describe(**database._asdict())
 
     def forget_database(self, database_oid: int) -> None:
         """Remove what was decoded of a database."""
@@ -75,7 +105,7 @@ class SourceLayout:
     def databases(self) -> dict[str, SourceDatabase]:
         """Return the databases that were decoded here before, by name."""
         files = sorted((self.root / "databases").glob("*/database.json"))
-        found = (SourceDatabase(**json.loads(path.read_text())) for path in files)
+        found = (DatabaseLayout(path.parent).database() for path in files)
         return {database.name: database for database in found}
 
 

@@ -18,11 +18,13 @@ Parts are not counted in what may be confirmed as if they were delivered: a posi
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
+from spillway._kernels.change_cut import changes_after
 from spillway._kernels.message_buffer import MessageBuffer
-from spillway.decoding.transaction import TransactionKind
+from spillway.decoding.transaction import Streamed, TransactionKind
 from spillway.txlog import TransactionCursor
 
 if TYPE_CHECKING:
@@ -59,6 +61,23 @@ class Step:
     reached_end: bool
 
 
+class Counts(NamedTuple):
+    """What was handed out, as pg_stat_replication_slots counts it; bytes are of payload."""
+
+    #: transactions to their end
+    total_txns: int = 0
+    total_bytes: int = 0
+    #: transactions that were streamed, and the parts of them
+    stream_txns: int = 0
+    stream_count: int = 0
+    stream_bytes: int = 0
+
+    def plus(self, counts: Counts, before: Counts | None = None) -> Counts:
+        """Return the sum with *counts*, of which *before* are in it already."""
+        new = map(operator.sub, counts, before or Counts())
+        return Counts(*map(operator.add, self, new))
+
+
 class SlotReader:
     """Reads what has its final_lsn in [*start_lsn*, *upto_lsn*): where a transaction's commit record starts."""
 
@@ -82,6 +101,12 @@ class SlotReader:
         self._header: TransactionHeader | None = None
         self._chunks: Iterator[memoryview] | None = None
         self._endings: tuple[tuple[Callback, TransactionHeader], ...] = ()
+        # Where the parts ended whose changes are left out of the chunks; 0 for none.
+        self._streamed_upto = 0
+        # Payload bytes made before the current part.
+        self._part_start = 0
+        # Transactions of which all parts so far were handed out, and how many.
+        self._streams: dict[int, int] = {}
         #: what was handed out so far ends here
         self.confirm_lsn = start_lsn
         self._gathered_to = start_lsn
@@ -89,6 +114,9 @@ class SlotReader:
         #: transactions read to their end, and payload bytes made
         self.transactions = 0
         self.bytes = 0
+        self._streamed_transactions = 0
+        self._parts = 0
+        self._part_bytes = 0
 
     @classmethod
     def on_log(
@@ -110,6 +138,17 @@ class SlotReader:
             plugin.shutdown()
             raise
         return cls(cursor, plugin, start_lsn, upto_lsn, two_phase_at)
+
+    @property
+    def counts(self) -> Counts:
+        """What was handed out so far."""
+        return Counts(
+            self.transactions,
+            self.bytes,
+            self._streamed_transactions,
+            self._parts,
+            self._part_bytes,
+        )
 
     @property
     def between(self) -> bool:
@@ -158,7 +197,7 @@ class SlotReader:
                 self._reached_end = True
                 self._gathered_to = max(self._gathered_to, upto)
                 return False
-            if header.kind <= TransactionKind.MESSAGE and header.streamed is None:
+            if header.kind <= TransactionKind.MESSAGE and not (header.streamed or self._streams):
                 self._hand_out(transaction, header)
                 self._plugin.begin(header, self._out)
                 return True
@@ -195,9 +234,22 @@ class SlotReader:
                 return self._commit_prepared(transaction, header)
             case TransactionKind.ROLLBACK_PREPARED:
                 if self._takes_prepared(header):
+                    self._streams.pop(header.xid, None)
                     ending = (plugin.rollback_prepared, header)
                     self._hand_out(transaction, header, ending, changes=False)
                     return True
+                return self._abort_streamed(transaction, header)
+            case TransactionKind.COMMIT:
+                self._begin_committed(transaction, header)
+                return True
+            case TransactionKind.MESSAGE:
+                self._hand_out(transaction, header)
+                plugin.begin(header, self._out)
+                return True
+            case TransactionKind.STREAM:
+                return self._begin_part(transaction, header)
+            case TransactionKind.STREAM_ABORT:
+                return self._abort_streamed(transaction, header)
         return False
 
     def _takes_prepared(self, header: TransactionHeader) -> bool:
@@ -229,8 +281,11 @@ class SlotReader:
         return True
 
     def _begin_committed(self, transaction: Transaction, header: TransactionHeader) -> None:
-        self._hand_out(transaction, header)
-        self._plugin.begin(header, self._out)
+        if self._saw_all_parts(header):
+            self._begin_rest(transaction, header, (self._plugin.stream_commit, header))
+        else:
+            self._hand_out(transaction, header)
+            self._plugin.begin(header, self._out)
 
     def _begin_prepared(
         self,
@@ -239,8 +294,99 @@ class SlotReader:
         *endings: tuple[Callback, TransactionHeader],
     ) -> None:
         plugin = self._plugin
-        self._hand_out(transaction, header, (plugin.prepare, header), *endings)
-        plugin.begin_prepare(header, self._out)
+        if self._saw_all_parts(header):
+            self._begin_rest(transaction, header, (plugin.stream_prepare, header), *endings)
+        else:
+            self._hand_out(transaction, header, (plugin.prepare, header), *endings)
+            plugin.begin_prepare(header, self._out)
+
+    # ---- streaming
+
+    def _begin_part(self, transaction: Transaction, header: TransactionHeader) -> bool:
+        """Hand out a part, if the plugin streams and the parts before were handed out."""
+        streamed = header.streamed
+        assert streamed is not None
+        if not self._plugin.streaming:
+            return False
+        if streamed.parts != self._streams.get(header.xid, 0) + 1:
+            # It began before this reader did, or another transaction had this xid.
+            return self._give_up(transaction, header)
+        self._streamed_transactions += streamed.parts == 1
+        self._streams[header.xid] = streamed.parts
+        self._hand_out(transaction, header, (self._plugin.stream_stop, header))
+        self._part_start = self.bytes + self._out.nbytes
+        self._plugin.stream_start(header, self._out)
+        return True
+
+    def _give_up(self, transaction: Transaction, header: TransactionHeader) -> bool:
+        """Take back parts that were handed out and do not fit what comes; False when there were none."""
+        if self._streams.pop(header.xid, None) is None:
+            return False
+        self._hand_out(transaction, header, self._aborted(header, header.xid), changes=False)
+        return True
+
+    def _saw_all_parts(self, header: TransactionHeader) -> bool:
+        """Say whether a transaction that ends was handed out in parts so far; it is no longer."""
+        seen = self._streams.pop(header.xid, 0)
+        if not seen:
+            return False
+        if header.streamed is not None and header.streamed.parts == seen:
+            return True
+        ending, aborted = self._aborted(header, header.xid)
+        ending(aborted, self._out)
+        return False
+
+    def _begin_rest(
+        self,
+        transaction: Transaction,
+        header: TransactionHeader,
+        *endings: tuple[Callback, TransactionHeader],
+    ) -> None:
+        """Hand out, as one more part, what was not streamed of a transaction that ends."""
+        streamed = header.streamed
+        assert streamed is not None
+        if not streamed.first_lsn:
+            self._hand_out(transaction, header, *endings, changes=False)
+            return
+        part = replace(
+            header,
+            kind=TransactionKind.STREAM,
+            streamed=replace(streamed, parts=streamed.parts + 1),
+        )
+        self._hand_out(transaction, part, (self._plugin.stream_stop, part), *endings)
+        self._streamed_upto = streamed.upto_lsn
+        self._part_start = self.bytes + self._out.nbytes
+        self._plugin.stream_start(part, self._out)
+
+    def _abort_streamed(self, transaction: Transaction, header: TransactionHeader) -> bool:
+        """Say what aborted of transactions that were handed out in parts; False when nothing did."""
+        streamed = header.streamed
+        if streamed is None or not self._streams:
+            return False
+        endings = []
+        for xid in streamed.aborted_xids:
+            # After a crash of the server each is a transaction of its own.
+            top_xid = header.xid or xid
+            if top_xid in self._streams:
+                endings.append(self._aborted(header, xid))
+                if top_xid == xid:
+                    del self._streams[xid]
+        if endings:
+            self._hand_out(transaction, header, *endings, changes=False)
+        return bool(endings)
+
+    def _aborted(self, header: TransactionHeader, xid: int) -> tuple[Callback, TransactionHeader]:
+        """Return the call that says that *xid* aborted."""
+        streamed = header.streamed or Streamed(0, 0)
+        header = replace(
+            header,
+            xid=header.xid or xid,
+            kind=TransactionKind.STREAM_ABORT,
+            # PostgreSQL gives no LSN for what a crash ended.
+            end_lsn=header.end_lsn if header.xid else 0,
+            streamed=replace(streamed, aborted_xid=xid),
+        )
+        return self._plugin.stream_abort, header
 
     def _encode(self, batch_bytes: int) -> None:
         """Encode the current transaction to its end, or until *batch_bytes* are there."""
@@ -248,14 +394,32 @@ class SlotReader:
         assert transaction is not None
         assert header is not None
         assert chunks is not None
-        for chunk in chunks:
+        for chunk in chunks if not self._streamed_upto else self._rest(chunks):
             self._plugin.changes(header, chunk, transaction.relations, self._out)
             if self._out.nbytes >= batch_bytes:
                 return
         if not self._endings:
             self._plugin.commit(header, self._out)
+            self.transactions += 1
+        else:
+            self._end_special(header)
+        self._chunks = self._transaction = self._header = None
+        self._gathered_to = transaction.header.end_lsn
+
+    def _end_special(self, header: TransactionHeader) -> None:
+        """Make the calls that end what is no ordinary transaction."""
         for ending, header_at_end in self._endings:
             ending(header_at_end, self._out)
-        self._chunks = self._transaction = self._header = None
-        self.transactions += 1
-        self._gathered_to = transaction.header.end_lsn
+        if header.kind is TransactionKind.STREAM:
+            self._parts += 1
+            self._part_bytes += self.bytes + self._out.nbytes - self._part_start
+        if len(self._endings) > 1 or header.kind is not TransactionKind.STREAM:
+            self.transactions += 1
+        self._streamed_upto = 0
+
+    def _rest(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+        """Leave out of *chunks* what was streamed."""
+        for chunk in chunks:
+            rest = changes_after(chunk, self._streamed_upto)
+            if len(rest):
+                yield rest

@@ -117,6 +117,8 @@ class Session:
         self._error: SpillwayError | None = None
         self._changed = threading.Condition()
         self._required_lsn = 0
+        self._streaming_wanted = False
+        self._streams = False
         self._thread = threading.Thread(
             target=self._run, name=f"spillway-decode-{source.name}-{database.name}", daemon=True
         )
@@ -189,6 +191,10 @@ class Session:
             return 0, 0, 0
         stats = decoder.stats
         return stats.spill_txns, stats.spill_count, stats.spill_bytes
+
+    def want_streaming(self) -> None:
+        """Have transactions streamed that begin from now on; for good, since a slot may come back for them."""
+        self._streaming_wanted = True
 
     async def wait_consistent(self, timeout_s: float) -> None:
         """Wait until slots can begin here.
@@ -266,10 +272,40 @@ class Session:
         self.log.recover()
         decoder = self._open_decoder()
         self._decoder = decoder
+        self._resume_streaming(decoder)
         try:
             self._follow(decoder)
         finally:
             decoder.close()
+
+    # Parts must be made again as they were when their WAL is decoded again, else a slot's reader could not put
+    # together those from before and those from after. So it is written down from where on they are made, and how.
+
+    def _begin_streaming(self, decoder: Decoder, lsn: int) -> None:
+        """Stream what begins at *lsn* or later."""
+        stream_bytes = self._part_bytes
+        self._layout.describe(streaming=[lsn, stream_bytes])
+        decoder.stream_from(lsn, stream_bytes)
+        self._streams = True
+
+    def _resume_streaming(self, decoder: Decoder) -> None:
+        """Go on streaming as before the start; with another size of parts only what begins after all that is logged."""
+        before = self._layout.streaming()
+        self._streams = before is not None
+        if before is None:
+            return
+        if before[1] == self._part_bytes:
+            decoder.stream_from(*before)
+        else:
+            logged = max(self.log.last_final_lsn + 1, self.log.decoded_lsn, before[0])
+            self._begin_streaming(decoder, logged)
+
+    @property
+    def _part_bytes(self) -> int:
+        settings = self._settings
+        if settings.stream_bytes is None:
+            return settings.logical_decoding_work_mem
+        return settings.stream_bytes
 
     def _open_decoder(self) -> Decoder:
         for directory in (self._layout.snapshots, self._layout.spill):
@@ -332,6 +368,8 @@ class Session:
         )
         checkpoint_lsn, checkpoint_at = lsn, time.monotonic()
         while not self._stop.is_set():
+            if self._streaming_wanted and not self._streams:
+                self._begin_streaming(decoder, decoder.position)
             data = self._store.read(lsn, _READ_BYTES)
             if data:
                 walker.feed(lsn, data)

@@ -11,6 +11,8 @@ class EngineSettings:
 
     #: memory for transactions in progress, per decoding session, above which the largest is spilled
     logical_decoding_work_mem: int = 64 << 20
+    #: changes of one transaction in progress that make a part of it due, for who streams; None: as the above
+    stream_bytes: int | None = None
     #: a slot that holds more of the transaction log than this is invalidated; None: never
     max_slot_retained_bytes: int | None = None
     #: how much of a transaction log is kept although no slot needs it, so that slots can be rewound

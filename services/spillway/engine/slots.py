@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.engine.model import SlotInfo, SlotStats
+from spillway.engine.reader import Counts
 from spillway.errors import InvalidSlotName, SlotActive, SlotInvalidated
 from spillway.pg.lsn import Lsn
 
@@ -63,8 +64,7 @@ class Slot:
         self.active_pid: int | None = None
         self.inactive_since: datetime | None = row.inactive_since or datetime.now(UTC)
         self.invalidation_reason: str | None = row.invalidation_reason
-        self.total_txns = 0
-        self.total_bytes = 0
+        self._counts = Counts()
 
     @property
     def name(self) -> str:
@@ -113,10 +113,9 @@ class Slot:
         if lsn > self.confirmed_flush_lsn:
             self.confirmed_flush_lsn = Lsn(lsn)
 
-    def count(self, transactions: int, payload_bytes: int) -> None:
-        """Account for what was handed out."""
-        self.total_txns += transactions
-        self.total_bytes += payload_bytes
+    def count(self, counts: Counts, before: Counts | None = None) -> None:
+        """Account for what a reader handed out, since it had counted *before*."""
+        self._counts = self._counts.plus(counts, before)
 
     def info(self, *, decoded_lsn: int, retained_bytes: int, safe_bytes: int | None) -> SlotInfo:
         """Describe the slot with PostgreSQL 18's columns.
@@ -162,10 +161,10 @@ class Slot:
             spill_txns=spill_txns,
             spill_count=spill_count,
             spill_bytes=spill_bytes,
-            stream_txns=0,
-            stream_count=0,
-            stream_bytes=0,
-            total_txns=self.total_txns,
-            total_bytes=self.total_bytes,
+            stream_txns=self._counts.stream_txns,
+            stream_count=self._counts.stream_count,
+            stream_bytes=self._counts.stream_bytes,
+            total_txns=self._counts.total_txns,
+            total_bytes=self._counts.total_bytes,
             stats_reset=None,
         )

@@ -57,15 +57,13 @@ class EngineStream:
         while True:
             self._slot.check_valid()
             self._more.clear()
-            before = self._reader.bytes, self._reader.transactions
+            before = self._reader.counts
             self._step = self._loop.run_in_executor(
                 self._workers, self._reader.step, self._batch_bytes
             )
             step = await asyncio.shield(self._step)
             if not self._peek:
-                self._slot.count(
-                    self._reader.transactions - before[1], self._reader.bytes - before[0]
-                )
+                self._slot.count(self._reader.counts, before)
             if step.messages.count or step.reached_end:
                 return self._batch(step)
             self._session.check_readable()

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, cast
 
-from spillway.errors import PluginFailed, SpillwayError, UnknownPlugin
+from spillway.errors import InvalidOption, PluginFailed, SpillwayError, UnknownPlugin
 from spillway.plugins.callback_driver import CallbackDriver
 from spillway.plugins.callbacks import CallbackPlugin
 from spillway.plugins.interface import OutputPlugin
@@ -102,6 +102,20 @@ def validate_options(name: str, options: Mapping[str, str], context: PluginConte
         return
     with _startup(name):
         found.validate(options, context)
+
+
+def wants_streaming(name: str, options: Mapping[str, str], context: PluginContext) -> bool:
+    """Say whether an instance with *options* takes transactions in progress; not while options are missing.
+
+    Raises:
+        UnknownPlugin, PluginFailed: as :func:`create_plugin`.
+    """
+    try:
+        plugin = create_plugin(name, options, context)
+    except InvalidOption:
+        return False
+    plugin.shutdown()
+    return plugin.streaming
 
 
 @contextmanager

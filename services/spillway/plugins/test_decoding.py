@@ -1,11 +1,8 @@
 """The output plugin ``test_decoding``: contrib/test_decoding's text, byte for byte.
 
-It takes contrib's options and refuses what contrib refuses, in its words. Two of them have nothing
-to do here, and are only checked:
-
-- ``stream-changes``: transactions come whole, at their commit; none is streamed while in progress.
-- ``include-rewrites``: rows that ALTER TABLE or VACUUM FULL copies into a new table's storage are not
-  decoded.
+It takes contrib's options and refuses what contrib refuses, in its words. One of them has nothing
+to do here, and is only checked: ``include-rewrites``; rows that ALTER TABLE or VACUUM FULL copies into a new table's
+storage are not decoded.
 
 Beyond contrib's, the session settings of ``pg/text_settings.py`` (TimeZone, DateStyle,
 IntervalStyle, bytea_output, extra_float_digits) are options too: a slot has no session to take them from.
@@ -50,6 +47,8 @@ class TestDecoding(OutputPlugin):
         self._only_local = False
         self._skip = False
         self.two_phase = context.two_phase
+        #: streamed transactions of which changes were written
+        self._wrote_changes: set[int] = set()
         self._encoder = Encoder(settings)
         self._encoding = context.encoding
         # Where lines in another encoding than UTF-8 wait to be converted.
@@ -66,7 +65,9 @@ class TestDecoding(OutputPlugin):
                     self._encoder.skip_empty_xacts = _parse(option, value)
                 case "only-local":
                     self._only_local = self._encoder.only_local = _parse(option, value)
-                case "include-rewrites" | "stream-changes":
+                case "stream-changes":
+                    self.streaming = _parse(option, value)
+                case "include-rewrites":
                     _parse(option, value)
                 case _:
                     raise InvalidOption(
@@ -96,16 +97,18 @@ class TestDecoding(OutputPlugin):
         Raises:
             DecodingError: a change is malformed; the details have its lsn and relation.
         """
-        del header
-        if self._skip:
+        streamed = header.kind is TransactionKind.STREAM
+        if self._skip and not streamed:
             return
-        if self._unconverted is None:
-            self._encoder.changes(chunk, relations, out)
-            return
+        lines = out if self._unconverted is None else self._unconverted
         try:
-            self._encoder.changes(chunk, relations, self._unconverted)
+            if streamed:
+                self._encoder.streamed_changes(chunk, lines)
+            else:
+                self._encoder.changes(chunk, relations, lines)
         finally:
-            self._convert(self._unconverted.take(), out)
+            if self._unconverted is not None:
+                self._convert(self._unconverted.take(), out)
 
     def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write COMMIT, if BEGIN was written."""
@@ -135,6 +138,58 @@ class TestDecoding(OutputPlugin):
     def rollback_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write ROLLBACK PREPARED."""
         self._write_prepared("ROLLBACK PREPARED", header, out)
+
+    # ---- streaming
+
+    def stream_start(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Open a block, unless empty ones are to be skipped."""
+        assert header.streamed is not None
+        if header.streamed.parts == 1:
+            self._wrote_changes.discard(header.xid)
+        self._encoder.begin_part(header.xid, header.streamed.first_lsn, out)
+
+    def stream_stop(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Close the block, if it was opened."""
+        assert header.streamed is not None
+        self._encoder.end_part(header.streamed.last_lsn, out)
+        if self._encoder.wrote_changes:
+            self._wrote_changes.add(header.xid)
+
+    def stream_abort(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Say what aborted."""
+        assert header.streamed is not None
+        aborted_xid = header.streamed.aborted_xid
+        if self._ends_streamed(header, ended=aborted_xid == header.xid):
+            text = "aborting streamed (sub)transaction"
+            if self._encoder.include_xids:
+                text += f" TXN {aborted_xid}"
+            self._encoder.news(text.encode(), header.end_lsn, aborted_xid, None, out)
+
+    def stream_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Say that a streamed transaction was prepared."""
+        assert header.prepared is not None
+        if self._ends_streamed(header):
+            text = "preparing streamed transaction"
+            gid = quote_literal(self._text(header.prepared.gid))
+            text += f" TXN {gid}, txid {header.xid}" if self._encoder.include_xids else f" {gid}"
+            data = text.encode(errors="surrogateescape")
+            self._encoder.news(data, header.end_lsn, header.xid, header.commit_time, out)
+
+    def stream_commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
+        """Say that a streamed transaction committed."""
+        if self._ends_streamed(header):
+            text = "committing streamed transaction"
+            if self._encoder.include_xids:
+                text += f" TXN {header.xid}"
+            data = text.encode()
+            self._encoder.news(data, header.end_lsn, header.xid, header.commit_time, out)
+
+    def _ends_streamed(self, header: TransactionHeader, *, ended: bool = True) -> bool:
+        """Say whether to write of the end of a streamed transaction: not when nothing was written of it before."""
+        wrote = header.xid in self._wrote_changes
+        if ended:
+            self._wrote_changes.discard(header.xid)
+        return wrote or not self._encoder.skip_empty_xacts
 
     def _write_prepared(self, what: str, header: TransactionHeader, out: MessageBuffer) -> None:
         if self._is_filtered(header):
