@@ -7,7 +7,7 @@ are invalidated is compared.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness import changes
 from spillway.catalog.bootstrap import bootstrap_sql
@@ -73,13 +73,15 @@ class AnnouncingSink:
 class AnnouncingSession:
     """A decoder on *database*'s WAL beside a pgoutput slot; begin it while the server is idle."""
 
-    def __init__(self, database: Database, directory: Path, publication: str = "p") -> None:
+    def __init__(
+        self, database: Database, directory: Path, publication: str = "p", sink: Any = None
+    ) -> None:
         self.database = database
         self._publication = publication
         # The slot first: it keeps WAL, and a decoder begins at a later running-xacts record.
         self._slot = f"announced_{database.oid}"
         bootstrap = bootstrap_sql(database.dsn)
-        self.sink = AnnouncingSink(publication)
+        self.sink = sink or AnnouncingSink(publication)
         self.version = version_of_server(bootstrap.server_version)
         self.directory = directory
         self.decoder = Decoder(

@@ -74,6 +74,7 @@ KERNELS = {
     "wal2json*": "plugins",
     "row_text": "plugins",
     "pgoutput*": "plugins",
+    "row_filter": "plugins",
     "arrow_column": "plugins",
     "arrow": "plugins",
 }
