@@ -110,7 +110,7 @@ class Comparison:
         result = self.result
         result.lines += 1
         result.bytes += len(theirs.data)
-        result.transactions += _ends_transaction(theirs, binary=self._oracle.subject.binary)
+        result.transactions += _is_commit(theirs, binary=self._oracle.subject.binary)
         result.before.append(theirs)
 
     def _differ(self, ours: Line | None, theirs: Line | None) -> None:
@@ -124,12 +124,8 @@ class Comparison:
         )
 
 
-def _ends_transaction(line: Line, *, binary: bool) -> bool:
-    """Say whether a transaction, or a message outside of one, ends with *line*."""
-    if binary:
-        # A message's flag is 1 within a transaction.
-        return line.data[:1] == b"C" or (line.data[:1] == b"M" and line.data[1:2] == b"\0")
-    return line.data.startswith((b"COMMIT", b"message: transactional: 0"))
+def _is_commit(line: Line, *, binary: bool) -> bool:
+    return line.data.startswith(b"C" if binary else b"COMMIT")
 
 
 def _shown(line: Line, *, binary: bool) -> str:

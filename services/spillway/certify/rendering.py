@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway._kernels.message_buffer import MessageBuffer
+from spillway.decoding.transaction import TransactionKind
 from spillway.plugins.registry import create_plugin
 
 if TYPE_CHECKING:
@@ -109,8 +110,6 @@ class RenderingSink:
         if not header.is_ordinary or header.final_lsn <= self._last_final_lsn:
             return
         self._last_final_lsn = header.final_lsn
-        self.seen.transactions += 1
-        self.seen.note(transaction.relations)
         chosen = [
             (number, plugin)
             for number, (plugin, start_lsn) in enumerate(
@@ -118,6 +117,11 @@ class RenderingSink:
             )
             if header.final_lsn >= start_lsn
         ]
+        if not chosen:
+            return
+        # The other kind is a message outside of transactions.
+        self.seen.transactions += header.kind is not TransactionKind.MESSAGE
+        self.seen.note(transaction.relations)
         for number, plugin in chosen:
             plugin.begin(header, self._out)
             self._flush(number)
