@@ -34,6 +34,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   └── WalNotContiguous         wal_not_contiguous
     ├── DecodingError                decoding_error           500
     │   ├── DatabaseDropped          database_dropped
+    │   ├── CatalogAuditFailed       catalog_audit_failed
     │   └── ValueNotRepresentable    value_not_representable
     ├── PluginFailed                 plugin_failed            500, of a third party's output plugin
     ├── TransactionLogError          transaction_log_error    500
@@ -303,6 +304,12 @@ class DatabaseDropped(DecodingError):
     http_status = 410
     grpc_status = "FAILED_PRECONDITION"
     sqlstate = "3D000"
+
+
+class CatalogAuditFailed(DecodingError):
+    """Audit mode found that the catalog mirror is not what the server's NEW_CID records say."""
+
+    code = "catalog_audit_failed"
 
 
 class ValueNotRepresentable(DecodingError):

@@ -49,6 +49,13 @@ def _auth(text: str) -> bool:
     return True
 
 
+def _switch(text: str) -> bool:
+    if text.lower() not in ("on", "off"):
+        msg = "it is on or off"
+        raise ValueError(msg)
+    return text.lower() == "on"
+
+
 def _level(text: str) -> str:
     if text.lower() not in ("debug", "info", "warning", "error"):
         msg = "a level is debug, info, warning or error"
@@ -127,6 +134,14 @@ class Settings:
         64 << 20,
         "memory for transactions in progress, per database; above it the largest goes to disk",
         "`64MB`",
+    )
+    audit: bool = _variable(
+        "SPILLWAY_AUDIT",
+        _switch,
+        value=False,
+        meaning="`on` checks the catalog mirror against every NEW_CID record of the WAL; a mismatch stops decoding "
+        "with `catalog_audit_failed`",
+        default="`off`",
     )
     max_slot_retained_bytes: int | None = _variable(
         "SPILLWAY_MAX_SLOT_RETAINED_BYTES",

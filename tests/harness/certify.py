@@ -71,6 +71,8 @@ class Follower:
     lines: list[list[Line]] = field(default_factory=list)
     position: int = 0
     restarted: int = 0
+    #: NEW_CID records that the mirror was held to
+    audited: int = 0
 
     def decode(self, wal_directory: Path, until: int, rng: random.Random) -> None:
         """Decode up to *until*, restarting now and then."""
@@ -91,6 +93,7 @@ class Follower:
             spill_dir=self.spill_dir,
             start=int(self.bootstrap.redo_lsn),
         )
+        audit = decoder.audit()
         states: list[tuple[int, bytes]] = []
         try:
             while decoder.position < until:
@@ -99,10 +102,10 @@ class Follower:
                     decoder.process(batch)
                     if not self.restarts or decoder.snapshot_state != SnapshotState.CONSISTENT:
                         continue
-                    if rng.random() < 0.2:
+                    if rng.random() < 0.6:
                         states.append((decoder.position, decoder.serialize()))
                     usable = [state for state in states if state[0] <= decoder.restart_lsn]
-                    if usable and rng.random() < 0.06:
+                    if usable and rng.random() < 0.25:
                         position = decoder.position
                         decoder.close()
                         decoder = Decoder.restore(
@@ -113,6 +116,8 @@ class Follower:
                             spill_dir=self.spill_dir,
                             start_decoding_at=position,
                         )
+                        self.audited += audit.checked
+                        audit = decoder.audit()
                         self.restarted += 1
                         break
                 else:
@@ -122,6 +127,7 @@ class Follower:
                     if decoder.position < until:
                         time.sleep(0.01)
             self.position = decoder.position
+            self.audited += audit.checked
         finally:
             decoder.close()
 
@@ -140,6 +146,7 @@ class SeedResult:
     wal_bytes: int = 0
     followers: int = 0
     restarts: int = 0
+    audited: int = 0
     crashes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     difference: str = ""
@@ -284,6 +291,7 @@ class SeedRunner:
         for follower in followers:
             follower.decode(self.cluster.wal_directory, until, rng)
             result.restarts += follower.restarted
+            result.audited += follower.audited
         result.seconds["decode"] = time.monotonic() - started
 
         started = time.monotonic()
@@ -468,7 +476,7 @@ def main() -> int:
         print(
             f"pg{result.major} seed {result.seed}: {verdict}; {result.steps} steps, {sum(result.failures.values())} failed, "
             f"{result.transactions} transactions, {result.lines} lines, {result.bytes} bytes, WAL {result.wal_bytes >> 20} MB, "
-            f"{result.followers} decoders, {result.restarts} restarts, {result.crashes} crashes; {seconds}",
+            f"{result.followers} decoders, {result.audited} catalog tuples audited, {result.restarts} restarts, {result.crashes} crashes; {seconds}",
             flush=True,
         )
         if result.difference:

@@ -31,6 +31,7 @@ cdef class RecordLoop:
     cdef uint64_t _stream_bytes
     # The record handled last made a part of its transaction due.
     cdef readonly bint part_due
+    cdef bint _audit
     # Index of the record that run stopped at.
     cdef readonly Py_ssize_t index
 

@@ -290,6 +290,8 @@ cdef class RecordLoop:
             top_of(txn).flags |= TXN_HAS_CATALOG_CHANGES
             if action != ACTION_INPLACE and self._stream_from != STREAM_NOTHING:
                 self._count(txn, record.lsn, False)
+            if action == ACTION_NEW_CID:
+                return STOP_FOR_PYTHON if self._audit else STOP_AT_END
             return STOP_FOR_INVALIDATIONS if action == ACTION_INVALIDATIONS else STOP_AT_END
         if self._state < SNAPSHOT_FULL:
             return STOP_AT_END
@@ -462,6 +464,10 @@ cdef class RecordLoop:
         """Stream transactions that begin at *stream_from* or later, in parts of more than *stream_bytes*."""
         self._stream_from = stream_from
         self._stream_bytes = stream_bytes
+
+    def set_audit(self, bint audit):
+        """Say whether to stop at NEW_CID records."""
+        self._audit = audit
 
     def set_tracked(self, locators):
         """Replace the set of tracked catalogs by *locators*, (spc, db, rel) each."""

@@ -114,6 +114,7 @@ class Follower:
             spill_dir=Path(self._spill.name),
             start=self.start_lsn,
         )
+        self._decoder.audit()
         self._walker = Walker(
             version,
             self.start_lsn,

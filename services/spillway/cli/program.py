@@ -89,6 +89,7 @@ def serve(
         stream_bytes=settings.stream_bytes,
         max_slot_retained_bytes=settings.max_slot_retained_bytes,
         log_keep_bytes=settings.log_keep_bytes,
+        audit=settings.audit,
     )
     raise typer.Exit(
         run(

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from spillway._kernels import reorder, reorder_loop
+from spillway.catalog.audit import CatalogAudit
 from spillway.catalog.descriptors import ResolutionKind, SkipReason
 from spillway.decoding import serialization
 from spillway.decoding.delivery import Delivery
@@ -149,6 +150,7 @@ class Decoder:
         self._failed = False
         self._announced = False
         self._wal_level: int | None = None
+        self._audit: CatalogAudit | None = None
         self._tracked_generation = -1
         self._follow_tracked()
 
@@ -231,6 +233,16 @@ class Decoder:
                 self._invalidations.dump(),
             )
         )
+
+    def audit(self) -> CatalogAudit:
+        """Check the mirror against every NEW_CID record from here on; :meth:`process` then may raise CatalogAuditFailed.
+
+        Costs a stop of the kernel for each row of a catalog that changes.
+        """
+        if self._audit is None:
+            self._audit = CatalogAudit(self._mirror)
+            self._buffer.set_audit(audit=True)
+        return self._audit
 
     # ---- what others may know
 
@@ -324,8 +336,11 @@ class Decoder:
             if stop == reorder_loop.FOR_PYTHON:
                 self._handle(batch, index)
             elif stop == reorder_loop.FOR_CATALOG:
-                self._mirror.apply(batch.record(index))
+                record = batch.record(index)
+                self._mirror.apply(record)
                 self._follow_tracked()
+                if self._audit is not None:
+                    self._audit.check(record, self._buffer.own_xids(record.xid))
             elif stop == reorder_loop.FOR_TRUNCATE:
                 self._truncate(batch, index)
             elif stop == reorder_loop.FOR_INVALIDATIONS:
@@ -348,6 +363,10 @@ class Decoder:
             self._running_xacts(RunningXacts.parse(data, lsn), lsn, end_lsn)
         elif rmid == rmgr.RM_XLOG_ID:
             self._parameter_change(data, lsn)
+        elif rmid == rmgr.RM_HEAP2_ID:
+            # Only in audit mode does the kernel stop at one.
+            assert self._audit is not None
+            self._audit.announce(xid, data, lsn)
         else:
             # Relation map, storage truncation, multixacts: catalogs, or the mirror ignores it.
             self._mirror.apply(batch.record(index))
@@ -436,6 +455,8 @@ class Decoder:
         elif xids := self._delivery.abort(end, info, lsn, end_lsn, origin):
             self._mirror.abort(xids, lsn)
             self._follow_tracked()
+        if self._audit is not None:
+            self._audit.forget((end.xid, *end.subxids))
         if self._builder.process_end((end.xid,), lsn):
             self._state_changed(lsn)
 

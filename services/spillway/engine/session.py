@@ -361,6 +361,8 @@ class Session:
         log.info('database "%s": %s', self.database, what)
 
     def _follow(self, decoder: Decoder) -> None:
+        if self._settings.audit:
+            decoder.audit()
         version = version_of_server(self.server_version_num)
         lsn = decoder.position
         walker = Walker(

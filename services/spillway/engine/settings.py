@@ -17,6 +17,8 @@ class EngineSettings:
     max_slot_retained_bytes: int | None = None
     #: how much of a transaction log is kept although no slot needs it, so that slots can be rewound
     log_keep_bytes: int = 256 << 20
+    #: check the catalog mirror against NEW_CID records
+    audit: bool = False
     #: how often, at least, decoding state is serialised and the log synced while WAL comes in
     checkpoint_interval_s: float = 10.0
     #: bytes of WAL after which that is done sooner
