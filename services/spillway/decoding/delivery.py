@@ -279,7 +279,7 @@ class Delivery:
                     top_xid, first_lsn, lsn, end_lsn, 0, origin,
                     kind=TransactionKind.STREAM, streamed=streamed,
                 )  # fmt: skip
-                self._deliver(header, stream)
+                self._deliver(header, stream, self._invalidations.at_end(top_xid))
         finally:
             stream.close()
         self._buffer.end_part(top_xid, end_lsn)

@@ -68,6 +68,7 @@ class RowFilter:
 
         Raises:
             DecodingError: a change is malformed, or PostgreSQL fails to evaluate the filter, too.
+            UnsupportedFeature: an operation is not there for types that it has in PostgreSQL.
         """
         if not self._rows.gather(chunk, relation, action, only_local):
             return b""
@@ -88,6 +89,11 @@ class RowFilter:
         rows = Rows(columns, count)
         try:
             result = rows.array(self._expression.evaluate(rows))
+        except NotImplementedError as error:
+            raise UnsupportedFeature(
+                f"a row filter of {self._name} can't be evaluated: {error}",
+                hint="Take the filter off the publication, and filter where the changes arrive.",
+            ) from error
         except pa.ArrowInvalid as error:
             why = "division by zero" if "divide by zero" in str(error) else "integer out of range"
             raise DecodingError(

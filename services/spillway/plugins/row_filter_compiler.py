@@ -98,7 +98,13 @@ def compile_filter(node_tree: str, encoding: str, attnums: set[int]) -> Expressi
         UnsupportedFeature: a part of it can't be evaluated exactly; the message says which.
         DecodingError: it is no node tree.
     """
-    compiled = _Compiler(encoding, attnums).compile(parse_node_tree(node_tree))
+    try:
+        compiled = _Compiler(encoding, attnums).compile(parse_node_tree(node_tree))
+    except (ValueError, KeyError, IndexError, pa.ArrowException) as error:
+        raise DecodingError(
+            f"a row filter can't be understood: {error}",
+            hint="The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+        ) from error
     if compiled.type_oid != fn.BOOL:
         raise DecodingError(f"a row filter has type {compiled.type_oid}, not boolean")
     return compiled
