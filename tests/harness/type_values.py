@@ -56,7 +56,7 @@ def intervals(count: int) -> list[str]:
         months, days = (rng.choice([0, 1, -1, rng.randrange(-40, 40)]) for _ in range(2))
         seconds = rng.choice([0, 1, -1, 59, -60, 3600, rng.randrange(-(10**6), 10**6)])
         micros = rng.choice([0, 0, 1, -1, 500000, rng.randrange(-(10**6), 10**6)])
-        values.append(f"{months} months {days} days {seconds * 10**6 + micros} microseconds")
+        values.append(f"{months} months {days} days {seconds} seconds {micros} microseconds")
     return values
 
 
@@ -127,7 +127,7 @@ CASES: dict[str, list[object]] = {
     "interval": [*INTERVALS],
     "bit(5)": ["10110", "00000"], "varbit": ["", "1", "10101010101", "11111111"], "bit(64)": ["1" * 64],
     "numeric": ["0", "0.0", "-0.00", "1", "-1.5", "10000", "9999", "12345678901234567890.123456789", "0.0001", "0.00001", "1e-20",
-                "1e100", "NaN", "Infinity", "-Infinity", "0.10", "1000000000000", "1e1000", "1e-1000", "99999999.99990000", *numerics(300)],
+                "1e100", "NaN", "Infinity", "-Infinity", "0.10", "1e131071", "-9.99e-16381", "1000000000000", "1e1000", "1e-1000", "99999999.99990000", *numerics(300)],
     "numeric(12,4)": ["1.5", "12345678.1234", "NaN", "-0.0001"], "numeric(3,-2)": ["12345"],
     "float8": [*hard_floats(), *floats(8, 4000)], "float4": [*hard_float4s(), *floats(4, 4000)],
     "money": ["0", "1234567.89", "-0.05", "92233720368547758.07", "-92233720368547758.08", "-1234.5"],
@@ -191,8 +191,21 @@ CASES: dict[str, list[object]] = {
     "posint": ["5"], "posint[]": ["{1,2}"], "poslabel": ["(1,x)"],
     "pair": ["(1,x)", '(,"a b")', '(2,"q""q")', "(3,)", '(4,"")', '(5,"back\\\\slash")', '(6,"(,)")'], "pair[]": ['{"(1,x)","(2,\\"a b\\")",NULL}'],
     "nested": ['("(1,x)","{1,2}","[1,3)",sad,2024-01-01)', "(,,,,)"],
+    "deep": ["(,,,)", '("(,""{1,2}"",empty,sad,0044-03-15 BC)","{""(,,,,)"",NULL}","{\\"[a,b)\\"}","[0:1]={1,2}")'],
+    "deep[]": ['{"(,,,)",NULL}'],
+    "intlist": ["{}", "{1,NULL,3}", "[-2:-1]={5,6}"], "intlist[]": ['{"{1,2}",NULL,"[0:0]={7}"}'], "refcursor": ["a cursor", ""],
+    "textmultirange": ["{}", "{[a,b),[c,d]}", '{[" ","é"),["z""",)}'], "textmultirange[]": ['{"{[a,b)}",NULL,"{}"}'],
     "textrange": ["[a,b)", '["a b","c""d")', "[a\\\\b,c]", '["",z)'],
 }  # fmt: skip
+
+#: Types that not every version has, and since which.
+SINCE = {"numeric(3,-2)": 150000}
+
+
+def cases(server_version_num: int) -> dict[str, list[object]]:
+    """Return what of :data:`CASES` a server of that version has."""
+    return {name: v for name, v in CASES.items() if SINCE.get(name, 0) <= server_version_num}
+
 
 #: Types whose text depends on DateStyle, IntervalStyle and TimeZone, alone and inside others.
 TEMPORAL: dict[str, list[object]] = {
@@ -221,6 +234,8 @@ CREATE DOMAIN posint AS int4 CHECK (VALUE > 0);
 CREATE TYPE pair AS (n int2, t text);
 CREATE DOMAIN poslabel AS pair CHECK ((VALUE).n > 0);
 CREATE TYPE nested AS (p pair, a int4[], r int4range, m mood, d date);
+CREATE DOMAIN intlist AS int[] CHECK (array_length(VALUE, 1) < 10);
 CREATE TYPE moment AS (d date, t timestamptz, i interval);
 CREATE TYPE textrange AS RANGE (subtype = text);
+CREATE TYPE deep AS (n nested, ns nested[], r textrange[], l intlist);
 """

@@ -218,6 +218,23 @@ WAL2JSON_SCENARIOS: Final[dict[str, list[str]]] = {
     ],
 }  # fmt: skip
 
+#: The same, but what they show depends on the major: only compared with the original itself.
+WAL2JSON_SCENARIOS_OF_15: Final[dict[str, list[str]]] = {
+    "deferrable_primary_key": [
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, v int)",
+        "INSERT INTO t VALUES (1, 1)",
+        "UPDATE t SET v = 2",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "UPDATE t SET id = 2",
+        "DELETE FROM t",
+    ],
+    "scales_outside_of_the_precision": [
+        "CREATE TABLE t (id numeric(3,-2) PRIMARY KEY, n numeric(2,4)[])",
+        "INSERT INTO t VALUES (12345, '{0.0012}')",
+        "UPDATE t SET id = 500",
+    ],
+}
+
 _EVERYTHING: Final = {
     "include-xids": "1",
     "include-timestamp": "on",

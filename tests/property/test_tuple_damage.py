@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from harness.cluster import Database
 
 SECONDS = 10
+#: The row-wise text plugins with options that show most.
+PLUGINS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("test_decoding", {}),
+    ("wal2json", {"include-pk": "1", "include-type-oids": "1", "include-not-null": "1"}),
+    ("wal2json", {"write-in-chunks": "1", "include-domain-data-type": "1"}),
+    ("wal2json", {"format-version": "2", "include-pk": "1", "include-lsn": "1"}),
+)
 HEADER = TransactionHeader(700, 1, 2, 3, 0)
 #: What no real value needs: a message of one damaged row.
 MESSAGE_BYTES_MAX = 4 << 20
@@ -38,7 +45,8 @@ def test_damage_gives_typed_errors(pg18: Database, seed: int) -> None:
     print("seed", seed)
     rng = random.Random(seed)
     descriptor, rows, toast = rows_of_every_type(pg18)
-    plugin = create_plugin("test_decoding", {}, PluginContext("s", "d", 180000))
+    context = PluginContext("s", "d", 180000)
+    plugins = [create_plugin(name, options, context) for name, options in PLUGINS]
     settings = TextSettings(180000)
     out = MessageBuffer()
     errors = located = texts = 0
@@ -62,6 +70,8 @@ def test_damage_gives_typed_errors(pg18: Database, seed: int) -> None:
                     assert sent is None or len(sent) < MESSAGE_BYTES_MAX
         except DecodingError:
             pass
+        plugin = rng.choice(plugins)
+        plugin.begin(HEADER, out)
         try:
             plugin.changes(HEADER, memoryview(change), {1: descriptor}, out)
             texts += 1

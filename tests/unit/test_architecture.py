@@ -363,3 +363,39 @@ def test_errors_live_in_one_module() -> None:
                 assert not bases & names, (
                     f"{module.name}.{node.name} is an error: it belongs to errors.py"
                 )
+
+
+#: A comparison of a version with a number, whichever way round.
+_VERSION_CHECK = re.compile(
+    r"\b\w*(?:version|version_num|major)\s*(?:[<>]=?|[=!]=)\s*(?:1[0-9]{5}|1[4-9]|_PG_?\d+)\b"
+    r"|\b(?:1[0-9]{5}|1[4-9])\s*(?:[<>]=?|[=!]=)\s*\w*(?:version_num|major)\b"
+)
+#: Places that may, and why.
+_VERSION_CHECKS = {
+    "pg/versions.py": "the table itself",
+    "certify/": "writes SQL, and asks what the server at hand understands",
+}
+
+
+def test_versions_are_compared_in_their_table_only() -> None:
+    """See spillway.pg.versions: what differs has a name there."""
+    found = []
+    for path in sorted((*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyx"))):
+        name = path.relative_to(SOURCE).as_posix()
+        if name.startswith(tuple(_VERSION_CHECKS)) or "_generated" in name:
+            continue
+        found += [
+            f"{name}:{number}: {line.strip()}"
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if _VERSION_CHECK.search(line)
+        ]
+    assert not found
+
+
+def test_version_checks_are_recognised() -> None:
+    for line in (
+        "if server_version_num >= 160000:",
+        "x = major < 15",
+        "if 170000 <= server_version_num:",
+    ):
+        assert _VERSION_CHECK.search(line), line

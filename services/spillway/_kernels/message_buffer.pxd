@@ -30,7 +30,9 @@ cdef inline int reserve(ByteBuffer* buffer, size_t more) except -1 nogil:
 cdef inline int put_bytes(ByteBuffer* buffer, const void* data, size_t size) except -1 nogil:
     if buffer.capacity - buffer.size < size:
         grow(buffer, size)
-    memcpy(buffer.data + buffer.size, data, size)
+    # Nothing may come from nowhere, which memcpy must not be given.
+    if size:
+        memcpy(buffer.data + buffer.size, data, size)
     buffer.size += size
     return 0
 

@@ -40,7 +40,11 @@ from spillway._kernels.send_text cimport put_text
 from spillway._kernels.text_output cimport TextContext
 from spillway.errors import DecodingError, SpillwayError, UnsupportedFeature
 from spillway.pg.lsn import Lsn
+from spillway.pg.versions import Since
 from spillway.plugins.pgoutput_relation import announcement, published_attnums
+
+cdef int CHECKS_OLD_ROW_FIRST = Since.PGOUTPUT_CHECKS_OLD_ROW_FIRST
+cdef int FOLLOWS_PUBLICATIONS = Since.PGOUTPUT_FOLLOWS_PUBLICATIONS
 
 cdef enum:
     TRUNCATE_CASCADE = 1
@@ -273,7 +277,7 @@ cdef class Encoder:
                 return 0
             if change.old_section == NULL:
                 # Nothing tells which row it was. PostgreSQL 14 found out only after the announcement.
-                if self.context.values.server_version_num < 150000:
+                if self.context.values.server_version_num < CHECKS_OLD_ROW_FIRST:
                     self.prepare(encoder, out)
                 return 0
         else:
@@ -458,7 +462,7 @@ cdef class Encoder:
                 memset(self.slots, 0, sizeof(self.slots))
             if not state.valid:
                 self.validate(state, descriptor)
-            elif self.context.values.server_version_num < 150000:
+            elif self.context.values.server_version_num < FOLLOWS_PUBLICATIONS:
                 # Other publications do not make 14 announce a table again.
                 state.publishing = self.rules(descriptor)
             encoder = self.compile(descriptor, state)

@@ -34,7 +34,10 @@ from spillway._kernels.text_type cimport TypeOutput
 from spillway.errors import DecodingError
 from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
 from spillway.pg.lsn import Lsn
+from spillway.pg.versions import Since
 from spillway.plugins.type_names import format_type
+
+cdef int MESSAGE_BEGINS_TRANSACTION = Since.MESSAGE_BEGINS_TRANSACTION
 
 cdef enum Style:
     STYLE_QUOTED = 0
@@ -388,7 +391,7 @@ cdef class Encoder:
             self.relation = change.header.relation
             # Up to 16 a logical message was no change that makes a transaction worth a BEGIN.
             begins = self.transactional and (
-                change.header.action != MESSAGE or self.context.values.server_version_num >= 170000
+                change.header.action != MESSAGE or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION
             )
             if begins and not self.wrote_changes:
                 if self.skip_empty_xacts:

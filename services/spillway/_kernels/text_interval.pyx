@@ -19,10 +19,12 @@ from spillway._kernels.text_type cimport (
     INTERVAL_STYLE_SQL_STANDARD,
     TypeOutput,
 )
+from spillway.pg.versions import Since
+
+cdef int INFINITE_INTERVALS = Since.INFINITE_INTERVALS
 
 cdef enum:
     MONTHS_PER_YEAR = 12
-    INFINITE_INTERVALS = 170000
 
 cdef uint64_t SECOND = 1000000
 # PostgreSQL's DT_NOBEGIN; written so that no literal is out of C's range.

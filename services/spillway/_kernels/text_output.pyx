@@ -54,7 +54,8 @@ cdef void built_in(text_writer writer, int length, str align, tuple oids):
 
 
 built_in(text_scalar.bool_text, 1, "c", (16,))
-built_in(text_scalar.bytea_text, -1, "i", (17,))
+# bytea, pg_mcv_list
+built_in(text_scalar.bytea_text, -1, "i", (17, 5017))
 built_in(text_scalar.char_text, 1, "c", (18,))
 built_in(text_scalar.name_text, 64, "c", (19,))
 built_in(text_number.int8_text, 8, "d", (20,))

@@ -11,6 +11,9 @@ from spillway._kernels.datum cimport invalid, load_i32, load_u16, load_u32
 from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, reserve
 from spillway._kernels.text_number cimport put_uint
 from spillway._kernels.text_type cimport TypeOutput
+from spillway.pg.versions import Since
+
+cdef int CHAR_IN_OCTAL = Since.CHAR_IN_OCTAL
 
 cdef const char* HEX = b"0123456789abcdef"
 cdef const char* UPPER_HEX = b"0123456789ABCDEF"
@@ -32,7 +35,7 @@ cdef int put_octal(ByteBuffer* out, uint8_t value) except -1 nogil:
 
 cdef int char_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
     """"char", one byte. From 16 on a byte that is no character by itself is shown in octal."""
-    if data[0] >= 0x80 and type.settings.server_version_num >= 160000:
+    if data[0] >= 0x80 and type.settings.server_version_num >= CHAR_IN_OCTAL:
         return put_octal(out, data[0])
     if data[0]:
         put_byte(out, data[0])

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog import layout as cat
+from spillway.pg.encoding import ServerEncoding, server_encoding_number
 from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
 from spillway.pg.standard_types import SQL_NAMES
 
@@ -54,14 +55,7 @@ _PREDEFINED_ROLES: Final = (
     (6171, "pg_database_owner", 14), (6181, "pg_read_all_data", 14), (6182, "pg_write_all_data", 14),
     (6304, "pg_create_subscription", 16), (6337, "pg_maintain", 17), (6392, "pg_signal_autovacuum_worker", 18),
 )  # fmt: skip
-#: pg_collation.collencoding of server encodings, by Python's codec; -1 is any.
-_ENCODING_IDS: Final = {
-    "euc_jp": 1, "gb2312": 2, "euc_kr": 3, "euc_jis_2004": 5, "utf-8": 6, "iso8859-1": 8, "iso8859-2": 9,
-    "iso8859-3": 10, "iso8859-4": 11, "iso8859-9": 12, "iso8859-10": 13, "iso8859-13": 14, "iso8859-14": 15,
-    "iso8859-15": 16, "iso8859-16": 17, "cp1256": 18, "cp1258": 19, "cp866": 20, "cp874": 21, "koi8-r": 22,
-    "cp1251": 23, "cp1252": 24, "iso8859-5": 25, "iso8859-6": 26, "iso8859-7": 27, "iso8859-8": 28, "cp1250": 29,
-    "cp1253": 30, "cp1254": 31, "cp1255": 32, "cp1257": 33, "koi8-u": 34,
-}  # fmt: skip
+#: pg_collation.collencoding of those for any.
 _ANY_ENCODING: Final = -1
 
 
@@ -193,10 +187,8 @@ class _Names:
     def _collations(self) -> list[tuple[int, str]]:
         rows = self._whole(cat.PG_COLLATION)
         # One of the database's encoding comes before one of any; others are not found by their name.
-        own = (
-            0
-            if self._facts.encoding_errors != "strict"
-            else _ENCODING_IDS.get(self._facts.encoding, _ANY_ENCODING)
+        own = server_encoding_number(
+            ServerEncoding(self._facts.encoding, self._facts.encoding_errors)
         )
         usable = sorted(
             (r for r in rows if r.collencoding in {own, _ANY_ENCODING}),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from spillway.errors import SourceError
+from spillway.pg import euc_codecs
 
 
 class ServerEncoding(NamedTuple):
@@ -18,9 +19,12 @@ class ServerEncoding(NamedTuple):
     errors: str
 
 
+#: Some are not Python's own: importing that module makes them known.
+assert euc_codecs
+
 _CODECS: Final = {
-    "UTF8": "utf-8", "EUC_CN": "gb2312", "EUC_JP": "euc_jp", "EUC_JIS_2004": "euc_jis_2004",
-    "EUC_KR": "euc_kr", "LATIN1": "iso8859-1", "LATIN2": "iso8859-2", "LATIN3": "iso8859-3",
+    "UTF8": "utf-8", "EUC_CN": "gb2312", "EUC_JP": "spillway_euc_jp", "EUC_JIS_2004": "spillway_euc_jis_2004",
+    "EUC_KR": "spillway_euc_kr", "LATIN1": "iso8859-1", "LATIN2": "iso8859-2", "LATIN3": "iso8859-3",
     "LATIN4": "iso8859-4", "LATIN5": "iso8859-9", "LATIN6": "iso8859-10", "LATIN7": "iso8859-13",
     "LATIN8": "iso8859-14", "LATIN9": "iso8859-15", "LATIN10": "iso8859-16",
     "ISO_8859_5": "iso8859-5", "ISO_8859_6": "iso8859-6", "ISO_8859_7": "iso8859-7",
@@ -29,6 +33,8 @@ _CODECS: Final = {
     "WIN1253": "cp1253", "WIN1254": "cp1254", "WIN1255": "cp1255", "WIN1256": "cp1256",
     "WIN1257": "cp1257", "WIN1258": "cp1258",
 }  # fmt: skip
+
+_SQL_ASCII: Final = ServerEncoding("utf-8", "surrogateescape")
 
 #: enum pg_enc: pg_database.encoding is a place in it
 _NAMES: Final = (
@@ -44,6 +50,13 @@ def server_encoding_name(number: int) -> str:
     return _NAMES[number] if 0 <= number < len(_NAMES) else f"number {number}"
 
 
+def server_encoding_number(encoding: ServerEncoding) -> int:
+    """Return the number that pg_database and pg_collation have for what :func:`server_encoding` gave."""
+    if encoding == _SQL_ASCII:
+        return 0
+    return _NAMES.index(next(name for name, codec in _CODECS.items() if codec == encoding.codec))
+
+
 def server_encoding(name: str) -> ServerEncoding:
     """Return how to decode text of a database whose encoding is *name*, ``UTF8`` for one.
 
@@ -51,7 +64,7 @@ def server_encoding(name: str) -> ServerEncoding:
         SourceError: Python has no codec for it (EUC_TW and MULE_INTERNAL).
     """
     if name == "SQL_ASCII":
-        return ServerEncoding("utf-8", "surrogateescape")
+        return _SQL_ASCII
     codec = _CODECS.get(name)
     if codec is None:
         raise SourceError(

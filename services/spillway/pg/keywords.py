@@ -12,6 +12,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
+from spillway.pg.versions import Since
+
 #: Reserved (R), reserved but for function or type names (T), or for column names only (C), in 14.
 _SINCE_14: Final = """
 all analyse analyze and any array as asc asymmetric authorization between bigint binary bit
@@ -30,8 +32,8 @@ xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize
 
 #: server_version_num → what that major added
 _ADDED: Final = {
-    160000: "json_array json_arrayagg json_object json_objectagg system_user",
-    170000: "json json_exists json_query json_scalar json_serialize json_table json_value merge_action",
+    Since.SQL_JSON_CONSTRUCTORS: "json_array json_arrayagg json_object json_objectagg system_user",
+    Since.SQL_JSON_QUERIES: "json json_exists json_query json_scalar json_serialize json_table json_value merge_action",
 }
 
 

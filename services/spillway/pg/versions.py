@@ -1,9 +1,12 @@
-"""What differs between PostgreSQL's major versions in WAL: one table, selected once.
+"""What differs between PostgreSQL's major versions: in WAL and in output, one table each.
 
 Nothing else in Spillway asks for a version number to read WAL. A :class:`WalVersion` is chosen by the
 server's version or by a page's magic when a source or a directory is opened, and handed down; code
 reads a field that says *what* is different, so that a new major is a new row here and, where its
 format is new, the code that a new field asks for.
+
+What plugins and types print is compared with a member of :class:`Since`, which says what came with which
+major. A test of the architecture forbids comparisons of versions with numbers elsewhere.
 
 Not in the table because 14 to 18 agree: page and record headers, block headers other than image bits,
 heap tuple headers, xl_heap_insert/update/delete/multi_insert/lock, xl_running_xacts, SMGR and multixact
@@ -16,6 +19,7 @@ src/backend/utils/cache/{relmapper,syscache}.c, src/backend/replication/pgoutput
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 from spillway.errors import UnsupportedWal
@@ -236,6 +240,51 @@ _PG18: Final = WalVersion(
     invalidating_catalogs=frozenset({2615}),
     relcache_reset_counts=True,
 )
+
+
+class Since(IntEnum):
+    """What servers print or accept from which ``server_version_num`` on."""
+
+    # Types.
+    #: jsonpath: a number that a path goes on from stands in parentheses
+    JSONPATH_NUMBER_IN_PARENTHESES = 150000
+    #: "char": a byte that is no character by itself is shown in octal
+    CHAR_IN_OCTAL = 160000
+    #: interval: the extreme values are infinity and -infinity
+    INFINITE_INTERVALS = 170000
+
+    # Names.
+    #: keywords of the SQL/JSON constructors, and SYSTEM_USER
+    SQL_JSON_CONSTRUCTORS = 160000
+    #: keywords of the SQL/JSON query functions, and MERGE_ACTION
+    SQL_JSON_QUERIES = 170000
+
+    # test_decoding.
+    #: a logical message is a change that makes a transaction worth a BEGIN
+    MESSAGE_BEGINS_TRANSACTION = 170000
+
+    # wal2json.
+    #: a deferrable primary key is one for rd_pkindex, though no replica identity
+    DEFERRABLE_PRIMARY_KEY_INDEX = 170000
+
+    # pgoutput.
+    #: prepared transactions, protocol 3; proto_version is read with strtoul
+    PGOUTPUT_TWO_PHASE = 150000
+    #: no BEGIN before there is a change to publish
+    PGOUTPUT_SKIPS_EMPTY = 150000
+    #: a row that can't be told is left out before its table is announced
+    PGOUTPUT_CHECKS_OLD_ROW_FIRST = 150000
+    #: a table is announced again when its publications have changed
+    PGOUTPUT_FOLLOWS_PUBLICATIONS = 150000
+    #: origin, streaming = parallel, protocol 4
+    PGOUTPUT_ORIGIN_AND_PARALLEL = 160000
+    #: proto_version and publication_names are missed before others are looked at
+    PGOUTPUT_NAMES_MISSING_OPTIONS = 170000
+    #: generated columns can be published
+    PGOUTPUT_GENERATED_COLUMNS = 180000
+    #: a publication that does not exist is a warning
+    PGOUTPUT_MISSING_PUBLICATION_WARNS = 180000
+
 
 #: Every version that Spillway reads, by major.
 WAL_VERSIONS: Final = {v.major: v for v in (_PG14, _PG15, _PG16, _PG17, _PG18)}

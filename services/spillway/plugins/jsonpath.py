@@ -16,6 +16,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.text_number import numeric_to_text
+from spillway.pg.versions import Since
 
 if TYPE_CHECKING:
     from spillway.pg.text_settings import TextSettings
@@ -63,8 +64,6 @@ _METHODS_OF_ONE: Final = {
     53: "timestamp_tz",
 }
 _REGEX_FLAGS: Final = ((1, "i"), (2, "s"), (4, "m"), (8, "x"), (16, "q"))
-#: Since when a number that a path goes on from stands in parentheses.
-_NUMBER_IN_PARENTHESES: Final = 150000
 
 
 def jsonpath_text(data: bytes, settings: TextSettings) -> str:
@@ -85,7 +84,7 @@ class _Printer:
 
     def __init__(self, data: bytes, server_version_num: int) -> None:
         self._data = data
-        self._number_in_parentheses = server_version_num >= _NUMBER_IN_PARENTHESES
+        self._number_in_parentheses = server_version_num >= Since.JSONPATH_NUMBER_IN_PARENTHESES
 
     def path(self, node: int, *, in_key: bool, brackets: bool) -> str:
         """Return the text of *node* and of the nodes after it."""

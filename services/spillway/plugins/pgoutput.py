@@ -27,6 +27,7 @@ from spillway._kernels.pgoutput import Encoder
 from spillway.decoding.transaction import TransactionKind
 from spillway.errors import UnknownPublication
 from spillway.pg.text_settings import TextSettings
+from spillway.pg.versions import Since
 from spillway.plugins.interface import OutputPlugin
 from spillway.plugins.pgoutput_options import PgoutputOptions, StreamingMode, parse_options
 from spillway.plugins.pgoutput_relation import Publishing, publishing_of
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PG_15: Final = 150000
-_PG_18: Final = 180000
 
 _ORIGIN: Final = struct.Struct(">cQ")
 _BEGIN_PREPARE: Final = struct.Struct(">cQQqI")
@@ -68,7 +67,9 @@ class Pgoutput(OutputPlugin):
         self._version = context.server_version_num
         self.streaming = parsed.streaming is not StreamingMode.OFF
         # PostgreSQL 14's pgoutput knows nothing of prepared transactions.
-        self.two_phase = self._version >= _PG_15 and (context.two_phase or parsed.two_phase)
+        self.two_phase = self._version >= Since.PGOUTPUT_TWO_PHASE and (
+            context.two_phase or parsed.two_phase
+        )
         self._encoder = Encoder(settings, self._rules, parsed.binary)
         self._encoder.messages = parsed.messages
         self._encoder.only_local = parsed.only_local
@@ -99,7 +100,7 @@ class Pgoutput(OutputPlugin):
             return
         origin = _origin(header, header.origin_lsn) if header.origin_name else None
         self._encoder.begin(header.xid, header.final_lsn, header.commit_time, origin)
-        if self._version < _PG_15:
+        if self._version < Since.PGOUTPUT_SKIPS_EMPTY:
             self._encoder.open_now(header.first_lsn, out)
 
     def changes(
@@ -243,7 +244,7 @@ class Pgoutput(OutputPlugin):
         return publishing_of(descriptor, names, self._version)
 
     def _missing(self, name: str) -> None:
-        if self._version < _PG_18:
+        if self._version < Since.PGOUTPUT_MISSING_PUBLICATION_WARNS:
             raise UnknownPublication(
                 f'publication "{name}" does not exist',
                 hint="It has to exist at this point of the WAL: create it first, and then begin to read.",

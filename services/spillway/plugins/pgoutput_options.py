@@ -16,13 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidOption
 from spillway.pg.identifier import split_identifiers
+from spillway.pg.versions import Since
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_PG_15: Final = 150000
-_PG_16: Final = 160000
-_PG_17: Final = 170000
 
 _STREAM_PROTOCOL: Final = 2
 _TWO_PHASE_PROTOCOL: Final = 3
@@ -90,9 +87,9 @@ def parse_options(
                 values[option] = _boolean(option, value)
             case "streaming":
                 values[option] = _streaming(value, server_version_num)
-            case "two_phase" if server_version_num >= _PG_15:
+            case "two_phase" if server_version_num >= Since.PGOUTPUT_TWO_PHASE:
                 values[option] = _boolean(option, value)
-            case "origin" if server_version_num >= _PG_16:
+            case "origin" if server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL:
                 values["only_local"] = _origin(value)
             case _:
                 raise _refused(
@@ -101,7 +98,7 @@ def parse_options(
                     " from PostgreSQL 15 on two_phase, from 16 on origin.",
                     option,
                 )
-    if complete and server_version_num >= _PG_17:
+    if complete and server_version_num >= Since.PGOUTPUT_NAMES_MISSING_OPTIONS:
         for option in ("proto_version", "publication_names"):
             if option not in values:
                 raise _refused(f'option "{option}" missing', _HINT, option)
@@ -115,8 +112,9 @@ def _check(options: PgoutputOptions, server_version_num: int) -> None:
     """See whether the options go together, in the order in which a server looks."""
     # As C prints it with %d.
     version = (options.proto_version + (1 << 31)) % (1 << 32) - (1 << 31)
-    newest = 4 if server_version_num >= _PG_16 else 3 if server_version_num >= _PG_15 else 2
-    who = "server only supports" if server_version_num >= _PG_16 else "we only support"
+    parallel = server_version_num >= Since.PGOUTPUT_ORIGIN_AND_PARALLEL
+    newest = 4 if parallel else 3 if server_version_num >= Since.PGOUTPUT_TWO_PHASE else 2
+    who = "server only supports" if parallel else "we only support"
     if options.proto_version > newest:
         raise _refused(
             f"client sent proto_version={version} but {who} protocol {newest} or lower",
@@ -129,7 +127,7 @@ def _check(options: PgoutputOptions, server_version_num: int) -> None:
             f"Give proto_version a number from 1 to {newest}.",
             "proto_version",
         )
-    if not options.publication_names and server_version_num < _PG_17:
+    if not options.publication_names and server_version_num < Since.PGOUTPUT_NAMES_MISSING_OPTIONS:
         raise _refused("publication_names parameter missing", _HINT, "publication_names")
     requested = f"requested proto_version={version} does not support"
     if options.streaming is StreamingMode.ON and version < _STREAM_PROTOCOL:
@@ -153,7 +151,7 @@ def _check(options: PgoutputOptions, server_version_num: int) -> None:
 
 
 def _proto_version(value: str, server_version_num: int) -> int:
-    if server_version_num >= _PG_15:
+    if server_version_num >= Since.PGOUTPUT_TWO_PHASE:
         # strtoul: no digits at all are 0, and a minus sign goes around.
         match = re.fullmatch(rf"(?:{_SPACE}([+-]?)([0-9]+))?", value)
         number = int(match[2] or 0) if match else _UINT64_MAX + 1
@@ -183,7 +181,7 @@ def _boolean(option: str, value: str) -> bool:
 
 
 def _streaming(value: str, server_version_num: int) -> StreamingMode:
-    if server_version_num < _PG_16:
+    if server_version_num < Since.PGOUTPUT_ORIGIN_AND_PARALLEL:
         return StreamingMode.ON if _boolean("streaming", value) else StreamingMode.OFF
     match value.lower():
         case "true" | "on":

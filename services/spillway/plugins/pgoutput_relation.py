@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import ConflictingPublications, DecodingError
+from spillway.pg.versions import Since
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 #: Types from here on are not the same in every database (FirstGenbkiObjectId): consumers are told their names.
 _FIRST_GENBKI_OID: Final = 10000
-_PG_18: Final = 180000
 
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
@@ -110,7 +110,7 @@ def publishing_of(
     if not (actions.insert or actions.update or actions.delete):
         return actions
     target = actions.target(descriptor)
-    if server_version_num >= _PG_18:
+    if server_version_num >= Since.PGOUTPUT_GENERATED_COLUMNS:
         columns, generated = _columns_since_18(target, counting)
     else:
         columns, generated = _columns_before_18(target, counting), False

@@ -36,6 +36,7 @@ from spillway.pg.contrib_types import (
     seg_text,
 )
 from spillway.pg.object_id import reg_operator_text, reg_text, snapshot_text
+from spillway.pg.statistics import dependencies_text, ndistinct_text
 from spillway.pg.text_search import tsquery_text, tsvector_text
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.xml import xml_text
@@ -63,6 +64,8 @@ def _plain(codec: Callable[[bytes], str]) -> TextCodec:
 _BUILT_IN: Final[dict[int, TextCodec]] = {
     142: _plain(xml_text),
     2970: _plain(snapshot_text),
+    3361: _plain(ndistinct_text),
+    3402: _plain(dependencies_text),
     3614: _plain(tsvector_text),
     3615: _plain(tsquery_text),
     4072: jsonpath_text,

@@ -17,6 +17,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from spillway.pg.versions import Since
 from spillway.plugins.type_names import format_type_with_typmod
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ BYTEA: Final = 3
 #: int8, int2, int4, oid, float4, float8, numeric
 _NUMBERS: Final = frozenset({20, 21, 23, 26, 700, 701, 1700})
 _STYLES: Final = {16: BOOLEAN, 17: BYTEA, **dict.fromkeys(_NUMBERS, NUMBER)}
-#: Since 17 a deferrable primary key is one for rd_pkindex, though no replica identity.
-_DEFERRABLE_KEY_SINCE: Final = 170000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class _Relation:
         self.settings = settings
         version = settings.server_version_num
         self.has_pk = bool(descriptor.primary_key) and (
-            version >= _DEFERRABLE_KEY_SINCE or not descriptor.primary_key_deferrable
+            version >= Since.DEFERRABLE_PRIMARY_KEY_INDEX or not descriptor.primary_key_deferrable
         )
         self.has_identity_index = descriptor.replica_identity in "di" and bool(
             descriptor.identity_columns

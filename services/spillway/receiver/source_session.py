@@ -29,7 +29,7 @@ def source_session(dsn: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
     conninfo = resolve_hosts(sql_conninfo(dsn))
     parameters = parse_dsn(conninfo)
     try:
-        connection = psycopg.connect(conninfo, autocommit=True)
+        connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
     except psycopg.Error as error:
         pgconn = error.pgconn
         rejected = pgconn is not None and bool(pgconn.used_password)

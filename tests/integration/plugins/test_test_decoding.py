@@ -168,7 +168,9 @@ def test_truncate_names_its_relations(pg18: Database) -> None:
     ]
 
 
-@pytest.mark.parametrize(("encoding", "codec"), [("LATIN1", "iso8859-1"), ("EUC_JP", "euc_jp")])
+@pytest.mark.parametrize(
+    ("encoding", "codec"), [("LATIN1", "iso8859-1"), ("EUC_JP", "spillway_euc_jp")]
+)
 def test_lines_of_a_database_in_another_encoding_are_utf8(
     session_cluster: Callable[[int], Cluster], encoding: str, codec: str
 ) -> None:

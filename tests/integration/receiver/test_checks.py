@@ -212,6 +212,18 @@ def test_system_id(pg15: Database) -> None:
     assert problems(error) == ["system_id_mismatch"]
 
 
+def test_a_database_without_an_encoding(pg15: Database) -> None:
+    name = f"{pg15.name[:50]}_ascii"
+    pg15.cluster.execute(
+        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    )
+    try:
+        facts = check_source(pg15.cluster.dsn(name))
+        assert (facts.database, facts.server_encoding) == (name, "SQL_ASCII")
+    finally:
+        pg15.cluster.drop_database(name)
+
+
 def test_version(pg15: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "is_supported", lambda version: False)
     error = check_fails(pg15.dsn, UnsupportedVersion)
