@@ -55,7 +55,7 @@ SPECS = [
 TESTS = [*(f"sql/{n}" for n in SQL), *(f"specs/{n}" for n in SPECS), "t/001_repl_stats"]
 
 #: What they probe is not there: the row says so, and limits.md.
-NOT_THERE = {"sql/stream", "sql/twophase_stream", "specs/concurrent_stream"}
+NOT_THERE: set[str] = set()
 
 SCRIPTS = (
     *postgresql_scenarios.SCENARIOS,
