@@ -157,6 +157,22 @@ class Settings:
         "how much of the transaction log is kept although no slot needs it, to rewind to",
         "`256MB`",
     )
+    wal_store_max_bytes: int | None = _variable(
+        "SPILLWAY_WAL_STORE_MAX_BYTES",
+        _limit,
+        None,
+        "a source's received WAL that decoding still needs may take so much; then receiving pauses, and the primary "
+        "keeps the rest; `-1`: no bound",
+        "`-1`",
+    )
+    wal_archives: Path | None = _variable(
+        "SPILLWAY_WAL_ARCHIVES",
+        Path,
+        None,
+        "a directory with a directory for each source, by its name, of archived WAL segments: what the primary has "
+        "removed is taken from there",
+        "none",
+    )
     log_level: str = _variable(
         "SPILLWAY_LOG_LEVEL",
         _level,

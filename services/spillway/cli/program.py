@@ -90,6 +90,8 @@ def serve(
         max_slot_retained_bytes=settings.max_slot_retained_bytes,
         log_keep_bytes=settings.log_keep_bytes,
         audit=settings.audit,
+        wal_store_max_bytes=settings.wal_store_max_bytes,
+        wal_archives=settings.wal_archives,
     )
     raise typer.Exit(
         run(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,10 @@ class EngineSettings:
     log_keep_bytes: int = 256 << 20
     #: check the catalog mirror against NEW_CID records
     audit: bool = False
+    #: a WAL store that holds more than this pauses its receiver until decoding has caught up; None: no bound
+    wal_store_max_bytes: int | None = None
+    #: directory that holds a directory a source, by its name, of archived WAL segments; None: no archive
+    wal_archives: Path | None = None
     #: how often, at least, decoding state is serialised and the log synced while WAL comes in
     checkpoint_interval_s: float = 10.0
     #: bytes of WAL after which that is done sooner

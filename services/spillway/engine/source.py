@@ -15,6 +15,7 @@ from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
+from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
 from spillway.receiver.physical_slot import create_physical_slot
 from spillway.receiver.primary import find_database, with_database
@@ -76,7 +77,11 @@ class Source:
         if self._store is None:
             try:
                 # After the first start nothing here needs the primary: slots are served while it is down.
-                self._store = WalStore(self._layout.wal, system_id=row.system_id)
+                self._store = WalStore(
+                    self._layout.wal,
+                    system_id=row.system_id,
+                    max_bytes=self._settings.wal_store_max_bytes,
+                )
             except NotReady:
                 slot = create_physical_slot(row.dsn, row.slot_name)
                 self._store = WalStore(
@@ -85,10 +90,23 @@ class Source:
                     segment_size=row.wal_segment_size,
                     timeline=row.timeline,
                     start_lsn=slot.restart_lsn,
+                    max_bytes=self._settings.wal_store_max_bytes,
                 )
         if self._receiver is None:
-            self._receiver = WalReceiver(row.dsn, row.slot_name, self._store)
+            self._receiver = WalReceiver(
+                row.dsn, row.slot_name, self._store, archive=self._archive(self._store)
+            )
             self._receiver.start()
+
+    def _archive(self, store: WalStore) -> WalArchive | None:
+        """Return the archive that fills in for WAL which the primary has removed, if the source has one."""
+        if self._settings.wal_archives is None:
+            return None
+        directory = self._settings.wal_archives / self.name
+        if not directory.is_dir():
+            log.warning('source "%s" has no WAL archive: %s is no directory', self.name, directory)
+            return None
+        return WalArchive(directory, segment_size=store.segment_size, system_id=self.row.system_id)
 
     def stop(self) -> None:
         """End every thread; what was received is synced and confirmed, decoding checkpoints."""
