@@ -25,11 +25,12 @@ import time
 import traceback
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cluster import Cluster, Database
+from harness.decoding_session import RenderingSink as SlotSink
 from harness.servers import bin_directory
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_raw import bootstrap_raw
@@ -44,16 +45,54 @@ from spillway.plugins.interface import PluginContext
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from spillway.catalog.bootstrap import Bootstrap
     from spillway.certify.workload.session import Statement
+    from spillway.decoding.transaction import Transaction
 
 #: Every seed's output is compared with these options of test_decoding.
 OPTIONS = (
     {"include-timestamp": "on"},
     {"include-xids": "off", "skip-empty-xacts": "on", "only-local": "on"},
 )
+#: and a slot with two_phase with these.
+TWO_PHASE_OPTIONS = {"include-timestamp": "on"}
+
+
+class _Copied:
+    """A transaction whose chunks can be read more than once."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.header = transaction.header
+        self.relations = transaction.relations
+        self._chunks = [bytes(chunk) for chunk in transaction.chunks()]
+
+    def chunks(self) -> Iterator[memoryview]:
+        return iter([memoryview(chunk) for chunk in self._chunks])
+
+    def close(self) -> None: ...
+
+
+class _Both:
+    """A sink of ordinary slots and of one with two_phase; transactions that come again are passed over."""
+
+    def __init__(self, ordinary: RenderingSink, two_phase: SlotSink) -> None:
+        self._sinks = (ordinary, two_phase)
+        self._last_final_lsn = 0
+
+    def consistent(self, lsn: int) -> None:
+        for sink in self._sinks:
+            sink.consistent(lsn)
+
+    def transaction(self, transaction: Transaction) -> None:
+        if transaction.header.final_lsn > self._last_final_lsn:
+            self._last_final_lsn = transaction.header.final_lsn
+            copied = _Copied(transaction)
+            for sink in self._sinks:
+                sink.transaction(copied)
+
+    def progress(self, decoded_lsn: int) -> None: ...
 
 
 @dataclass
@@ -67,6 +106,7 @@ class Follower:
     work_mem_bytes: int
     restarts: bool
     sink: RenderingSink = field(init=False)
+    two_phase: SlotSink = field(init=False)
     #: for each set of options
     lines: list[list[Line]] = field(default_factory=list)
     position: int = 0
@@ -82,13 +122,17 @@ class Follower:
             self.context,
             lambda number, lines: self.lines[number].extend(lines),
         )
+        self.two_phase = SlotSink(
+            "test_decoding", TWO_PHASE_OPTIONS, replace(self.context, two_phase=True)
+        )
+        sink = _Both(self.sink, self.two_phase)
         version = version_of_server(self.bootstrap.server_version)
         work_mem = self.work_mem_bytes
         decoder = Decoder(
             version,
             self.bootstrap.mirror.facts.database_oid,
             self.bootstrap.mirror,
-            self.sink,
+            sink,
             work_mem_bytes=work_mem,
             spill_dir=self.spill_dir,
             start=int(self.bootstrap.redo_lsn),
@@ -111,7 +155,7 @@ class Follower:
                         decoder = Decoder.restore(
                             usable[-1][1],
                             version,
-                            self.sink,
+                            sink,
                             work_mem_bytes=work_mem,
                             spill_dir=self.spill_dir,
                             start_decoding_at=position,
@@ -147,6 +191,7 @@ class SeedResult:
     followers: int = 0
     restarts: int = 0
     audited: int = 0
+    prepared: int = 0
     crashes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     difference: str = ""
@@ -231,6 +276,10 @@ class SeedRunner:
         }
         started = time.monotonic()
         database.query("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [slot])
+        database.query(
+            "SELECT pg_create_logical_replication_slot(%s, 'test_decoding', false, true)",
+            [f"{slot}_two_phase"],
+        )
         begin_lsn = Lsn.parse(self.cluster.wal_lsn())
         bootstrap = bootstrap_sql(database.dsn)
         context = PluginContext("ours", database.name, bootstrap.server_version)
@@ -303,6 +352,9 @@ class SeedRunner:
                 result.bytes = sum(len(line.data) for line in theirs)
             for follower in followers:
                 _equal(follower, number, theirs, framed, self.cluster.wal_directory)
+        prepared = _peek(database, f"{slot}_two_phase", TWO_PHASE_OPTIONS)
+        _equal_with_two_phase(followers[0], prepared, self.cluster.wal_directory)
+        result.prepared = sum(line.data.startswith(b"PREPARE ") for line in prepared)
         result.transactions = followers[0].sink.seen.transactions
         result.seconds["oracle"] = time.monotonic() - started
 
@@ -381,11 +433,41 @@ def _equal(
     last = follower.position
     selection = Selection.of(framed, first, last)
     expected = [line for line in theirs if line in selection]
+    _assert_equal(f"{follower.name}, options {OPTIONS[number]}", ours, expected)
+
+
+def _equal_with_two_phase(follower: Follower, theirs: list[Line], wal_directory: Path) -> None:
+    consistent = follower.sink.consistent_at
+    assert consistent is not None
+    first = next(iter(WalDirectory(wal_directory).records(consistent - 1))).end_lsn
+    expected: list[Line] = []
+    group: list[Line] = []
+    for line in theirs:
+        group.append(line)
+        if line.data.startswith(
+            (b"COMMIT", b"PREPARE TRANSACTION", b"ROLLBACK PREPARED", b"message: transactional: 0")
+        ):
+            if first < line.lsn <= follower.position:
+                expected += group
+            group = []
+    ours = [
+        Line(int(Lsn.parse(line.lsn)), line.xid, line.data.encode())
+        for line in follower.two_phase.lines
+    ]
+    # By now the server knows how those ended, and leaves out of them what it had to read the catalog for.
+    undone = {line.xid for line in [*ours, *expected] if line.data.startswith(b"ROLLBACK PREPARED")}
+    _assert_equal(
+        f"{follower.name}, two_phase",
+        [line for line in ours if line.xid not in undone],
+        [line for line in expected if line.xid not in undone],
+    )
+
+
+def _assert_equal(what: str, ours: list[Line], expected: list[Line]) -> None:
     for at, (our, their) in enumerate(zip(ours, expected, strict=False)):
         if our != their:
             raise Difference(
-                f"{follower.name}, options {OPTIONS[number]}, line {at} of {len(ours)} ours, {len(expected)} PostgreSQL's\n"
-                f"(consistent at {Lsn(consistent)}, decoded to {Lsn(last)})\n"
+                f"{what}, line {at} of {len(ours)} ours, {len(expected)} PostgreSQL's\n"
                 + _context("before", ours[max(0, at - 5) : at])
                 + _context("ours", ours[at : at + 4])
                 + _context("PostgreSQL's", expected[at : at + 4])
@@ -393,7 +475,7 @@ def _equal(
     if len(ours) != len(expected):
         at = min(len(ours), len(expected))
         raise Difference(
-            f"{follower.name}, options {OPTIONS[number]}: {len(ours)} lines ours, {len(expected)} PostgreSQL's\n"
+            f"{what}: {len(ours)} lines ours, {len(expected)} PostgreSQL's\n"
             + _context("last common", ours[max(0, at - 3) : at])
             + _context("ours", ours[at : at + 4])
             + _context("PostgreSQL's", expected[at : at + 4])
@@ -475,7 +557,7 @@ def main() -> int:
         seconds = " ".join(f"{k} {v:.1f}" for k, v in result.seconds.items())
         print(
             f"pg{result.major} seed {result.seed}: {verdict}; {result.steps} steps, {sum(result.failures.values())} failed, "
-            f"{result.transactions} transactions, {result.lines} lines, {result.bytes} bytes, WAL {result.wal_bytes >> 20} MB, "
+            f"{result.transactions} transactions, {result.prepared} prepared, {result.lines} lines, {result.bytes} bytes, WAL {result.wal_bytes >> 20} MB, "
             f"{result.followers} decoders, {result.audited} catalog tuples audited, {result.restarts} restarts, {result.crashes} crashes; {seconds}",
             flush=True,
         )
