@@ -10,6 +10,8 @@ per ordinary transaction, and decides before each change what must precede it:
   its own definition away (INVALIDATION). Announced in a part of a streamed transaction it is known only within that
   transaction, until that commits.
 
+Row filters are asked about all rows of a chunk at once that are the same table's and action's, when the first is met.
+
 What a session knows of a table (:class:`RelationState`) is kept by its oid and outlives descriptors; what is compiled
 from one descriptor (:class:`RelationEncoder`) by the relation's id. The loop runs without the GIL, and takes it to
 look a relation up for the first time in a chunk, to announce it, and to raise.
@@ -38,10 +40,10 @@ from spillway._kernels.pgoutput_tuple cimport RowWriter
 from spillway._kernels.send_scalar cimport put_int32, put_int64
 from spillway._kernels.send_text cimport put_text
 from spillway._kernels.text_output cimport TextContext
-from spillway.errors import DecodingError, SpillwayError, UnsupportedFeature
+from spillway.errors import DecodingError, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import Since
-from spillway.plugins.pgoutput_relation import announcement, published_attnums
+from spillway.plugins.pgoutput_relation import announcement, published_attnums, row_filters
 
 cdef int CHECKS_OLD_ROW_FIRST = Since.PGOUTPUT_CHECKS_OLD_ROW_FIRST
 cdef int FOLLOWS_PUBLICATIONS = Since.PGOUTPUT_FOLLOWS_PUBLICATIONS
@@ -50,6 +52,11 @@ cdef enum:
     TRUNCATE_CASCADE = 1
     TRUNCATE_RESTART_SEQS = 2
     MESSAGE_TRANSACTIONAL = 1
+    # Verdicts of plugins/row_filter.py.
+    DROP = 0
+    KEEP = 1
+    AS_INSERT = 2
+    AS_DELETE = 3
     # Relations that one chunk may alternate between before look-ups cost the GIL.
     SLOTS = 64
     # Compiled relations that are kept; descriptors of the past are never asked for again.
@@ -74,6 +81,16 @@ cdef class RelationState:
         self.streamed = set()
 
 
+cdef struct Judgement:
+    # there is a row filter
+    bint filtered
+    # changes of this relation and action that the chunk had so far
+    size_t seen
+    # what the filter says of each of them, once it was asked in this chunk; in ``Encoder.verdicts``
+    const uint8_t* verdicts
+    size_t count
+
+
 cdef class RelationEncoder:
     """A table as of one descriptor, compiled."""
     cdef object descriptor
@@ -89,6 +106,11 @@ cdef class RelationEncoder:
     cdef uint32_t oid
     # O or K: what an old tuple is
     cdef uint8_t old_tag
+    # By action, INSERT first: a plugins.row_filter.RowFilter or None
+    cdef tuple filters
+    cdef Judgement[3] judgements
+    # the chunk that they are about
+    cdef uint64_t chunk
     # Bodies of the messages that announce the table, without the xid that may follow their first byte.
     cdef tuple announcement
 
@@ -132,6 +154,11 @@ cdef class Encoder:
     cdef bint in_stream
     # numbers parts of streamed transactions, from 1
     cdef uint64_t part
+    # The chunk at hand; chunks are numbered from 1.
+    cdef uint64_t chunk
+    cdef object chunk_data
+    # what row filters said of its changes
+    cdef list verdicts
     # The change at hand.
     cdef uint64_t lsn
     cdef uint32_t change_xid
@@ -143,6 +170,7 @@ cdef class Encoder:
         self.binary = binary
         self.states = {}
         self.encoders = {}
+        self.verdicts = []
 
     # What the plugin tells of transactions.
 
@@ -201,29 +229,35 @@ cdef class Encoder:
                 if committed:
                     state.schema_sent = True
 
-    def changes(self, const uint8_t[::1] chunk not None, relations, MessageBuffer out not None):
+    def changes(self, chunk not None, relations, MessageBuffer out not None):
         """Write the messages of every change of *chunk*.
 
         Raises:
             DecodingError: a change is malformed; the details say which. Messages before it are kept.
             SpillwayError: a table can't be published as its publications say.
         """
-        cdef size_t size = chunk.shape[0]
+        cdef const uint8_t[::1] data = chunk
+        cdef size_t size = data.shape[0]
         if size == 0:
             return
+        self.chunk += 1
+        self.chunk_data = chunk
         # The same id may mean another descriptor in another chunk's relations.
         memset(self.slots, 0, sizeof(self.slots))
         self.lsn = 0
         self.relation = 0
         try:
             with nogil:
-                self.run(&chunk[0], size, relations, out)
+                self.run(&data[0], size, relations, out)
         except SpillwayError as error:
             out.discard()
             raise self.located(error, relations) from error
         except BaseException:
             out.discard()
             raise
+        finally:
+            self.chunk_data = None
+            self.verdicts.clear()
 
     def located(self, error, relations):
         """Return *error* with the change that it is about."""
@@ -266,29 +300,31 @@ cdef class Encoder:
 
     cdef int put_row_of(self, RelationEncoder encoder, const Change* change, MessageBuffer out) except -1 nogil:
         cdef uint8_t action = change.header.action
-        if action == INSERT:
-            if not encoder.inserts:
-                return 0
-        elif action == UPDATE:
-            if not encoder.updates:
-                return 0
-        elif action == DELETE:
-            if not encoder.deletes:
-                return 0
-            if change.old_section == NULL:
-                # Nothing tells which row it was. PostgreSQL 14 found out only after the announcement.
-                if self.context.values.server_version_num < CHECKS_OLD_ROW_FIRST:
-                    self.prepare(encoder, out)
-                return 0
-        else:
+        cdef uint8_t verdict
+        if not INSERT <= action <= DELETE:
             return invalid(b"a change has an action that no transaction yields")
+        if action == DELETE and change.old_section == NULL:
+            # Nothing tells which row it was. PostgreSQL 14 found out only after the announcement.
+            if encoder.deletes and self.context.values.server_version_num < CHECKS_OLD_ROW_FIRST:
+                self.prepare(encoder, out)
+            return 0
+        verdict = self.judge(encoder, action)
+        if verdict == DROP or not (
+            encoder.inserts if action == INSERT else encoder.updates if action == UPDATE else encoder.deletes
+        ):
+            return 0
         self.prepare(encoder, out)
-        if action == INSERT:
+        if verdict == AS_INSERT:
             self.start_message(c'I', self.change_xid, &out.payload)
-        elif action == UPDATE:
-            self.start_message(c'U', self.change_xid, &out.payload)
-        else:
-            self.start_message(c'D', self.change_xid, &out.payload)
+            put_int32(&out.payload, encoder.target_oid)
+            put_byte(&out.payload, c'N')
+            encoder.rows.put_merged(change, &out.payload)
+            return out.finish(change.header.lsn, self.xid)
+        if verdict == AS_DELETE:
+            action = DELETE
+        self.start_message(
+            c'I' if action == INSERT else c'U' if action == UPDATE else c'D', self.change_xid, &out.payload
+        )
         put_int32(&out.payload, encoder.target_oid)
         if action != INSERT and change.old_section != NULL:
             put_byte(&out.payload, encoder.old_tag)
@@ -297,6 +333,42 @@ cdef class Encoder:
             put_byte(&out.payload, c'N')
             encoder.rows.put_tuple(change.new_section, change.new_size, change, &out.payload)
         return out.finish(change.header.lsn, self.xid)
+
+    cdef int judge(self, RelationEncoder encoder, uint8_t action) except -1 nogil:
+        """Return what the table's row filter says of the change at hand."""
+        cdef Judgement* judgement = &encoder.judgements[action - INSERT]
+        cdef size_t number
+        if encoder.chunk != self.chunk:
+            self.forget_judgements(encoder)
+        number = judgement.seen
+        judgement.seen += 1
+        if not judgement.filtered:
+            return KEEP
+        if judgement.verdicts == NULL:
+            with gil:
+                self.ask_filter(encoder, action)
+        if number >= judgement.count:
+            return invalid(b"a row filter passed over a change")
+        return judgement.verdicts[number]
+
+    cdef void forget_judgements(self, RelationEncoder encoder) noexcept nogil:
+        cdef int i
+        encoder.chunk = self.chunk
+        for i in range(3):
+            encoder.judgements[i].seen = 0
+            encoder.judgements[i].verdicts = NULL
+            encoder.judgements[i].count = 0
+
+    cdef int ask_filter(self, RelationEncoder encoder, uint8_t action) except -1:
+        """Have all rows of the chunk judged that the same filter is about."""
+        cdef Judgement* judgement = &encoder.judgements[action - INSERT]
+        cdef bytes verdicts = encoder.filters[action - INSERT].verdicts(
+            self.chunk_data, self.relation, action, only_local=self.only_local
+        )
+        self.verdicts.append(verdicts)
+        judgement.verdicts = <const uint8_t*>PyBytes_AS_STRING(verdicts)
+        judgement.count = PyBytes_GET_SIZE(verdicts)
+        return 0
 
     cdef int put_truncate(self, const Change* change, relations, MessageBuffer out) except -1 nogil:
         cdef uint32_t flags, count, i
@@ -446,7 +518,8 @@ cdef class Encoder:
 
     cdef RelationEncoder encoder(self, uint32_t relation, relations):
         """Return the encoder of *relation*, compiled if need be, and put it into its slot."""
-        cdef RelationEncoder encoder
+        cdef RelationEncoder encoder, previous
+        cdef int i
         cdef RelationState state
         descriptor = relations.get(relation)
         if descriptor is None:
@@ -465,7 +538,12 @@ cdef class Encoder:
             elif self.context.values.server_version_num < FOLLOWS_PUBLICATIONS:
                 # Other publications do not make 14 announce a table again.
                 state.publishing = self.rules(descriptor)
+            previous = encoder
             encoder = self.compile(descriptor, state)
+            if previous is not None and previous.chunk == self.chunk:
+                encoder.chunk = self.chunk
+                for i in range(3):
+                    encoder.judgements[i].seen = previous.judgements[i].seen
             self.encoders[relation] = encoder
         self.slots[relation % SLOTS].relation = relation
         self.slots[relation % SLOTS].encoder = <void*>encoder
@@ -483,11 +561,8 @@ cdef class Encoder:
 
     cdef RelationEncoder compile(self, descriptor, RelationState state):
         cdef RelationEncoder encoder = RelationEncoder()
+        cdef int i
         publishing = state.publishing
-        if publishing.insert_filters or publishing.update_filters or publishing.delete_filters:
-            raise UnsupportedFeature(
-                "row filters of publications are not supported yet", hint="Take the slot's publications without WHERE."
-            )
         target = publishing.target(descriptor)
         encoder.descriptor = descriptor
         encoder.state = state
@@ -503,6 +578,9 @@ cdef class Encoder:
         if not (encoder.inserts or encoder.updates or encoder.deletes or encoder.truncates):
             return encoder
         encoder.announcement = announcement(descriptor, publishing)
+        encoder.filters = row_filters(descriptor, publishing, self.context.settings.encoding)
+        for i in range(3):
+            encoder.judgements[i].filtered = encoder.filters[i] is not None
         encoder.rows = RowWriter(
             descriptor, published_attnums(descriptor, publishing), self.context, self.binary
         )

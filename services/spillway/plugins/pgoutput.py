@@ -190,10 +190,11 @@ class Pgoutput(OutputPlugin):
         self._encoder.begin_part(header.xid)
         assert header.streamed is not None
         first = header.streamed.parts == 1
-        out.append(header.first_lsn, header.xid, _STREAM_START.pack(b"S", header.xid, first))
+        lsn = header.streamed.first_lsn
+        out.append(lsn, header.xid, _STREAM_START.pack(b"S", header.xid, first))
         if first and header.origin_name:
             # Where in the origin's WAL it ends is not known yet.
-            out.append(header.first_lsn, header.xid, _origin(header, 0))
+            out.append(lsn, header.xid, _origin(header, 0))
 
     def stream_stop(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write STREAM STOP."""
@@ -204,10 +205,11 @@ class Pgoutput(OutputPlugin):
     def stream_abort(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write STREAM ABORT; a consumer that applies in parallel is told when, too."""
         assert header.streamed is not None
-        message = _STREAM_ABORT.pack(b"A", header.xid, header.streamed.aborted_xid)
+        aborted_xid = header.streamed.aborted_xid
+        message = _STREAM_ABORT.pack(b"A", header.xid, aborted_xid)
         if self._options.streaming is StreamingMode.PARALLEL:
             message += _ABORT_INFO.pack(header.end_lsn, header.commit_time)
-        out.append(header.end_lsn, header.xid, message)
+        out.append(header.end_lsn, aborted_xid, message)
         # Of the whole transaction, even if only a subtransaction aborted: its announcements come again.
         self._encoder.forget_streamed(header.xid, committed=False)
 

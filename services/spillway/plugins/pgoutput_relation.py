@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PublicationDescriptor,
         RelationDescriptor,
     )
+    from spillway.plugins.row_filter import RowFilter
 
 #: Types from here on are not the same in every database (FirstGenbkiObjectId): consumers are told their names.
 _FIRST_GENBKI_OID: Final = 10000
@@ -197,6 +198,35 @@ def published_attnums(descriptor: RelationDescriptor, publishing: Publishing) ->
             f"partition {descriptor.schema}.{descriptor.name} lacks column {error} of"
             f" {target.schema}.{target.name}"
         ) from None
+
+
+def row_filters(
+    descriptor: RelationDescriptor, publishing: Publishing, encoding: str
+) -> tuple[RowFilter | None, RowFilter | None, RowFilter | None]:
+    """Compile the row filters for INSERT, UPDATE and DELETE.
+
+    Raises:
+        UnsupportedFeature: one can't be evaluated exactly.
+        DecodingError: one can't be understood.
+    """
+    insert, update, delete = (
+        _row_filter(descriptor, publishing, filters, encoding) if filters else None
+        for filters in (
+            publishing.insert_filters,
+            publishing.update_filters,
+            publishing.delete_filters,
+        )
+    )
+    return insert, update, delete
+
+
+def _row_filter(
+    descriptor: RelationDescriptor, publishing: Publishing, filters: Sequence[str], encoding: str
+) -> RowFilter:
+    # Arrow is heavy, and few slots filter rows.
+    from spillway.plugins.row_filter import compile_row_filter  # noqa: PLC0415
+
+    return compile_row_filter(descriptor, publishing.target(descriptor), filters, encoding=encoding)
 
 
 def announcement(descriptor: RelationDescriptor, publishing: Publishing) -> tuple[bytes, ...]:

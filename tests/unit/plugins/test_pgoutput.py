@@ -229,7 +229,7 @@ def test_what_a_streamed_transaction_announced_is_known_in_it_until_it_commits()
     reader.call(
         "stream_abort", replace(HEADER, kind=TransactionKind.STREAM_ABORT, streamed=aborted)
     )
-    assert reader.rows() == [(0x330, 700, b"A" + struct.pack(">IIQq", 700, 701, 0x330, 42))]
+    assert reader.rows() == [(0x330, 701, b"A" + struct.pack(">IIQq", 700, 701, 0x330, 42))]
     assert kinds(reader.part(3, insert(1))) == "SRIE"
     assert kinds(reader.part(4, invalidation(16400), insert(1))) == "SRIE"
     reader.call("stream_commit", HEADER)
