@@ -161,6 +161,7 @@ class Engine:
         session = await self._sources.session(spec.source, spec.database)
         if wants_streaming(spec.plugin, spec.options, context):
             session.want_streaming()
+            await session.wait_streaming(self._settings.consistent_timeout_s)
         lsn = await self._start_position(session, spec.start_lsn)
         async with self._changing:
             self._check_free(spec.slot_name)

@@ -198,7 +198,8 @@ class SlotReader:
                 self._gathered_to = max(self._gathered_to, upto)
                 return False
             if header.kind <= TransactionKind.MESSAGE and not (header.streamed or self._streams):
-                self._hand_out(transaction, header)
+                self._transaction, self._header = transaction, header
+                self._chunks = transaction.chunks()
                 self._plugin.begin(header, self._out)
                 return True
             if self._choose(transaction, header):
@@ -416,6 +417,7 @@ class SlotReader:
         if len(self._endings) > 1 or header.kind is not TransactionKind.STREAM:
             self.transactions += 1
         self._streamed_upto = 0
+        self._endings = ()
 
     def _rest(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
         """Leave out of *chunks* what was streamed."""

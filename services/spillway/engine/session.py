@@ -196,6 +196,15 @@ class Session:
         """Have transactions streamed that begin from now on; for good, since a slot may come back for them."""
         self._streaming_wanted = True
 
+    async def wait_streaming(self, timeout_s: float) -> None:
+        """Wait until what begins from now on is streamed; after :meth:`want_streaming`."""
+        await self._wait(
+            lambda: self._streams,
+            timeout_s,
+            f'database "{self.database}" is not decoded yet',
+            "Decoding has not begun; GET /v1/sources shows why.",
+        )
+
     async def wait_consistent(self, timeout_s: float) -> None:
         """Wait until slots can begin here.
 
