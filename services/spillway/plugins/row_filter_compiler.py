@@ -112,7 +112,7 @@ def compile_filter(node_tree: str, encoding: str, attnums: set[int]) -> Expressi
 
 class _Compiler:
     def __init__(self, encoding: str, attnums: set[int]) -> None:
-        self._utf8 = encoding.replace("-", "").lower() == "utf8"
+        self._utf8 = re.sub("[-_]", "", encoding).lower() == "utf8"
         self._attnums = attnums
         self._case_value: Expression | None = None
 
@@ -185,6 +185,8 @@ class _Compiler:
         self, operator: str, left: Expression, right: Expression, collation: int
     ) -> Expression:
         _check_order(operator, left.type_oid, collation)
+        if {left.type_oid, right.type_oid} == {fn.DATE, fn.TIMESTAMP}:
+            left, right = _as_timestamp(left), _as_timestamp(right)
         return Expression(
             fn.BOOL,
             lambda rows: fn.compare(operator, left.evaluate(rows), right.evaluate(rows)),
@@ -464,6 +466,16 @@ def _numeric_to_float(argument: Expression, result: int) -> Expression:
         raise _unsupported("a cast from numeric to real")
     scalar = pa.scalar(value, pa.float64())
     return Expression(result, lambda _: scalar)
+
+
+def _as_timestamp(argument: Expression) -> Expression:
+    if argument.type_oid == fn.TIMESTAMP:
+        return argument
+    return Expression(
+        fn.TIMESTAMP,
+        lambda rows: fn.timestamps_of_dates(argument.evaluate(rows)),
+        argument.raises,
+    )
 
 
 def _oids(value: Any) -> Any:

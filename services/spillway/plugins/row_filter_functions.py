@@ -81,6 +81,8 @@ _COMPARISONS: Final = (
     (293, 294, 295, 296, 297, 298),  # double precision
     (1048, 1053, 1049, 1050, 1051, 1052),  # char(n)
     (1086, 1091, 1087, 1088, 1089, 1090),  # date
+    (2340, 2343, 2338, 2339, 2341, 2342),  # date, timestamp
+    (2366, 2369, 2364, 2365, 2367, 2368),  # timestamp, date
     (1145, 1106, 1102, 1103, 1104, 1105),  # time
     (2052, 2053, 2054, 2055, 2057, 2056),  # timestamp
     (1152, 1153, 1154, 1155, 1157, 1156),  # timestamptz
@@ -92,6 +94,13 @@ _COMPARISONS: Final = (
 COMPARISONS: Final[Mapping[int, str]] = {
     oid: operator for row in _COMPARISONS for oid, operator in zip(row, _OPERATORS, strict=True)
 }
+
+
+_INT32_MAX: Final = (1 << 31) - 1
+_INT64_MAX: Final = (1 << 63) - 1
+_DAY_US: Final = 86_400_000_000
+#: days that are a number of microseconds
+_DAYS_MAX: Final = _INT64_MAX // _DAY_US
 
 
 class Function(NamedTuple):
@@ -135,6 +144,19 @@ def _compare_floats(operator: str, a: Any, b: Any) -> Any:
         return _compare_floats(flipped, b, a)
     less = pc.or_kleene(pc.less(a, b), pc.and_kleene(pc.invert(a_nan), b_nan))
     return less if operator == "<" else pc.or_kleene(less, _compare_floats("=", a, b))
+
+
+def timestamps_of_dates(value: Any) -> Any:
+    """Dates as timestamps to compare with: infinity stays, what is later than the last is above all but infinity."""
+    days = pc.cast(value, pa.int64())
+    microseconds = pc.multiply(pc.min_element_wise(days, pa.scalar(_DAYS_MAX)), pa.scalar(_DAY_US))
+    microseconds = pc.if_else(
+        pc.greater(days, pa.scalar(_DAYS_MAX)), pa.scalar(_INT64_MAX - 1), microseconds
+    )
+    infinite = pc.equal(value, pa.scalar(_INT32_MAX, pa.int32()))
+    minus_infinite = pc.equal(value, pa.scalar(-_INT32_MAX - 1, pa.int32()))
+    microseconds = pc.if_else(infinite, pa.scalar(_INT64_MAX), microseconds)
+    return pc.if_else(minus_infinite, pa.scalar(-_INT64_MAX - 1), microseconds)
 
 
 def _arithmetic(operation: Callable[[Any, Any], Any], result: pa.DataType) -> Callable[..., Any]:
