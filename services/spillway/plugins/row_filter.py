@@ -27,14 +27,15 @@ import pyarrow.compute as pc
 
 from spillway._kernels.row_filter import FilterRows
 from spillway.errors import DecodingError, UnsupportedFeature
-from spillway.plugins.row_filter_compiler import Rows, combine, compile_filter
+from spillway.plugins.row_filter_compiler import compile_filter
+from spillway.plugins.row_filter_expression import Rows, combine
 from spillway.plugins.row_filter_functions import ARROW_TYPES, COLUMN_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spillway.catalog.descriptor import RelationDescriptor
-    from spillway.plugins.row_filter_compiler import Expression
+    from spillway.plugins.row_filter_expression import Expression
 
 #: Verdicts: the change is left out; stays what it is; an UPDATE becomes an INSERT, a DELETE.
 DROP: Final = 0

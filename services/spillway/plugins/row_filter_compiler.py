@@ -1,9 +1,7 @@
 """Row filters: node trees → expressions over Arrow columns, with PostgreSQL's semantics or not at all.
 
-An :class:`Expression` is evaluated over all rows of a chunk at once by Arrow's compute functions. Null is unknown, AND and
-OR are Kleene's. PostgreSQL stops evaluating AND, OR, CASE and COALESCE where the result is known, so that
-``a <> 0 AND 10 / a > 1`` never divides by zero; operands that may raise are therefore evaluated only for the rows that
-get there.
+An expression is evaluated over all rows of a chunk at once by Arrow's compute functions. Null is unknown, AND and
+OR are Kleene's, and stop where PostgreSQL's do (``row_filter_expression``).
 
 What can't be done exactly is refused, naming the part: text that is ordered by a language's rules, arithmetic of
 numerics and floats, functions that are not in ``row_filter_functions``.
@@ -15,7 +13,6 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,8 +22,9 @@ import pyarrow.compute as pc
 from spillway._kernels.row_filter import interval_key, numeric_key
 from spillway.catalog.missing_value import varlena_body
 from spillway.catalog.numeric_datum import numeric_body_of_text
-from spillway.errors import DecodingError, UnsupportedFeature
+from spillway.errors import DecodingError
 from spillway.plugins import row_filter_functions as fn
+from spillway.plugins.row_filter_expression import Expression, Rows, branches, combine, unsupported
 from spillway.plugins.row_filter_nodes import Node, parse_node_tree
 
 if TYPE_CHECKING:
@@ -62,35 +60,6 @@ _SIZES: Final[Mapping[int, int]] = {fn.BOOL: 1, fn.NAME: 64, fn.UUID: 16, fn.INT
 _NUMERIC_SPECIAL: Final = 0xC000
 
 
-class Rows:
-    """Columns of equal length, by attnum."""
-
-    def __init__(self, columns: Mapping[int, Any], count: int) -> None:
-        self.columns = columns
-        self.count = count
-
-    def where(self, mask: Any) -> Rows:
-        """Return those rows for which *mask* is true."""
-        count = pc.sum(mask).as_py() or 0
-        return Rows({n: pc.filter(c, mask) for n, c in self.columns.items()}, count)
-
-    def array(self, value: Any) -> Any:
-        """Return *value* as an array, one element a row."""
-        return pa.repeat(value, self.count) if isinstance(value, pa.Scalar) else value
-
-
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """An expression that can be evaluated for many rows; the result is an array or, of a constant, a scalar."""
-
-    type_oid: int
-    evaluate: Callable[[Rows], Any]
-    #: evaluating it may fail
-    raises: bool = False
-    #: of a constant that is not null: its datum
-    datum: bytes | None = None
-
-
 def compile_filter(node_tree: str, encoding: str, attnums: set[int]) -> Expression:
     """Compile a row filter; puts the attnums that it looks at into *attnums*.
 
@@ -119,7 +88,7 @@ class _Compiler:
     def compile(self, node: Node) -> Expression:
         method = _NODES.get(node.name)
         if method is None:
-            raise _unsupported(f"{node.name} expressions")
+            raise unsupported(f"{node.name} expressions")
         return method(self, node)
 
     # ---- leaves
@@ -127,9 +96,9 @@ class _Compiler:
     def var(self, node: Node) -> Expression:
         attnum, type_oid = node.number("varattno"), node.number("vartype")
         if attnum <= 0:
-            raise _unsupported("system columns")
+            raise unsupported("system columns")
         if type_oid not in fn.COLUMN_TYPES:
-            raise _unsupported(f"a column of type {type_oid}")
+            raise unsupported(f"a column of type {type_oid}")
         self._attnums.add(attnum)
         return Expression(type_oid, lambda rows: rows.columns[attnum])
 
@@ -137,7 +106,7 @@ class _Compiler:
         type_oid = node.number("consttype")
         arrow = fn.ARROW_TYPES.get(type_oid)
         if arrow is None:
-            raise _unsupported(f"a constant of type {type_oid}")
+            raise unsupported(f"a constant of type {type_oid}")
         value = node.fields.get("constvalue")
         if not isinstance(value, bytes):
             scalar = pa.scalar(None, arrow)
@@ -146,7 +115,7 @@ class _Compiler:
 
     def case_test(self, _: Node) -> Expression:
         if self._case_value is None:
-            raise _unsupported("a CASE value outside of CASE")
+            raise unsupported("a CASE value outside of CASE")
         return self._case_value
 
     # ---- operators and functions
@@ -169,11 +138,11 @@ class _Compiler:
             return _numeric_to_float(arguments[0], result)
         function = fn.FUNCTIONS.get(oid)
         if function is None:
-            raise _unsupported(f"the function or operator with the oid {oid} in pg_proc")
+            raise unsupported(f"the function or operator with the oid {oid} in pg_proc")
         if function.by_character and not self._utf8:
-            raise _unsupported("functions on characters in a database that is not in UTF-8")
+            raise unsupported("functions on characters in a database that is not in UTF-8")
         if function.by_collation and collation not in fn.BYTEWISE_COLLATIONS:
-            raise _unsupported('upper and lower without COLLATE "C"')
+            raise unsupported('upper and lower without COLLATE "C"')
         call = function.call
         return Expression(
             result,
@@ -195,9 +164,9 @@ class _Compiler:
 
     def like(self, value: Expression, pattern: Expression, *, negated: bool) -> Expression:
         if not self._utf8:
-            raise _unsupported("LIKE in a database that is not in UTF-8")
+            raise unsupported("LIKE in a database that is not in UTF-8")
         if pattern.datum is None or pattern.type_oid not in (fn.TEXT, fn.VARCHAR):
-            raise _unsupported("LIKE with a pattern that is not a constant")
+            raise unsupported("LIKE with a pattern that is not a constant")
         regex = _like_regex(pattern.datum.decode())
 
         def evaluate(rows: Rows) -> Any:
@@ -212,7 +181,7 @@ class _Compiler:
         if (inner.type_oid, result) == (fn.INT4, fn.OID):
             return Expression(fn.OID, lambda rows: _oids(inner.evaluate(rows)), inner.raises)
         if inner.type_oid != result and not (inner.type_oid in texts and result in texts):
-            raise _unsupported(f"a cast from type {inner.type_oid} to type {result}")
+            raise unsupported(f"a cast from type {inner.type_oid} to type {result}")
         return Expression(result, inner.evaluate, inner.raises, inner.datum)
 
     def collate(self, node: Node) -> Expression:
@@ -223,7 +192,7 @@ class _Compiler:
         left, right = (self.compile(argument) for argument in node.nodes("args"))
         operator = fn.COMPARISONS.get(node.number("opfuncid"))
         if operator != "=":
-            raise _unsupported("IS DISTINCT FROM of this type")
+            raise unsupported("IS DISTINCT FROM of this type")
 
         def evaluate(rows: Rows) -> Any:
             a, b = left.evaluate(rows), right.evaluate(rows)
@@ -235,7 +204,7 @@ class _Compiler:
     def nullif(self, node: Node) -> Expression:
         left, right = (self.compile(argument) for argument in node.nodes("args"))
         if fn.COMPARISONS.get(node.number("opfuncid")) != "=":
-            raise _unsupported("NULLIF of this type")
+            raise unsupported("NULLIF of this type")
         nothing = pa.scalar(None, fn.ARROW_TYPES[left.type_oid])
 
         def evaluate(rows: Rows) -> Any:
@@ -278,7 +247,7 @@ class _Compiler:
     def null_test(self, node: Node) -> Expression:
         operand = self.compile(node.node("arg"))
         if node.text("argisrow") != "false":
-            raise _unsupported("IS NULL of a row")
+            raise unsupported("IS NULL of a row")
         test = pc.is_valid if node.number("nulltesttype") else pc.is_null
         return Expression(fn.BOOL, lambda rows: test(operand.evaluate(rows)), operand.raises)
 
@@ -321,7 +290,7 @@ class _Compiler:
         if node.name == "CONST" and (type_oid := _ARRAYS.get(node.number("consttype"))) is not None:
             value = node.fields.get("constvalue")
             return _array_elements(type_oid, value) if isinstance(value, bytes) else None
-        raise _unsupported("ANY and ALL of an array that is not written out")
+        raise unsupported("ANY and ALL of an array that is not written out")
 
     # ---- conditional
 
@@ -329,14 +298,14 @@ class _Compiler:
         outer = self._case_value
         if node.fields.get("arg") is not None:
             self._case_value = self.compile(node.node("arg"))
-        branches = [
+        cases = [
             (self.compile(when.node("expr")), self.compile(when.node("result")))
             for when in node.nodes("args")
         ]
         self._case_value = outer
         type_oid = node.number("casetype")
         default = self.compile(node.node("defresult"))
-        return _branches(type_oid, branches, default)
+        return branches(type_oid, cases, default)
 
     def coalesce(self, node: Node) -> Expression:
         arguments = [self.compile(argument) for argument in node.nodes("args")]
@@ -346,9 +315,7 @@ class _Compiler:
                 type_oid,
                 lambda rows: pc.coalesce(*(rows.array(a.evaluate(rows)) for a in arguments)),
             )
-        return _branches(
-            type_oid, [(_is_valid(argument), argument) for argument in arguments], None
-        )
+        return branches(type_oid, [(_is_valid(argument), argument) for argument in arguments], None)
 
 
 _NODES: Final[Mapping[str, Callable[[_Compiler, Node], Expression]]] = {
@@ -373,61 +340,6 @@ _NODES: Final[Mapping[str, Callable[[_Compiler, Node], Expression]]] = {
     "COALESCEEXPR": _Compiler.coalesce,
     "COALESCE": _Compiler.coalesce,
 }
-
-
-def combine(operands: Sequence[Expression], *, any_of: bool) -> Expression:
-    """OR (*any_of*) or AND of boolean expressions, the later ones only where the former leave it open."""
-    result = operands[0]
-    for operand in operands[1:]:
-        result = _both(result, operand, any_of=any_of)
-    return result
-
-
-def _both(left: Expression, right: Expression, *, any_of: bool) -> Expression:
-    operation = pc.or_kleene if any_of else pc.and_kleene
-
-    def evaluate(rows: Rows) -> Any:
-        return operation(left.evaluate(rows), right.evaluate(rows))
-
-    def evaluate_where_open(rows: Rows) -> Any:
-        known = rows.array(left.evaluate(rows))
-        is_open = pc.fill_null(pc.invert(known) if any_of else known, True)
-        some = rows.where(is_open)
-        found = some.array(right.evaluate(some))
-        return operation(
-            known, pc.replace_with_mask(pa.nulls(rows.count, pa.bool_()), is_open, found)
-        )
-
-    return Expression(
-        fn.BOOL, evaluate_where_open if right.raises else evaluate, left.raises or right.raises
-    )
-
-
-def _branches(
-    type_oid: int, branches: Sequence[tuple[Expression, Expression]], default: Expression | None
-) -> Expression:
-    """The result of the first branch whose condition is true; of each only for the rows that get there."""
-    arrow = fn.ARROW_TYPES.get(type_oid)
-    if arrow is None:
-        raise _unsupported(f"CASE and COALESCE of type {type_oid}")
-
-    def evaluate(rows: Rows) -> Any:
-        result = pa.nulls(rows.count, arrow)
-        is_open = pa.repeat(pa.scalar(True), rows.count)
-        for condition, value in branches:
-            some = rows.where(is_open)
-            met = pc.fill_null(some.array(condition.evaluate(some)), False)
-            here = pc.replace_with_mask(pa.repeat(pa.scalar(False), rows.count), is_open, met)
-            chosen = rows.where(here)
-            result = pc.replace_with_mask(result, here, chosen.array(value.evaluate(chosen)))
-            is_open = pc.and_not(is_open, here)
-        if default is not None:
-            rest = rows.where(is_open)
-            result = pc.replace_with_mask(result, is_open, rest.array(default.evaluate(rest)))
-        return result
-
-    raises = any(c.raises or v.raises for c, v in branches)
-    return Expression(type_oid, evaluate, raises or (default is not None and default.raises))
 
 
 def _is_valid(expression: Expression) -> Expression:
@@ -455,15 +367,15 @@ def _integer_to_numeric(argument: Expression) -> Expression:
 
 def _numeric_to_float(argument: Expression, result: int) -> Expression:
     if argument.datum is None:
-        raise _unsupported("a cast from numeric to float")
+        raise unsupported("a cast from numeric to float")
     try:
         value = float(_decimal(argument.datum))
         if result == fn.FLOAT4:
             (value,) = struct.unpack("<f", struct.pack("<f", value))
     except OverflowError:
-        raise _unsupported("a numeric constant that no float can hold") from None
+        raise unsupported("a numeric constant that no float can hold") from None
     if result == fn.FLOAT4:
-        raise _unsupported("a cast from numeric to real")
+        raise unsupported("a cast from numeric to real")
     scalar = pa.scalar(value, pa.float64())
     return Expression(result, lambda _: scalar)
 
@@ -536,7 +448,7 @@ def _array_elements(type_oid: int, datum: bytes) -> list[Expression]:
         if dimensions == 0:
             return []
         if dimensions != 1:
-            raise _unsupported("arrays of several dimensions")
+            raise unsupported("arrays of several dimensions")
         (count,) = struct.unpack_from("<i", body, 12)
         # Offsets count from the array's 4-byte header, and so does alignment.
         bitmap = body[20:] if offset else b""
@@ -572,7 +484,7 @@ def _like_regex(pattern: str) -> str:
         if character == "\\":
             at += 1
             if at == len(pattern):
-                raise _unsupported("a LIKE pattern that ends with its escape character")
+                raise unsupported("a LIKE pattern that ends with its escape character")
             character = pattern[at]
             parts.append(re.escape(character))
         else:
@@ -595,8 +507,4 @@ def _check_order(operator: str, type_oid: int, collation: int) -> None:
         and type_oid in fn.COLLATED
         and collation not in fn.BYTEWISE_COLLATIONS
     ):
-        raise _unsupported('ordering text by a language (<, >, BETWEEN) without COLLATE "C"')
-
-
-def _unsupported(what: str) -> UnsupportedFeature:
-    return UnsupportedFeature(f"row filters can't have {what}")
+        raise unsupported('ordering text by a language (<, >, BETWEEN) without COLLATE "C"')
