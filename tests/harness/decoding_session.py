@@ -87,9 +87,9 @@ class RenderingSink:
         two_phase_at: int = 0,
     ) -> None:
         self._cursor = _Waiting()
-        self._reader = SlotReader(
-            self._cursor, create_plugin(plugin, options, context), 0, None, two_phase_at
-        )
+        made = create_plugin(plugin, options, context)
+        self._binary = made.binary
+        self._reader = SlotReader(self._cursor, made, 0, None, two_phase_at)
         self.headers: list[TransactionHeader] = []
         self.lines: list[OracleChange] = []
         self.consistent_at: int | None = None
@@ -111,7 +111,8 @@ class RenderingSink:
         xids = struct.unpack(f"<{batch.count}I", batch.xids)
         ends = itertools.accumulate(lengths)
         for length, end, lsn, xid in zip(lengths, ends, lsns, xids, strict=True):
-            data = batch.payload[end - length : end].decode()
+            payload = batch.payload[end - length : end]
+            data = rf"\x{payload.hex()}" if self._binary else payload.decode()
             self.lines.append(OracleChange(str(Lsn(lsn)), xid, data))
 
     def progress(self, decoded_lsn: int) -> None:
@@ -148,6 +149,7 @@ class DecodingSession:
         two_phase: bool = False,
         stream_bytes: int | None = None,
         settings: Mapping[str, str] | None = None,
+        plugin: str = "test_decoding",
     ) -> None:
         """Begin to decode.
 
@@ -155,7 +157,7 @@ class DecodingSession:
             database: what to decode.
             directory: for spill files.
             work_mem_bytes: the decoder's.
-            options: of test_decoding, on both sides.
+            options: of the plugin, on both sides.
             slot: the server's slot to compare with; made here by default. Pass one that was made while the
                 server was idle when it is not now: made under load, a slot's first transactions may be
                 decoded with an older catalog, or fail ("could not map filenode").
@@ -164,6 +166,7 @@ class DecodingSession:
                 give no slot then.
             stream_bytes: with it transactions are streamed, in parts of about that.
             settings: of the sessions that read the server's slot.
+            plugin: what renders, on both sides; :meth:`assert_equal_to_server` is for test_decoding's lines.
         """
         self.database = database
         self.directory = directory
@@ -179,7 +182,7 @@ class DecodingSession:
         self.context = PluginContext(
             "ours", database.name, begun.server_version, two_phase=two_phase
         )
-        self.sink = RenderingSink("test_decoding", self.options, self.context)
+        self.sink = RenderingSink(plugin, self.options, self.context)
         self.decoder = Decoder(
             self.version,
             database.oid,
@@ -195,7 +198,11 @@ class DecodingSession:
         self._collected: list[OracleChange] = []
         # Creating it logs a running-xacts record: with nothing running, both begin there.
         self.slot = slot or create_slot(
-            database, f"oracle_{secrets.token_hex(4)}", two_phase=two_phase, settings=settings
+            database,
+            f"oracle_{secrets.token_hex(4)}",
+            plugin,
+            two_phase=two_phase,
+            settings=settings,
         )
 
     def decode(self, *, batch_hook=None) -> list[OracleChange]:
