@@ -232,6 +232,8 @@ NULL::boolean
 i4 = 5 AND (t = 'a' OR (v = 'b' AND NOT b)) OR n = 5
 id % 2 = 0
 """.strip().splitlines()
+#: As long as programs write them.
+FILTERS.append(f"i4 IN ({', '.join(map(str, range(3, 1500)))})")
 
 #: What is refused, and a word that the refusal has.
 REFUSED = {

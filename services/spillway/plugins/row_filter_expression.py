@@ -51,30 +51,23 @@ class Expression:
 
 def combine(operands: Sequence[Expression], *, any_of: bool) -> Expression:
     """OR (*any_of*) or AND of boolean expressions, the later ones only where the former leave it open."""
-    result = operands[0]
-    for operand in operands[1:]:
-        result = _both(result, operand, any_of=any_of)
-    return result
-
-
-def _both(left: Expression, right: Expression, *, any_of: bool) -> Expression:
     operation = pc.or_kleene if any_of else pc.and_kleene
 
     def evaluate(rows: Rows) -> Any:
-        return operation(left.evaluate(rows), right.evaluate(rows))
+        result = operands[0].evaluate(rows)
+        for operand in operands[1:]:
+            if not operand.raises:
+                result = operation(result, operand.evaluate(rows))
+                continue
+            known = rows.array(result)
+            is_open = pc.fill_null(pc.invert(known) if any_of else known, True)
+            some = rows.where(is_open)
+            found = some.array(operand.evaluate(some))
+            nothing = pa.nulls(rows.count, pa.bool_())
+            result = operation(known, pc.replace_with_mask(nothing, is_open, found))
+        return result
 
-    def evaluate_where_open(rows: Rows) -> Any:
-        known = rows.array(left.evaluate(rows))
-        is_open = pc.fill_null(pc.invert(known) if any_of else known, True)
-        some = rows.where(is_open)
-        found = some.array(right.evaluate(some))
-        return operation(
-            known, pc.replace_with_mask(pa.nulls(rows.count, pa.bool_()), is_open, found)
-        )
-
-    return Expression(
-        fn.BOOL, evaluate_where_open if right.raises else evaluate, left.raises or right.raises
-    )
+    return Expression(fn.BOOL, evaluate, any(operand.raises for operand in operands))
 
 
 def branches(
