@@ -292,7 +292,7 @@ cdef class Encoder:
                 continue
             if self.only_local and change.header.flags & FROM_ORIGIN:
                 continue
-            if change.header.action != MESSAGE or self.context.values.server_version_num >= 170000:
+            if change.header.action != MESSAGE or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION:
                 if self.skip_empty_xacts and not self.wrote_changes:
                     self.put_block(b"opening", change.header.lsn, out)
                 self.wrote_changes = True
