@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ from harness.damage import damage, rows_of_every_type
 from spillway._kernels.datum import deform_change
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.send_output import datum_send
+from spillway.catalog.descriptor import PublicationDescriptor
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader
 from spillway.errors import DecodingError
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
     from harness.cluster import Database
 
 SECONDS = 10
-#: The row-wise text plugins with options that show most.
+#: The row-wise plugins with options that show most.
 PLUGINS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("pgoutput", {"proto_version": "1", "publication_names": "p"}),
+    ("pgoutput", {"proto_version": "1", "publication_names": "p", "binary": "on"}),
     ("test_decoding", {}),
     ("wal2json", {"include-pk": "1", "include-type-oids": "1", "include-not-null": "1"}),
     ("wal2json", {"write-in-chunks": "1", "include-domain-data-type": "1"}),
@@ -45,6 +49,8 @@ def test_damage_gives_typed_errors(pg18: Database, seed: int) -> None:
     print("seed", seed)
     rng = random.Random(seed)
     descriptor, rows, toast = rows_of_every_type(pg18)
+    published = PublicationDescriptor("p", publish_as=descriptor.oid)
+    descriptor = replace(descriptor, publications=(published,), publication_names=("p",))
     context = PluginContext("s", "d", 180000)
     plugins = [create_plugin(name, options, context) for name, options in PLUGINS]
     settings = TextSettings(180000)
