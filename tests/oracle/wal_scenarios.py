@@ -112,6 +112,21 @@ def _cluster(catalog: str) -> str:
 
 
 SCENARIOS: Final[Mapping[str, list[Step]]] = {
+    # ---- what no lock holds
+    "a table whose column's type was dropped beside its creation": [
+        "CREATE SCHEMA s",
+        "CREATE TYPE s.y AS (a int, b text)",
+        "BEGIN",
+        "CREATE TABLE t (id int PRIMARY KEY, v text, c s.y, d s.y[])",
+        "INSERT INTO t VALUES (1, 'a', (1, 'x'), NULL), (2, 'b', NULL, NULL)",
+        # It sees no table that depends on the type.
+        "2> BEGIN",
+        "2> DROP SCHEMA s CASCADE",
+        "COMMIT",
+        "2> COMMIT",
+        "DELETE FROM t WHERE id = 1",
+        "TRUNCATE t",
+    ],
     # ---- subtransactions
     "1,000 savepoints deep, first row in the innermost, some rolled back": [
         "CREATE TABLE t (v text)",

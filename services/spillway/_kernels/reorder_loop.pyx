@@ -259,10 +259,15 @@ cdef class RecordLoop:
         return STOP_AT_END
 
     cdef inline bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil:
-        """SnapBuildProcessChange: give the transaction its base snapshot, or say that it can't be decoded."""
+        """SnapBuildProcessChange: give the transaction its base snapshot, or say that it can't be decoded.
+
+        PostgreSQL asks by the record's own xid; what a younger subtransaction of an old transaction wrote it keeps, and
+        throws away at the end. We bind a change to its table at once, and the catalog rows that the old transaction wrote
+        before our beginning, which its subtransaction sees, we have never seen.
+        """
         if self._state < SNAPSHOT_FULL:
             return False
-        if self._state < SNAPSHOT_CONSISTENT and precedes(record.xid, self._next_phase_at):
+        if self._state < SNAPSHOT_CONSISTENT and precedes(top_of(txn).xid, self._next_phase_at):
             return False
         top_of(txn).flags |= TXN_HAS_BASE_SNAPSHOT
         return True

@@ -377,7 +377,9 @@ class _Builder:
     def _build_type(self, oid: int, types: dict[int, TypeDescriptor]) -> None:
         row: PgType | None = self._row(cat.PG_TYPE, cat.TYPE_BY_OID, oid)
         if row is None:
-            raise self._missing_row(f"type {oid}", "pg_type")
+            # No lock keeps a type: one that was dropped while another session made a table of it leaves the table
+            # behind. The server goes on as long as it need not print such a value; plugins print it raw.
+            return
         is_array = row.typelem != 0 and row.typsubscript == _ARRAY_SUBSCRIPT_HANDLER
         output = self._row(cat.PG_PROC, cat.PROC_BY_OID, row.typoutput)
         send = self._row(cat.PG_PROC, cat.PROC_BY_OID, row.typsend) if row.typsend else None

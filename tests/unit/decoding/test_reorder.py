@@ -457,6 +457,17 @@ def test_states_of_the_snapshot_builder(wal, make_buffer):
     assert values(take(buffer, 101)) == [2]
 
 
+def test_a_young_subtransaction_of_a_transaction_that_began_too_early(wal, make_buffer):
+    """Its catalog may hold rows that the old transaction wrote before our beginning: it is not even looked up."""
+    wal.insert(102, 1, top_xid=100)
+    wal.insert(103, 2, top_xid=101)
+    buffer = make_buffer(state=2)
+    buffer.set_state(2, 101)
+    run(buffer, wal.batch())
+    assert take(buffer, 100) == []
+    assert values(take(buffer, 101)) == [2]
+
+
 def test_first_lsn_and_the_oldest_transaction(wal, make_buffer):
     a = wal.append(rmgr.RM_BTREE_ID, 0x00, 100, b"\xff\x04abcd")
     b = wal.insert(201, 1, top_xid=200)
