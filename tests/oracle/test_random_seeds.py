@@ -25,3 +25,12 @@ def test_seeds_equal_the_server(major, tmp_path):
             assert result.lines > 100
     finally:
         runner.close()
+
+
+def test_a_type_that_another_transaction_dropped(tmp_path):
+    """Its table's rows were written before, by a transaction that the drop did not wait for."""
+    runner = SeedRunner(15, tmp_path, steps=2000)
+    try:
+        assert not (result := runner.run(138)).difference, result.difference
+    finally:
+        runner.close()
