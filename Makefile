@@ -9,6 +9,7 @@ DATA_DIR ?= .spillway
 HTTP_PORT ?= 8080
 GRPC_PORT ?= 50051
 TESTS ?= tests
+WORKERS ?= auto
 
 .PHONY: help
 help:
@@ -23,9 +24,9 @@ demo: install ## PostgreSQL, the service, a workload, a lake; compares every row
 	@$(VENV)/spillway demo
 
 .PHONY: test
-test: install ## the whole test suite, against real PostgreSQL servers
+test: install ## the whole test suite, against real PostgreSQL servers; TESTS and WORKERS may be set
 	@PYTHONPATH=tests $(VENV)/python -m harness.servers
-	@$(VENV)/pytest $(TESTS)
+	@$(VENV)/pytest --numprocesses $(WORKERS) $(TESTS)
 
 .PHONY: serve
 serve: install ## the service on loopback; DATA_DIR, HTTP_PORT and GRPC_PORT may be set

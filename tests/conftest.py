@@ -8,6 +8,9 @@ fresh_cluster  a factory of servers of the test's own: ``fresh_cluster(17, wal_l
 ========== ==================================================================================
 
 When a test fails, what its servers logged meanwhile is shown with it.
+
+With pytest-xdist (``make test``) several processes share the tests as :mod:`harness.parallel` says, each with
+servers of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import platform
 import re
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
+    from harness.parallel import Sharing
     from spillway.demo.private_postgres import Setting
 
 _sessions: dict[int, Cluster] = {}
@@ -35,6 +39,29 @@ _logs = pytest.StashKey[dict["Path", int]]()
 def pytest_report_header() -> list[str]:
     versions = ", ".join(pin.version.split("-")[0] for pin in PINS.values())
     return [f"kernel: {platform.release()} {platform.machine()}", f"PostgreSQL servers: {versions}"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        from harness.parallel import Progress
+
+        if config.get_verbosity() <= 0:
+            config.pluginmanager.register(Progress(config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
+    from harness.parallel import Sharing
+
+    return Sharing(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from harness.parallel import place_of
+
+        items.sort(key=lambda item: place_of(item.nodeid))
 
 
 class ClusterFactory(Protocol):

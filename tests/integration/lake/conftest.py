@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.lake import Lake
+from harness.servers import cache_directory
 from spillway.errors import JarsMissing, JavaMissing
 from spillway.lake import jars
 from spillway.lake.session import spark_session
@@ -23,7 +24,7 @@ _TESTS = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def jar_folder() -> Path:
-    folder = Path(os.environ.get("SPILLWAY_JARS") or _TESTS.parent / ".cache" / "jars")
+    folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
     try:
         jars.resolve(folder)
     except JavaMissing as error:

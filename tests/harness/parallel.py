@@ -1,0 +1,130 @@
+"""How the suite is shared out among the processes of pytest-xdist, and how it says what it is doing.
+
+What is expensive to begin is begun by one process and once: a file's tests stay together, since services and
+decoders are made for a whole module; all files on the lake stay together, since they share Spark. Comparisons
+with PostgreSQL are parted by major as well, because a module's fixtures are made for each major anyhow. Every
+process has servers of its own, started when the first test asks for one.
+
+The long parts come first, so that no process sits idle at the end while another works through one of them.
+
+Only :class:`Sharing` knows xdist; without the plugin pytest runs all tests in its one process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LAKE: Final = "tests/integration/lake"
+#: Folders by how long their parts take, the longest first; anything else comes last.
+_LONGEST_FIRST: Final = (
+    _LAKE,
+    "tests/fault",
+    "tests/oracle",
+    "tests/integration",
+    "tests/property",
+)
+_MAJOR: Final = re.compile(r"\bpg1[0-9]\b")
+
+
+def part_of(nodeid: str) -> str:
+    """Return the name of the part of the suite that the test belongs to; a part is run by one process."""
+    if nodeid.startswith(_LAKE):
+        return _LAKE
+    file, _, test = nodeid.partition("::")
+    major = _MAJOR.search(test) if file.startswith("tests/oracle/") else None
+    return f"{file} {major[0]}" if major else file
+
+
+def place_of(nodeid: str) -> int:
+    """Return where the test's part comes in the queue."""
+    for place, folder in enumerate(_LONGEST_FIRST):
+        if nodeid.startswith(folder):
+            return place
+    return len(_LONGEST_FIRST)
+
+
+class Sharing(LoadScopeScheduling):
+    """Gives whole parts to the processes, in the order in which the tests were collected."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return part_of(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Take a process away that ended; the test that ended it has failed and is not run again.
+
+        The base class would give it to the next process, and end that one too.
+        """
+        workload = self.assigned_work.pop(node)
+        unfinished = [test for part in workload.values() for test, done in part.items() if not done]
+        if not unfinished:
+            return None
+        for name, part in workload.items():
+            if unfinished[0] in part:
+                part[unfinished[0]] = True
+            if not all(part.values()):
+                self.workqueue[name] = part
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return unfinished[0]
+
+
+class Progress:
+    """Says what has failed at once, and what is done a part at a time, instead of a dot for each test."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._expected: Counter[str] = Counter()
+        self._outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._seconds: Counter[str] = Counter()
+        self._finished = 0
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        self._expected = Counter(map(part_of, ids))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport | pytest.CollectReport
+    ) -> tuple[str, str, str] | None:
+        if isinstance(report, pytest.TestReport) and report.when == "call" and report.passed:
+            return "passed", "", "PASSED"
+        return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        part = part_of(report.nodeid)
+        outcomes = self._outcomes[part]
+        self._seconds[part] += round(1000 * report.duration)
+        if report.failed:
+            self._say(f"FAILED {report.nodeid} ({report.when})")
+        if report.failed or report.skipped or report.when == "call":
+            outcomes[report.outcome] += 1
+        if report.when in ("setup", "call"):
+            return
+        # Also a report without a phase: the process ended.
+        outcomes["finished"] += 1
+        self._finished += 1
+        if outcomes["finished"] == self._expected[part]:
+            counts = ", ".join(
+                f"{outcomes[o]} {o}" for o in ("passed", "failed", "skipped") if outcomes[o]
+            )
+            share = 100 * self._finished // self._expected.total()
+            self._say(f"{share:3} %  {part}: {counts} in {self._seconds[part] / 1000:.0f} s")
+
+    def _say(self, line: str) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(line)
+            terminal.flush()
