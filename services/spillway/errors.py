@@ -57,6 +57,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── TimelineDiverged         timeline_diverged
     │   ├── WalRemoved               wal_removed
     │   ├── PhysicalSlotUnusable     physical_slot_unusable
+    │   │   └── PhysicalSlotActive   physical_slot_active     409
     │   └── ReplicationFailed        replication_failed
     ├── StorageError                 storage_error            507
     │   ├── DiskFull                 disk_full
@@ -467,10 +468,29 @@ class WalRemoved(SourceError):
 
 
 class PhysicalSlotUnusable(SourceError):
-    """The physical slot's name is taken by something else, in use by another receiver, or invalidated."""
+    """The physical slot's name is taken by something else, or the slot is in use or invalidated."""
 
     code = "physical_slot_unusable"
     sqlstate = "55006"
+
+
+class PhysicalSlotActive(PhysicalSlotUnusable):
+    """Another receiver streams from the physical slot: of another Spillway service, or a leftover of one."""
+
+    code = "physical_slot_active"
+    http_status = 409
+
+    def __init__(self, slot: str, active_pid: int | None) -> None:
+        process = f"PID {active_pid}" if active_pid else "another process of the source"
+        pid = active_pid or "<active_pid of pg_replication_slots>"
+        super().__init__(
+            f'the physical slot "{slot}" is active for {process}',
+            hint="Does another Spillway service have a source of this name on the server? Then give this one another "
+            "name. What a killed service left behind ends by itself after wal_sender_timeout; at once by "
+            f"SELECT pg_terminate_backend({pid});",
+            slot=slot,
+            active_pid=active_pid,
+        )
 
 
 class ReplicationFailed(SourceError):

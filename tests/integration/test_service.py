@@ -305,6 +305,47 @@ def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_two_services_do_not_share_a_physical_slot(
+    service: Service, table: Database, tmp_path: Path
+) -> None:
+    """Another service's source of the same name: refused at once, and shown on a source that comes back."""
+    cluster = table.cluster
+    taken = (
+        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'spillway_main' AND active"
+    )
+    wait_until(lambda: bool(cluster.query(taken)), "the first service streams")
+    pid = cluster.value(taken)
+    request = {"name": "main", "dsn": table.dsn}
+    with service_in_process(tmp_path / "second") as second:
+        problem = second.problem("POST", "/sources", json=request)
+        assert (problem["status"], problem["code"]) == (409, "physical_slot_active")
+        assert problem["detail"] == f'the physical slot "spillway_main" is active for PID {pid}'
+        assert f"pg_terminate_backend({pid})" in problem["hint"]
+        assert second.call("GET", "/sources")["sources"] == []
+        # Under another name the two live side by side.
+        second.create_source(table.dsn, "other")
+        second.call("DELETE", "/sources/other")
+
+    third = tmp_path / "third"
+    service.call("DELETE", "/sources/main")
+    with service_in_process(third) as early:
+        early.create_source(table.dsn)
+    # The third service has the source and is down: the first one can take the slot.
+    service.create_source(table.dsn)
+    wait_until(lambda: bool(cluster.query(taken)), "the first service streams again")
+    with service_in_process(third) as late:
+
+        def error_code() -> str | None:
+            (source,) = late.call("GET", "/sources")["sources"]
+            code: str | None = source["error_code"]
+            return code
+
+        wait_until(lambda: error_code() == "physical_slot_active", "the source says why it waits")
+        (source,) = late.call("GET", "/sources")["sources"]
+        assert "is active for PID" in source["error"]
+        assert "another name" in source["hint"]
+
+
 def test_spilling_changes_nothing(tmp_path: Path, pg: Database) -> None:
     """A memory bound far below the transactions: the same bytes, and the spill is counted."""
     pg.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from spillway.engine.source import Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
 from spillway.receiver.checks import check_source
-from spillway.receiver.physical_slot import drop_physical_slot, physical_slot_name
+from spillway.receiver.physical_slot import (
+    drop_physical_slot,
+    ensure_physical_slot_is_free,
+    physical_slot_name,
+)
 from spillway.store.rows import SourceRow
 
 if TYPE_CHECKING:
@@ -134,6 +138,7 @@ class Sources:
         Raises:
             InvalidRequest: the name is not usable.
             DuplicateName: the name is taken.
+            PhysicalSlotActive: another service streams through the physical slot of that name.
             SourceError: the cluster is not fit; all that is missing is listed.
         """
         if not _NAME.fullmatch(name):
@@ -155,6 +160,8 @@ class Sources:
                         hint="One source serves every database of a cluster: create slots on that one.",
                         source=other.name,
                     )
+            # The slot's name is made of the source's: another service's source of that name has the same slot.
+            await self._in_worker(ensure_physical_slot_is_free, dsn, slot_name)
             row = await self._metadata.add_source(
                 SourceRow(
                     name=name,

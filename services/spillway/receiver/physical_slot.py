@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from spillway.errors import PhysicalSlotUnusable, ReplicationSlotsExhausted, SourceError, WalRemoved
+from spillway.errors import (
+    PhysicalSlotActive,
+    PhysicalSlotUnusable,
+    ReplicationSlotsExhausted,
+    SourceError,
+    WalRemoved,
+)
 from spillway.pg.lsn import Lsn
 from spillway.receiver.source_session import source_session
 
@@ -112,6 +118,26 @@ def renew_physical_slot(dsn: str, slot_name: str) -> PhysicalSlot:
         return create_physical_slot(dsn, slot_name)
 
 
+def ensure_physical_slot_is_free(
+    dsn: str, slot_name: str, *, release_timeout_s: float = _RELEASE_TIMEOUT_S
+) -> None:
+    """Wait until nobody streams from the slot, for a moment; a slot that does not exist is free.
+
+    Raises:
+        PhysicalSlotActive: somebody still does after *release_timeout_s*.
+        SourceError: no connection, or the server refused.
+    """
+    deadline = time.monotonic() + release_timeout_s
+    with source_session(dsn) as connection:
+        while (row := connection.execute(_FIND, [slot_name]).fetchone()) is not None:
+            slot_type, _, active, active_pid, *_ = row
+            if slot_type != "physical" or not active:
+                return
+            if time.monotonic() >= deadline:
+                raise PhysicalSlotActive(slot_name, active_pid)
+            time.sleep(_RELEASE_POLL_S)
+
+
 def drop_physical_slot(
     dsn: str, slot_name: str, *, release_timeout_s: float = _RELEASE_TIMEOUT_S
 ) -> bool:
@@ -120,7 +146,8 @@ def drop_physical_slot(
     The server notices that a receiver has gone a moment later; *release_timeout_s* is waited for that.
 
     Raises:
-        PhysicalSlotUnusable: it is in use, or not a physical slot.
+        PhysicalSlotActive: it is in use.
+        PhysicalSlotUnusable: it is not a physical slot.
         SourceError: no connection, or the server refused.
     """
     deadline = time.monotonic() + release_timeout_s
@@ -132,12 +159,7 @@ def drop_physical_slot(
                 connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", [slot_name])
             except psycopg.errors.ObjectInUse:
                 if time.monotonic() >= deadline:
-                    raise PhysicalSlotUnusable(
-                        f"the physical slot {slot_name} is in use by process {row[3]} of the source",
-                        hint="Stop its receiver first; one that was killed is noticed after wal_sender_timeout. "
-                        f"At once: SELECT pg_terminate_backend({row[3]});",
-                        slot=slot_name,
-                    ) from None
+                    raise PhysicalSlotActive(slot_name, row[3]) from None
                 time.sleep(_RELEASE_POLL_S)
             except psycopg.errors.UndefinedObject:
                 return False

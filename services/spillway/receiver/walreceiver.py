@@ -33,6 +33,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import re
 import threading
 import time
 from enum import StrEnum
@@ -42,6 +43,7 @@ from spillway.errors import (
     CorruptWalStore,
     DiskFull,
     NotReady,
+    PhysicalSlotActive,
     PhysicalSlotUnusable,
     ReplicationFailed,
     ReplicationSlotsExhausted,
@@ -493,11 +495,14 @@ class WalReceiver:
                 lsn=str(position),
                 slot=slot,
             )
-        if failure.sqlstate in (_IN_USE, _WRONG_STATE):
+        if failure.sqlstate == _IN_USE:
+            # 'replication slot "…" is active for PID 4711', in the language of lc_messages
+            numbers = re.findall(r"[0-9]+", failure.message.replace(slot, ""))
+            return PhysicalSlotActive(slot, int(numbers[-1]) if numbers else None)
+        if failure.sqlstate == _WRONG_STATE:
             return PhysicalSlotUnusable(
                 f"the physical slot {slot} can't be used: {failure.message}",
-                hint="Another receiver streams from it, or a former connection has not timed out yet "
-                "(wal_sender_timeout). The receiver tries again by itself.",
+                hint="The receiver tries again by itself; pg_replication_slots shows the slot's state.",
                 slot=slot,
             )
         if failure.sqlstate == _CONFIGURATION_LIMIT:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.reception import SLOT, wait_until
-from spillway.errors import PhysicalSlotUnusable, ReplicationSlotsExhausted, SourceError, WalRemoved
+from spillway.errors import (
+    PhysicalSlotActive,
+    PhysicalSlotUnusable,
+    ReplicationSlotsExhausted,
+    SourceError,
+    WalRemoved,
+)
 from spillway.pg.lsn import Lsn
 from spillway.receiver.physical_slot import (
     create_physical_slot,
@@ -73,9 +79,10 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: object) -> None:
     cluster = fresh_cluster(15)
     reception = receive(cluster)  # type: ignore[operator]
     reception.streaming()
-    with pytest.raises(PhysicalSlotUnusable) as caught:
+    with pytest.raises(PhysicalSlotActive) as caught:
         drop_physical_slot(cluster.dsn(), SLOT, release_timeout_s=0.2)
-    assert "in use by process" in caught.value.message
+    pid = cluster.value("SELECT pid FROM pg_stat_replication")
+    assert caught.value.message == f'the physical slot "{SLOT}" is active for PID {pid}'
     slot = get_physical_slot(cluster.dsn(), SLOT)
     assert slot is not None
     assert slot.active_pid == cluster.value("SELECT pid FROM pg_stat_replication")

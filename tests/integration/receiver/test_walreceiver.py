@@ -23,6 +23,7 @@ from spillway import failpoints
 from spillway.demo.private_postgres import make_directory
 from spillway.errors import (
     DiskFull,
+    PhysicalSlotActive,
     PhysicalSlotUnusable,
     ReplicationFailed,
     SourceAuthFailed,
@@ -444,7 +445,10 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: Receive, tmp_path: 
         second = WalReceiver(cluster.dsn(), SLOT, store)
         second.start()
         try:
-            wait_until(lambda: isinstance(second.error, PhysicalSlotUnusable))
+            wait_until(lambda: isinstance(second.error, PhysicalSlotActive))
+            assert second.error is not None
+            pid = cluster.value("SELECT pid FROM pg_stat_replication WHERE state = 'streaming'")
+            assert second.error.details["active_pid"] == pid
             assert second.state == ReceiverState.WAITING
             first.receiver.stop()
             wait_until(state_is(second, ReceiverState.STREAMING))
