@@ -163,6 +163,7 @@ class Decoder:
             self._invalidations,
             builder,
             self._sink,
+            announces_empty_prepare=self._version.announces_empty_prepare,
         )
 
     @classmethod

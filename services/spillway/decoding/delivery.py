@@ -99,8 +99,11 @@ class Delivery:
         invalidations: Invalidations,
         builder: SnapshotBuilder,
         sink: TransactionSink,
+        *,
+        announces_empty_prepare: bool,
     ) -> None:
         self._database_oid = database_oid
+        self._announces_empty_prepare = announces_empty_prepare
         self._mirror = mirror
         self._buffer = buffer
         self._invalidations = invalidations
@@ -229,6 +232,12 @@ class Delivery:
             return
         first_lsn, flags = self._buffer.end(xid, prepare.subxids) or entry
         if not flags & reorder.HAS_BASE_SNAPSHOT:
+            if self._announces_empty_prepare:
+                header = TransactionHeader(
+                    xid, first_lsn, lsn, end_lsn, prepare.time, origin, prepare.origin_lsn,
+                    TransactionKind.PREPARE, replace(prepared, empty=True),
+                )  # fmt: skip
+                self._deliver(header, None)
             return
         if flags & reorder.INCOMPLETE:
             raise DecodingError(

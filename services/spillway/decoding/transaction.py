@@ -61,8 +61,8 @@ class Prepared:
     prepare_end_lsn: int
     #: microseconds since 2000-01-01 00:00 UTC
     prepare_time: int
-    #: the transaction has nothing that is replayed: no PREPARE came, and as an ordinary transaction it is
-    #: passed over; only its COMMIT PREPARED or ROLLBACK PREPARED is said
+    #: the transaction has nothing that is replayed: as an ordinary transaction it is passed over. Its COMMIT PREPARED or
+    #: ROLLBACK PREPARED is said; its PREPARE, without a beginning, only where the source's version says it (18)
     empty: bool = False
 
 

@@ -229,7 +229,12 @@ class SlotReader:
         match header.kind:
             case TransactionKind.PREPARE:
                 if self._takes_prepared(header) and header.final_lsn >= self._two_phase_at:
-                    self._begin_prepared(transaction, header)
+                    assert header.prepared is not None
+                    if header.prepared.empty:
+                        ending = (plugin.prepare, header)
+                        self._hand_out(transaction, header, ending, changes=False)
+                    else:
+                        self._begin_prepared(transaction, header)
                     return True
             case TransactionKind.COMMIT_PREPARED:
                 return self._commit_prepared(transaction, header)

@@ -92,6 +92,9 @@ class WalVersion:
     #: a relcache message for all relations counts; before 15 it finds no entry
     relcache_reset_counts: bool
 
+    #: ReorderBufferPrepare calls prepare for a transaction of which nothing is replayed, without begin_prepare
+    announces_empty_prepare: bool
+
     def knows_rmgr(self, rmid: int) -> bool:
         """Say whether *rmid* can occur in WAL of this version."""
         return rmid <= RM_MAX_BUILTIN_ID or (self.custom_rmgrs and RM_MIN_CUSTOM_ID <= rmid <= 255)
@@ -139,6 +142,7 @@ _PG14: Final = WalVersion(
     invalidating_caches=frozenset(),
     invalidating_catalogs=frozenset(),
     relcache_reset_counts=False,
+    announces_empty_prepare=False,
 )
 _PG15: Final = WalVersion(
     major=15,
@@ -164,6 +168,7 @@ _PG15: Final = WalVersion(
     invalidating_caches=frozenset({48, 49, 51}),
     invalidating_catalogs=frozenset({6104, 6106, 6237}),
     relcache_reset_counts=True,
+    announces_empty_prepare=False,
 )
 _PG16: Final = WalVersion(
     major=16,
@@ -189,6 +194,7 @@ _PG16: Final = WalVersion(
     invalidating_caches=frozenset({36, 48, 49, 51}),
     invalidating_catalogs=frozenset({2615, 6104, 6106, 6237}),
     relcache_reset_counts=True,
+    announces_empty_prepare=False,
 )
 _PG17: Final = WalVersion(
     major=17,
@@ -214,6 +220,7 @@ _PG17: Final = WalVersion(
     invalidating_caches=frozenset({36, 48, 49, 51}),
     invalidating_catalogs=frozenset({2615, 6104, 6106, 6237}),
     relcache_reset_counts=True,
+    announces_empty_prepare=False,
 )
 _PG18: Final = WalVersion(
     major=18,
@@ -239,6 +246,7 @@ _PG18: Final = WalVersion(
     invalidating_caches=frozenset({38}),
     invalidating_catalogs=frozenset({2615}),
     relcache_reset_counts=True,
+    announces_empty_prepare=True,
 )
 
 

@@ -195,6 +195,9 @@ class CallbackDriver(OutputPlugin):
 
     def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Call prepare."""
+        assert header.prepared is not None
+        if header.prepared.empty:
+            self._skip = self._filtered(header)
         self._event("prepare", header.end_lsn, header, out)
 
     def commit_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:

@@ -124,7 +124,11 @@ class OutputPlugin(ABC):
         raise NotImplementedError
 
     def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
-        """End what ``begin_prepare`` began."""
+        """End what ``begin_prepare`` began.
+
+        PostgreSQL 18 calls it without a beginning for a transaction of which nothing is replayed
+        (``header.prepared.empty``), and so do we for a source of that version.
+        """
         raise NotImplementedError
 
     def commit_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:

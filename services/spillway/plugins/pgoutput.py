@@ -147,7 +147,9 @@ class Pgoutput(OutputPlugin):
             out.append(header.first_lsn, header.xid, _origin(header, header.origin_lsn))
 
     def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
-        """Write PREPARE."""
+        """Write PREPARE; of an empty transaction, 18 writes it without a BEGIN PREPARE."""
+        if _prepared(header).empty:
+            self._skip = self._filtered(header)
         self._end_prepared(b"P", header, header.commit_time, out)
 
     def commit_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:

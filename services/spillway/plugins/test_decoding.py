@@ -128,7 +128,10 @@ class TestDecoding(OutputPlugin):
 
     def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write PREPARE TRANSACTION, if BEGIN was written."""
-        if not self._encoder.skip_empty_xacts or self._encoder.wrote_changes:
+        assert header.prepared is not None
+        # For an empty one that no BEGIN preceded, PostgreSQL 18's own crashes when empty ones are to be skipped.
+        wrote = self._encoder.wrote_changes and not header.prepared.empty
+        if not self._encoder.skip_empty_xacts or wrote:
             self._write_prepared("PREPARE TRANSACTION", header, out)
 
     def commit_prepared(self, header: TransactionHeader, out: MessageBuffer) -> None:
