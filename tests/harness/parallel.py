@@ -20,7 +20,7 @@ import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
 _LAKE: Final = "tests/integration/lake"
 #: Folders by how long their parts take, the longest first; anything else comes last.
@@ -94,13 +94,10 @@ class Progress:
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         self._expected = Counter(map(part_of, ids))
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_report_teststatus(
-        self, report: pytest.TestReport | pytest.CollectReport
-    ) -> tuple[str, str, str] | None:
-        if isinstance(report, pytest.TestReport) and report.when == "call" and report.passed:
-            return "passed", "", "PASSED"
-        return None
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self) -> Generator[None, Any, tuple[str, str, Any]]:
+        category, _, word = yield
+        return category, "", word
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         part = part_of(report.nodeid)

@@ -11,11 +11,19 @@ Source: pg_decode_change, tuple_to_stringinfo, print_literal (contrib/test_decod
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memchr, memset
+from libc.string cimport memchr
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 from spillway._kernels.changes cimport DELETE, FROM_ORIGIN, INSERT, INVALIDATION, MESSAGE, TRUNCATE, UPDATE
+from spillway._kernels.chunk_encoder cimport (
+    ChunkEncoder,
+    LogicalMessage,
+    RelationWriter,
+    Truncation,
+    read_message,
+    read_truncation,
+)
 from spillway._kernels.datum cimport (
     DATUM_NULL,
     DATUM_UNCHANGED,
@@ -31,9 +39,7 @@ from spillway._kernels.text_datetime cimport put_timestamptz
 from spillway._kernels.text_number cimport put_uint
 from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
 from spillway._kernels.text_type cimport TypeOutput
-from spillway.errors import DecodingError
 from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
-from spillway.pg.lsn import Lsn
 from spillway.pg.versions import Since
 from spillway.plugins.type_names import format_type
 
@@ -48,10 +54,6 @@ cdef enum Style:
 cdef enum:
     TRUNCATE_CASCADE = 1
     TRUNCATE_RESTART_SEQS = 2
-    # Relations that one chunk may alternate between before look-ups cost the GIL.
-    SLOTS = 64
-    # Compiled relations that are kept; descriptors of the past are never asked for again.
-    PRINTERS_MAX = 1024
 
 # int8, int2, int4, oid, float4, float8, numeric
 PLAIN_TYPES = frozenset({20, 21, 23, 26, 700, 701, 1700})
@@ -67,9 +69,8 @@ cdef struct ColumnPrinter:
     Style style
 
 
-cdef class RelationPrinter:
+cdef class RelationPrinter(RelationWriter):
     """Prints rows of one table as of one descriptor."""
-    cdef readonly object descriptor
     # ``schema.table``
     cdef readonly bytes name
     cdef const char* name_text
@@ -78,13 +79,13 @@ cdef class RelationPrinter:
     cdef ColumnPrinter* columns
     cdef list owned
 
-    def __cinit__(self, descriptor, TextContext context not None):
+    def __init__(self, descriptor, TextContext context not None):
         cdef int i
         cdef int version = context.values.server_version_num
         cdef CompiledType compiled
         cdef TypeCompiler compiler = TypeCompiler(context, descriptor.types)
         cdef ColumnPrinter* printer
-        self.descriptor = descriptor
+        RelationWriter.__init__(self, descriptor)
         self.deformer = Deformer(descriptor)
         encoding = context.settings.encoding
         name = quote_qualified_identifier(descriptor.schema, descriptor.name, version)
@@ -183,21 +184,13 @@ cdef int double_quotes(ByteBuffer* out, size_t start) except -1 nogil:
     return 0
 
 
-cdef struct Slot:
-    uint32_t relation
-    # borrowed from ``printers``; NULL: free
-    void* printer
-
-
-cdef class Encoder:
+cdef class Encoder(ChunkEncoder):
     """Writes the messages of transactions; what the options change is in the attributes.
 
     Args:
         settings: a ``pg.text_settings.TextSettings``.
     """
     cdef TextContext context
-    cdef dict printers
-    cdef Slot slots[SLOTS]
     cdef public bint include_xids
     cdef public bint include_timestamp
     cdef public bint skip_empty_xacts
@@ -206,13 +199,9 @@ cdef class Encoder:
     cdef uint32_t xid
     cdef bint transactional
     cdef public bint wrote_changes
-    # The change at hand, for errors.
-    cdef uint64_t lsn
-    cdef uint32_t relation
 
-    def __cinit__(self, settings):
+    def __init__(self, settings):
         self.context = TextContext(settings)
-        self.printers = {}
         self.include_xids = True
 
     def begin(self, uint32_t xid, uint64_t first_lsn, bint transactional, MessageBuffer out not None):
@@ -286,6 +275,7 @@ cdef class Encoder:
     cdef int run_streamed(self, const uint8_t* chunk, size_t size, MessageBuffer out) except -1 nogil:
         cdef size_t offset = 0
         cdef Change change
+        cdef LogicalMessage message
         while offset < size:
             read_change(chunk, size, &offset, &change)
             if change.header.action == INVALIDATION:
@@ -298,7 +288,8 @@ cdef class Encoder:
                 self.wrote_changes = True
             if change.header.action == MESSAGE:
                 put_bytes(&out.payload, b"streaming ", 10)
-                self.put_message_head(&change, &out.payload)
+                read_message(&change, &message)
+                put_message_head(&message, &out.payload)
             else:
                 if change.header.action == TRUNCATE:
                     put_bytes(&out.payload, b"streaming truncate for ", 23)
@@ -318,57 +309,10 @@ cdef class Encoder:
         Raises:
             DecodingError: a change is malformed; the details say which. Messages before it are kept.
         """
-        cdef size_t size = chunk.shape[0]
-        if size == 0:
-            return
-        # The same id may mean another descriptor in another chunk's relations.
-        memset(self.slots, 0, sizeof(self.slots))
-        self.lsn = 0
-        self.relation = 0
-        try:
-            with nogil:
-                self.run(&chunk[0], size, relations, out)
-        except DecodingError as error:
-            out.discard()
-            raise self.located(error, relations) from error
-        except BaseException:
-            out.discard()
-            raise
+        self.encode(chunk, relations, out)
 
-    def located(self, error, relations):
-        """Return *error* with the change that it is about."""
-        lsn = Lsn(self.lsn)
-        details = {"lsn": str(lsn), **error.details}
-        where = f"change at {lsn}"
-        descriptor = relations.get(self.relation)
-        if descriptor is not None:
-            details["relation"] = f"{descriptor.schema}.{descriptor.name}"
-            where = f"table {descriptor.schema}.{descriptor.name}, {where}"
-        return DecodingError(f"{where}: {error.message}", hint=error.hint, **details)
-
-    cdef RelationPrinter printer(self, uint32_t relation, relations):
-        """Return the printer of *relation*, compiled if need be, and put it into its slot."""
-        cdef RelationPrinter printer
-        descriptor = relations.get(relation)
-        if descriptor is None:
-            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not come with it")
-        printer = self.printers.get(relation)
-        if printer is None or printer.descriptor is not descriptor:
-            if len(self.printers) >= PRINTERS_MAX:
-                self.printers.clear()
-                memset(self.slots, 0, sizeof(self.slots))
-            printer = RelationPrinter(descriptor, self.context)
-            self.printers[relation] = printer
-        self.slots[relation % SLOTS].relation = relation
-        self.slots[relation % SLOTS].printer = <void*>printer
-        return printer
-
-    cdef void* find_printer(self, uint32_t relation, relations) except NULL nogil:
-        cdef Slot* slot = &self.slots[relation % SLOTS]
-        if slot.printer == NULL or slot.relation != relation:
-            with gil:
-                self.printer(relation, relations)
-        return slot.printer
+    cdef RelationWriter make_writer(self, object descriptor):
+        return RelationPrinter(descriptor, self.context)
 
     cdef int put_begin(self, uint64_t lsn, MessageBuffer out) except -1 nogil:
         put_bytes(&out.payload, b"BEGIN", 5)
@@ -377,83 +321,67 @@ cdef class Encoder:
             put_uint(&out.payload, self.xid)
         return out.finish(lsn, self.xid)
 
-    cdef int run(self, const uint8_t* chunk, size_t size, relations, MessageBuffer out) except -1 nogil:
-        cdef size_t offset = 0
-        cdef Change change
+    cdef int put_change(self, const Change* change, object relations, MessageBuffer out) except -1 nogil:
         cdef bint begins
-        while offset < size:
-            read_change(chunk, size, &offset, &change)
-            if change.header.action == INVALIDATION:
-                continue
-            if self.only_local and change.header.flags & FROM_ORIGIN:
-                continue
-            self.lsn = change.header.lsn
-            self.relation = change.header.relation
-            # Up to 16 a logical message was no change that makes a transaction worth a BEGIN.
-            begins = self.transactional and (
-                change.header.action != MESSAGE or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION
-            )
-            if begins and not self.wrote_changes:
-                if self.skip_empty_xacts:
-                    self.put_begin(change.header.lsn, out)
-                self.wrote_changes = True
-            if change.header.action == MESSAGE:
-                self.put_message(&change, &out.payload)
-            elif change.header.action == TRUNCATE:
-                self.put_truncate(&change, relations, &out.payload)
-            else:
-                self.put_row(&change, relations, &out.payload)
-            out.finish(change.header.lsn, self.xid)
-        return 0
+        if change.header.action == INVALIDATION:
+            return 0
+        if self.only_local and change.header.flags & FROM_ORIGIN:
+            return 0
+        # Up to 16 a logical message was no change that makes a transaction worth a BEGIN.
+        begins = self.transactional and (
+            change.header.action != MESSAGE or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION
+        )
+        if begins and not self.wrote_changes:
+            if self.skip_empty_xacts:
+                self.put_begin(change.header.lsn, out)
+            self.wrote_changes = True
+        if change.header.action == MESSAGE:
+            self.put_message(change, &out.payload)
+        elif change.header.action == TRUNCATE:
+            self.put_truncate(change, relations, &out.payload)
+        else:
+            self.put_row(change, relations, &out.payload)
+        return out.finish(change.header.lsn, self.xid)
 
-    cdef int put_row(self, const Change* change, relations, ByteBuffer* out) except -1 nogil:
-        cdef void* printer = self.find_printer(change.header.relation, relations)
+    cdef int put_row(self, const Change* change, object relations, ByteBuffer* out) except -1 nogil:
+        cdef void* printer = self.find_writer(change.header.relation, relations)
         return put_row(<RelationPrinter>printer, change, out)
 
-    cdef int put_truncate(self, const Change* change, relations, ByteBuffer* out) except -1 nogil:
-        cdef uint32_t flags, count, i
+    cdef int put_truncate(self, const Change* change, object relations, ByteBuffer* out) except -1 nogil:
+        cdef Truncation truncation
+        cdef uint32_t i
         cdef void* printer
-        if change.new_section == NULL or change.new_size < 8:
-            return invalid(b"a truncation ends inside its header")
-        flags = load_u32(change.new_section)
-        count = load_u32(change.new_section + 4)
-        if count > (change.new_size - 8) // 4:
-            return invalid(b"a truncation has fewer relations than it says")
+        read_truncation(change, &truncation)
         put_bytes(out, b"table ", 6)
-        for i in range(count):
+        for i in range(truncation.count):
             if i:
                 put_bytes(out, b", ", 2)
-            printer = self.find_printer(load_u32(change.new_section + 8 + 4 * <size_t>i), relations)
+            printer = self.find_writer(load_u32(truncation.relations + 4 * <size_t>i), relations)
             put_name(<RelationPrinter>printer, out)
         put_bytes(out, b": TRUNCATE:", 11)
-        if flags & TRUNCATE_RESTART_SEQS:
+        if truncation.flags & TRUNCATE_RESTART_SEQS:
             put_bytes(out, b" restart_seqs", 13)
-        if flags & TRUNCATE_CASCADE:
+        if truncation.flags & TRUNCATE_CASCADE:
             put_bytes(out, b" cascade", 8)
-        if not flags & (TRUNCATE_RESTART_SEQS | TRUNCATE_CASCADE):
+        if not truncation.flags & (TRUNCATE_RESTART_SEQS | TRUNCATE_CASCADE):
             put_bytes(out, b" (no-flags)", 11)
         return 0
 
     cdef int put_message(self, const Change* change, ByteBuffer* out) except -1 nogil:
-        cdef size_t prefix_size
-        self.put_message_head(change, out)
-        prefix_size = load_u32(change.new_section + 4)
+        cdef LogicalMessage message
+        read_message(change, &message)
+        put_message_head(&message, out)
         put_bytes(out, b" content:", 9)
-        return put_bytes(out, change.new_section + 8 + prefix_size, change.new_size - 8 - prefix_size)
+        return put_bytes(out, message.content, message.content_size)
 
-    cdef int put_message_head(self, const Change* change, ByteBuffer* out) except -1 nogil:
-        cdef uint32_t prefix_size
-        if change.new_section == NULL or change.new_size < 8:
-            return invalid(b"a logical message ends inside its header")
-        prefix_size = load_u32(change.new_section + 4)
-        if prefix_size > change.new_size - 8:
-            return invalid(b"a logical message ends inside its prefix")
-        put_bytes(out, b"message: transactional: ", 24)
-        put_byte(out, c'1' if load_u32(change.new_section) else c'0')
-        put_bytes(out, b" prefix: ", 9)
-        put_bytes(out, change.new_section + 8, prefix_size)
-        put_bytes(out, b", sz: ", 6)
-        return put_uint(out, change.new_size - 8 - prefix_size)
+
+cdef int put_message_head(const LogicalMessage* message, ByteBuffer* out) except -1 nogil:
+    put_bytes(out, b"message: transactional: ", 24)
+    put_byte(out, c'1' if message.transactional else c'0')
+    put_bytes(out, b" prefix: ", 9)
+    put_bytes(out, message.prefix, message.prefix_size)
+    put_bytes(out, b", sz: ", 6)
+    return put_uint(out, message.content_size)
 
 
 cdef int put_name(RelationPrinter printer, ByteBuffer* out) except -1 nogil:

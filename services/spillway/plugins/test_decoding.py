@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.test_decoding import Encoder
 from spillway.decoding.transaction import TransactionKind
 from spillway.errors import InvalidOption
@@ -22,14 +21,15 @@ from spillway.pg.boolean import parse_bool
 from spillway.pg.identifier import quote_literal
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.interface import OutputPlugin
+from spillway.plugins.message_encoding import ConvertedMessages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spillway._kernels.message_buffer import MessageBuffer
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.plugins.interface import PluginContext
-    from spillway.plugins.messages import EncodedBatch
 
 
 class TestDecoding(OutputPlugin):
@@ -51,8 +51,7 @@ class TestDecoding(OutputPlugin):
         self._wrote_changes: set[int] = set()
         self._encoder = Encoder(settings)
         self._encoding = context.encoding
-        # Where lines in another encoding than UTF-8 wait to be converted.
-        self._unconverted = None if context.encoding == "utf-8" else MessageBuffer()
+        self._converted = ConvertedMessages(context.encoding)
         for option, value in options.items():
             match option:
                 case "include-xids":
@@ -100,15 +99,11 @@ class TestDecoding(OutputPlugin):
         streamed = header.kind is TransactionKind.STREAM
         if self._skip and not streamed:
             return
-        lines = out if self._unconverted is None else self._unconverted
-        try:
+        with self._converted.into(out) as lines:
             if streamed:
                 self._encoder.streamed_changes(chunk, lines)
             else:
                 self._encoder.changes(chunk, relations, lines)
-        finally:
-            if self._unconverted is not None:
-                self._convert(self._unconverted.take(), out)
 
     def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write COMMIT, if BEGIN was written."""
@@ -211,20 +206,6 @@ class TestDecoding(OutputPlugin):
     def _text(self, gid: str) -> str:
         """Read an identifier, which a header has as bytes of the database's encoding in disguise."""
         return gid.encode(errors="surrogateescape").decode(self._encoding, "surrogateescape")
-
-    def _convert(self, batch: EncodedBatch, out: MessageBuffer) -> None:
-        """Put the lines of *batch* into *out* in UTF-8, as a server converts for its client."""
-        position = 0
-        for length, lsn, xid in zip(
-            memoryview(batch.lengths).cast("I"),
-            memoryview(batch.lsns).cast("Q"),
-            memoryview(batch.xids).cast("I"),
-            strict=True,
-        ):
-            line = batch.payload[position : position + length]
-            position += length
-            text = line.decode(self._encoding, "surrogateescape")
-            out.append(lsn, xid, text.encode(errors="surrogateescape"))
 
 
 def _parse(option: str, value: str) -> bool:
