@@ -367,7 +367,9 @@ class Decoder:
         elif rmid == rmgr.RM_HEAP2_ID:
             # Only in audit mode does the kernel stop at one.
             assert self._audit is not None
-            self._audit.announce(xid, data, lsn)
+            # Of a transaction that began before we did, not all subtransactions are known: who wrote a row can't be told.
+            if self._builder.process_change(self._buffer.top_xid(xid), lsn):
+                self._audit.announce(xid, data, lsn)
         else:
             # Relation map, storage truncation, multixacts: catalogs, or the mirror ignores it.
             self._mirror.apply(batch.record(index))
