@@ -103,6 +103,7 @@ def test_relations_are_announced_again_when_the_server_does(
                     connection.execute(f"INSERT INTO {table} (v) VALUES ('{i}')")
             for part in statement.split("; "):
                 connection.execute(part)
+    _alter_beside_an_update_in_place(quiet)
     quiet.execute("INSERT INTO t (v) VALUES ('end'); INSERT INTO u (v) VALUES ('end')")
     lines = session.assert_equal_to_server()
     assert sum(line.startswith("relation") for line in lines) > 20
@@ -110,6 +111,22 @@ def test_relations_are_announced_again_when_the_server_does(
 
     # The same interleaved: whoever commits a change of the catalog is heard by those in progress.
     _interleave(quiet, tmp_path / "random")
+
+
+def _alter_beside_an_update_in_place(database: Database) -> None:
+    """What another session invalidates goes to transactions with a base snapshot.
+
+    An update in place is all that this one writes: before 18 it has a base snapshot of that, and invalidates at its end.
+    """
+    database.execute("CREATE TABLE unchanged (i int)")
+    with database.connect() as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT pg_current_xact_id()")
+        connection.execute("ANALYZE unchanged")
+        database.execute("ALTER TABLE t ADD beside int")
+        database.execute("INSERT INTO t (v) VALUES ('announced')")
+        connection.execute("COMMIT")
+    database.execute("INSERT INTO t (v) VALUES ('announced again, before 18')")
 
 
 def _interleave(database: Database, directory: Path) -> None:

@@ -142,7 +142,6 @@ _HEAP: Final = {
     rmgr.XLOG_HEAP_HOT_UPDATE: Action.UPDATE,
     rmgr.XLOG_HEAP_CONFIRM: Action.CONFIRM,
     rmgr.XLOG_HEAP_LOCK: Action.IGNORE,
-    rmgr.XLOG_HEAP_INPLACE: Action.INPLACE,
 }
 
 _LOGICALMSG: Final = {rmgr.XLOG_LOGICAL_MESSAGE: Action.MESSAGE}
@@ -175,11 +174,12 @@ def _entries(version: WalVersion) -> Iterator[tuple[int, int, Action]]:
         yield rmgr.RM_DBASE_ID, version.dbase_create_wal_log, Action.IGNORE
     if version.checkpoint_redo:
         yield rmgr.RM_XLOG_ID, rmgr.XLOG_CHECKPOINT_REDO, Action.IGNORE
+    inplace = Action.INPLACE if version.inplace_marks_transaction else Action.IGNORE
     # The highest bit is a flag beside the code: extra info follows, the page is initialised.
     for rmid, table, flag in (
         (rmgr.RM_XACT_ID, _XACT, rmgr.XLOG_XACT_HAS_INFO),
         (rmgr.RM_HEAP2_ID, _HEAP2, rmgr.XLOG_HEAP_INIT_PAGE),
-        (rmgr.RM_HEAP_ID, _HEAP, rmgr.XLOG_HEAP_INIT_PAGE),
+        (rmgr.RM_HEAP_ID, _HEAP | {rmgr.XLOG_HEAP_INPLACE: inplace}, rmgr.XLOG_HEAP_INIT_PAGE),
     ):
         for info, action in table.items():
             yield rmid, info, action

@@ -60,6 +60,8 @@ class WalVersion:
 
     #: xl_heap_inplace goes on after offnum: dbId, tsId, relcacheInitFileInval, nmsgs, messages
     inplace_invalidations: bool
+    #: an XLOG_HEAP_INPLACE with an xid gives its transaction a base snapshot and catalog changes
+    inplace_marks_transaction: bool
 
     #: size of pg_filenode.map, and of the data of an XLOG_RELMAP_UPDATE
     relmap_file_size: int
@@ -131,6 +133,7 @@ _PG14: Final = WalVersion(
     freeze_plans=False,
     conflict_is_catalog_rel=False,
     inplace_invalidations=False,
+    inplace_marks_transaction=True,
     relmap_file_size=512,
     relmap_entries_max=62,
     dropped_stats_item_size=0,
@@ -157,6 +160,7 @@ _PG15: Final = WalVersion(
     freeze_plans=False,
     conflict_is_catalog_rel=False,
     inplace_invalidations=False,
+    inplace_marks_transaction=True,
     relmap_file_size=512,
     relmap_entries_max=62,
     dropped_stats_item_size=12,
@@ -183,6 +187,7 @@ _PG16: Final = WalVersion(
     freeze_plans=True,
     conflict_is_catalog_rel=True,
     inplace_invalidations=False,
+    inplace_marks_transaction=True,
     relmap_file_size=524,
     relmap_entries_max=64,
     dropped_stats_item_size=12,
@@ -209,6 +214,7 @@ _PG17: Final = WalVersion(
     freeze_plans=True,
     conflict_is_catalog_rel=False,
     inplace_invalidations=False,
+    inplace_marks_transaction=True,
     relmap_file_size=524,
     relmap_entries_max=64,
     dropped_stats_item_size=12,
@@ -235,6 +241,7 @@ _PG18: Final = WalVersion(
     freeze_plans=True,
     conflict_is_catalog_rel=False,
     inplace_invalidations=True,
+    inplace_marks_transaction=False,
     relmap_file_size=524,
     relmap_entries_max=64,
     dropped_stats_item_size=16,
