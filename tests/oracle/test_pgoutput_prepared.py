@@ -36,6 +36,65 @@ INSERT INTO t VALUES (6, 'altered', 8)
 PREPARE TRANSACTION 'alters {0}'
 COMMIT PREPARED 'alters {0}'
 INSERT INTO t VALUES (7, 'after', 9)
+"""
+
+#: What is invalidated again at COMMIT PREPARED and ROLLBACK PREPARED, by statements whose locks let others write.
+#: Read afterwards, the server stops where it would look up a table in a transaction that it knows to be rolled back.
+INVALIDATING = """
+BEGIN
+ALTER TABLE t ALTER v SET STATISTICS 10
+INSERT INTO t VALUES (20, 'prepared', 9)
+PREPARE TRANSACTION 'changes t {0}'
+INSERT INTO t VALUES (21, 'announces', 9)
+COMMIT PREPARED 'changes t {0}'
+INSERT INTO t VALUES (22, 'announces again', 9)
+BEGIN
+INSERT INTO t VALUES (23, 'lost', 9)
+SAVEPOINT a
+ALTER TABLE t ALTER v SET STATISTICS 11
+RELEASE a
+PREPARE TRANSACTION 'rolled back {0}'
+INSERT INTO t VALUES (25, 'announces', 9)
+ROLLBACK PREPARED 'rolled back {0}'
+INSERT INTO t VALUES (26, 'announces again', 9)
+BEGIN
+INSERT INTO t VALUES (27, 'kept', 9)
+SAVEPOINT a
+ALTER TABLE t ALTER v SET STATISTICS 12
+ROLLBACK TO a
+PREPARE TRANSACTION 'undone {0}'
+INSERT INTO t VALUES (28, 'announces', 9)
+COMMIT PREPARED 'undone {0}'
+INSERT INTO t VALUES (29, 'announces again', 9)
+BEGIN
+ALTER TABLE t ALTER v SET STATISTICS 13
+PREPARE TRANSACTION 'no row {0}'
+INSERT INTO t VALUES (30, 'announces', 9)
+COMMIT PREPARED 'no row {0}'
+INSERT INTO t VALUES (31, 'announces again', 9)
+BEGIN
+INSERT INTO t VALUES (32, 'hears of others', 9)
+2> ALTER TABLE t ALTER v SET STATISTICS 14
+INSERT INTO t VALUES (33, 'announces', 9)
+PREPARE TRANSACTION 'hears {0}'
+INSERT INTO t VALUES (34, 'announces', 9)
+2> ALTER TABLE t ALTER v SET STATISTICS 15
+INSERT INTO t VALUES (35, 'announces', 9)
+COMMIT PREPARED 'hears {0}'
+INSERT INTO t VALUES (36, 'known', 9)
+BEGIN
+CREATE TABLE other (id int PRIMARY KEY)
+CREATE INDEX ON other (id)
+INSERT INTO other VALUES (1)
+TRUNCATE other
+PREPARE TRANSACTION 'another table {0}'
+INSERT INTO t VALUES (37, 'known', 9)
+COMMIT PREPARED 'another table {0}'
+INSERT INTO t VALUES (38, 'known', 9)
+DROP TABLE other
+"""
+
+LAST = """
 BEGIN
 INSERT INTO t VALUES (8, 'committed later', 9)
 PREPARE TRANSACTION 'stays {0}'
@@ -46,7 +105,8 @@ INSERT INTO t VALUES (9, 'last', 9)
 @pytest.mark.parametrize("two_phase", [True, False], ids=["two_phase", "ordinary"])
 def test_prepared_transactions(pair: Pair, two_phase: bool) -> None:
     database = pair.database
-    steps = SCRIPT.replace("{0}", database.name).strip().splitlines()
+    script = f"{SCRIPT}{INVALIDATING}{LAST}".replace("{0}", database.name)
+    steps = [line for line in script.splitlines() if line]
     names = {"publication_names": "p", "messages": "on"}
     choices = [{"proto_version": "1", **names}]
     if pair.major >= 15:

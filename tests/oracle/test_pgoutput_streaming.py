@@ -32,14 +32,45 @@ INSERT INTO t VALUES (204, 'in a savepoint')
 COMMIT
 INSERT INTO t VALUES (205, 'after')
 INSERT INTO made VALUES (2)
+BEGIN
+INSERT INTO t VALUES (210, 'known', '', 6)
+ALTER TABLE t ADD COLUMN m int
+INSERT INTO t VALUES (211, 'again', '', 6, 7)
+SAVEPOINT a
+ALTER TABLE t ALTER m SET STATISTICS 9
+INSERT INTO t VALUES (212, 'announced', '', 6, 8)
+RELEASE a
+ALTER TABLE t DROP COLUMN m
+INSERT INTO t VALUES (213, 'dropped', '', 6)
+CREATE INDEX ON t (n)
+TRUNCATE made
+COMMIT
+INSERT INTO t VALUES (214, 'after', '', 6)
+BEGIN
+INSERT INTO t VALUES (220, 'nothing is left at the end', '', 6)
+ALTER TABLE t ALTER v SET STATISTICS 10
+INSERT INTO t VALUES (221, 'announced for good', '', 6)
+2> INSERT INTO t VALUES (222, 'beside', '', 6)
+INSERT INTO t VALUES (223, 'known', '', 6)
+COMMIT
+INSERT INTO t VALUES (224, 'after', '', 6)
+BEGIN
+INSERT INTO t VALUES (230, 'prepared', '', 6)
+ALTER TABLE t ALTER v SET STATISTICS 11
+INSERT INTO t VALUES (231, 'prepared', '', 6)
+PREPARE TRANSACTION 'alters-{0}'
+INSERT INTO t VALUES (232, 'beside', '', 6)
+COMMIT PREPARED 'alters-{0}'
+INSERT INTO t VALUES (233, 'after', '', 6)
 """
 
 
 def play(database: Database, script: str) -> None:
-    with database.connect() as connection:
+    with database.connect() as connection, database.connect() as other:
         for line in script.strip().splitlines():
             if line != "+":
-                connection.execute(line.replace("{0}", database.name))
+                session = other if line.startswith("2> ") else connection
+                session.execute(line.removeprefix("2> ").replace("{0}", database.name))
 
 
 @pytest.mark.parametrize("mode", ["on", "parallel"])

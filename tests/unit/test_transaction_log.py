@@ -287,6 +287,11 @@ HEADERS = [
     TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.COMMIT_PREPARED, prepared=Prepared("", 8, 9, 10, empty=True)),
     TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.STREAM, streamed=Streamed(1, 2, 0, 3, 4)),
     TransactionHeader(
+        7, 1, 2, 3, 4, kind=TransactionKind.ROLLBACK_PREPARED, prepared=Prepared("a", 8, 9, 10),
+        origin_name="b", invalidated=(0, 16384),
+    ),
+    TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.STREAM_ABORT, invalidated=(1, 2, 3)),
+    TransactionHeader(
         0, 1, 2, 3, 4, 5, 6, TransactionKind.STREAM_ABORT, Prepared("g", 1, 2, 3), Streamed(0, 0, aborted_xids=(8, 9, 10)), "o"
     ),
 ]  # fmt: skip

@@ -152,7 +152,7 @@ class Delivery:
         )
         if not delivers or not (flags & reorder.HAS_BASE_SNAPSHOT or prepared):
             self._buffer.forget(xid)
-            self.invalidate(invalidated.undecoded, lsn, end_lsn)
+            self.invalidate(invalidated.own, lsn, end_lsn)
             return
         if flags & reorder.INCOMPLETE:
             raise DecodingError(
@@ -172,6 +172,7 @@ class Delivery:
                 header,
                 kind=TransactionKind.COMMIT_PREPARED,
                 prepared=replace(prepared, empty=not flags & reorder.HAS_BASE_SNAPSHOT),
+                invalidated=invalidated.own,
             )
         self._deliver(header, self._buffer.take(xid), invalidated.decoded)
 
@@ -198,6 +199,7 @@ class Delivery:
         touched = []
         for xid in (*end.subxids, end.xid):
             touched += self._buffer.forget(xid)
+        invalidated = self._invalidations.own(end.xid)
         self._invalidations.forget((end.xid,))
         if (
             (prepared or streamed)
@@ -207,7 +209,7 @@ class Delivery:
             kind = TransactionKind.ROLLBACK_PREPARED if prepared else TransactionKind.STREAM_ABORT
             header = TransactionHeader(
                 top_xid, first_lsn, lsn, end_lsn, end.time, origin, end.origin_lsn,
-                kind, prepared, streamed,
+                kind, prepared, streamed, invalidated=invalidated,
             )  # fmt: skip
             self._deliver(header, None)
         if touched or self._builder.state < SnapshotState.FULL_SNAPSHOT:

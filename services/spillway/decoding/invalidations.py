@@ -6,7 +6,8 @@ the writing session queued, in the order in which the server's decoding of the s
 
 - A transaction's own messages are logged at the end of each of its commands, and executed when decoding passes
   that place: INVALIDATION changes between its other changes. Those of a subtransaction that aborted go with it.
-- When its end has been decoded, all its messages are executed again, the aborted subtransactions' too.
+- When its end has been decoded, all its messages are executed again, the aborted subtransactions' too. So they are at
+  the end of one whose changes were decoded before: at COMMIT PREPARED, ROLLBACK PREPARED, the abort of a streamed one.
 - When a transaction that changed the catalog commits, its messages go to every transaction in progress that has
   changes already, to be executed at that place of it, and at its end again.
 - Messages of a command without a transaction id (VACUUM) are executed when their record is read: between
@@ -57,8 +58,9 @@ _SAVED: Final = struct.Struct("<IIIII")
 class Ending(NamedTuple):
     """What is invalidated when a transaction has committed."""
 
-    #: when it was not decoded: another database's. Its messages may be about all databases.
-    undecoded: tuple[int, ...]
+    #: its own messages: when it was not decoded (another database's; some may be about all databases), and at the
+    #: COMMIT PREPARED of one that was decoded at its PREPARE
+    own: tuple[int, ...]
     #: when it was
     decoded: tuple[int, ...]
 
@@ -184,6 +186,11 @@ class Invalidations:
         if pending.distributed_count >= _DISTRIBUTED_MESSAGES_MAX:
             return (ALL_RELATIONS,) if self._version.relcache_reset_counts else ()
         return tuple(pending.own | pending.distributed)
+
+    def own(self, top_xid: int) -> tuple[int, ...]:
+        """Return what *top_xid* itself has invalidated: executed when it is rolled back after it was decoded in part."""
+        pending = self._pending.get(top_xid)
+        return tuple(pending.own) if pending else ()
 
     def forget(self, xids: Iterable[int]) -> None:
         """Forget top-level transactions that have ended."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from spillway._kernels.change_cut import changes_after
 from spillway._kernels.message_buffer import MessageBuffer
+from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.transaction import Streamed, TransactionKind
 from spillway.txlog import TransactionCursor
 
@@ -217,10 +218,10 @@ class SlotReader:
         *endings: tuple[Callback, TransactionHeader],
         changes: bool = True,
     ) -> None:
-        """Make *transaction* the current one; without *changes* only the *endings* are called."""
+        """Make *transaction* the current one; without *changes* the *endings* are called, after what it invalidated."""
         self._transaction = transaction
         self._header = header
-        self._chunks = transaction.chunks() if changes else iter(())
+        self._chunks = transaction.chunks() if changes else _invalidations(transaction.header)
         self._endings = endings
 
     def _choose(self, transaction: Transaction, header: TransactionHeader) -> bool:
@@ -351,8 +352,10 @@ class SlotReader:
         """Hand out, as one more part, what was not streamed of a transaction that ends."""
         streamed = header.streamed
         assert streamed is not None
+        self._streamed_upto = streamed.upto_lsn
         if not streamed.first_lsn:
-            self._hand_out(transaction, header, *endings, changes=False)
+            # Nothing but what its end invalidates.
+            self._hand_out(transaction, header, *endings)
             return
         part = replace(
             header,
@@ -360,7 +363,6 @@ class SlotReader:
             streamed=replace(streamed, parts=streamed.parts + 1),
         )
         self._hand_out(transaction, part, (self._plugin.stream_stop, part), *endings)
-        self._streamed_upto = streamed.upto_lsn
         self._part_start = self.bytes + self._out.nbytes
         self._plugin.stream_start(part, self._out)
 
@@ -430,3 +432,9 @@ class SlotReader:
             rest = changes_after(chunk, self._streamed_upto)
             if len(rest):
                 yield rest
+
+
+def _invalidations(header: TransactionHeader) -> Iterator[memoryview]:
+    """Yield what a plugin gets of a transaction whose changes it does not take at its end."""
+    if header.invalidated:
+        yield memoryview(invalidation_change(header.xid, header.final_lsn, header.invalidated))

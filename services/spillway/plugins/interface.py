@@ -19,6 +19,10 @@ three lines happen only to a plugin whose ``streaming`` is true. What was not st
 transaction ends comes in one more part before stream_commit or stream_prepare. During ``changes`` within a
 part, a change's own xid is the subtransaction's.
 
+A transaction that changed tables' definitions has INVALIDATION changes also where its other changes were handed out
+before: ``changes`` with nothing else comes then before commit_prepared, rollback_prepared and stream_abort, and
+before a stream_commit or stream_prepare with nothing left to stream, without an opening call.
+
 ``flush(out)`` may come between transactions: emit whatever was held back to make larger messages.
 """
 

@@ -22,13 +22,15 @@ transaction of the segment that needs it, so a reader needs nothing but the segm
     transaction header := u32 xid | u16 origin_id | u8 kind | u8 parts | u64 first_lsn | u64 final_lsn | u64 end_lsn
                           | i64 commit_time | u64 origin_lsn
                           | when parts & 1: PREPARED | when parts & 2: STREAMED | when parts & 4: ORIGIN
+                          | when parts & 8: INVALIDATED
     PREPARED := u64 prepare_lsn | u64 prepare_end_lsn | i64 prepare_time | u32 empty | u32 length | gid, zero to 8
     STREAMED := u64 upto_lsn | u64 first_lsn | u64 last_lsn | u32 number | u32 n | u32 aborted xid[n], zero to 8
     ORIGIN   := u32 length | u32 0 | name, zero to 8
+    INVALIDATED := u32 n | u32 oid[n], zero to 8
 
 A frame TRANSACTION or BEGIN stands for anything that has a header of its own: kinds (``decoding/transaction.py``) are a
 prepared transaction, a part of one in progress, or the news that one was rolled back, which have no changes. An
-ordinary transaction has none of the three parts.
+ordinary transaction has none of these parts, but maybe ORIGIN.
 
 All integers are little-endian. Payloads begin 8-byte aligned in the file, as chunks want it. A relation
 id holds until the next RELATION frame of that id; ids of two segments have nothing to do with each other.
@@ -69,6 +71,7 @@ _HEADER: Final = struct.Struct("<IHBBQQQqQ")
 _PREPARED: Final = struct.Struct("<QQqII")
 _STREAMED: Final = struct.Struct("<QQQII")
 _ORIGIN: Final = struct.Struct("<II")
+_COUNT: Final = struct.Struct("<I")
 PROGRESS_PAYLOAD: Final = struct.Struct("<QQ")
 END_PAYLOAD: Final = struct.Struct("<Q")
 RELATION_PREFIX: Final = struct.Struct("<II")
@@ -77,6 +80,7 @@ _SEGMENT_REST: Final = struct.Struct("<QIIQ")
 _HAS_PREPARED: Final = 1
 _HAS_STREAMED: Final = 2
 _HAS_ORIGIN: Final = 4
+_HAS_INVALIDATED: Final = 8
 
 _PADDING: Final = tuple(b"\0" * n for n in range(8))
 
@@ -125,6 +129,10 @@ def encode_transaction_header(header: TransactionHeader) -> bytes:
         name = header.origin_name.encode(errors="surrogateescape")
         more += _ORIGIN.pack(len(name), 0) + _padded(name)
         parts |= _HAS_ORIGIN
+    if header.invalidated:
+        oids = header.invalidated
+        more += _padded(struct.pack(f"<{len(oids) + 1}I", len(oids), *oids))
+        parts |= _HAS_INVALIDATED
     packed = _HEADER.pack(
         header.xid,
         header.origin_id,
@@ -170,9 +178,16 @@ def decode_transaction_header(payload: bytes | memoryview) -> tuple[TransactionH
         at += _ORIGIN.size
         origin_name = bytes(payload[at : at + size]).decode(errors="surrogateescape")
         at += size + -size % 8
+    invalidated: tuple[int, ...] = ()
+    if parts & _HAS_INVALIDATED:
+        (count,) = _COUNT.unpack_from(payload, at)
+        invalidated = struct.unpack_from(f"<{count}I", payload, at + _COUNT.size)
+        size = _COUNT.size + 4 * count
+        at += size + -size % 8
     header = TransactionHeader(
-        xid, first, final, end, time, origin_id, origin, kind, prepared, streamed, origin_name
-    )
+        xid, first, final, end, time, origin_id, origin, kind, prepared, streamed, origin_name,
+        invalidated,
+    )  # fmt: skip
     return header, at
 
 
