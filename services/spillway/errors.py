@@ -12,6 +12,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── InvalidSlotName          invalid_slot_name
     │   ├── InvalidDsn               invalid_dsn
     │   ├── InvalidOption            invalid_option
+    │   ├── InvalidCapture           invalid_capture
     │   ├── ResultTooLarge           result_too_large
     │   ├── UnsupportedFeature       unsupported_feature
     │   └── UnknownPlugin            unknown_plugin
@@ -25,6 +26,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── SlotInvalidated          slot_invalidated
     │   ├── LsnNotRetained           lsn_not_retained
     │   ├── AdvanceBackward          advance_backward
+    │   ├── NotCaptured              not_captured
     │   ├── ConflictingPublications  conflicting_publications
     │   └── LeaseLost                lease_lost
     ├── WalError                     wal_error                500, always with the LSN
@@ -137,6 +139,12 @@ class InvalidSlotName(InvalidRequest):
     sqlstate = "42602"
 
 
+class InvalidCapture(InvalidRequest):
+    """A source's capture filter names what can't be named, or contradicts itself."""
+
+    code = "invalid_capture"
+
+
 class InvalidOption(InvalidRequest):
     """An output plugin does not know an option, or not that value of it."""
 
@@ -247,6 +255,12 @@ class AdvanceBackward(Conflict):
     """A slot's position only advances; going back is called rewind."""
 
     code = "advance_backward"
+
+
+class NotCaptured(Conflict):
+    """A slot asks for what its source's capture filter leaves out."""
+
+    code = "not_captured"
 
 
 class ConflictingPublications(Conflict):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness import changes
 from harness.oracle import LogicalSlot, OracleChange, create_slot
 from spillway.catalog.bootstrap import bootstrap_sql
+from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.decoder import Decoder
 from spillway.engine.reader import SlotReader
 from spillway.pg.lsn import Lsn
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from harness.cluster import Database
     from spillway.catalog.bootstrap import Bootstrap
+    from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.transaction import Transaction, TransactionHeader
 
 
@@ -150,6 +152,7 @@ class DecodingSession:
         stream_bytes: int | None = None,
         settings: Mapping[str, str] | None = None,
         plugin: str = "test_decoding",
+        capture: CaptureFilter = EVERYTHING,
     ) -> None:
         """Begin to decode.
 
@@ -167,11 +170,13 @@ class DecodingSession:
             stream_bytes: with it transactions are streamed, in parts of about that.
             settings: of the sessions that read the server's slot.
             plugin: what renders, on both sides; :meth:`assert_equal_to_server` is for test_decoding's lines.
+            capture: our decoder's filter.
         """
         self.database = database
         self.directory = directory
         self.work_mem_bytes = work_mem_bytes
         self.options = dict(options or {})
+        self.capture = capture
         # Keeps the segments that the decoder still has to read, as the product's does.
         self._physical_slot = f"wal_{secrets.token_hex(4)}"
         database.query(
@@ -191,6 +196,7 @@ class DecodingSession:
             work_mem_bytes=work_mem_bytes,
             spill_dir=directory / "spill",
             start=int(begun.redo_lsn),
+            capture=capture,
         )
         self._stream_from = self.decoder.position
         self._stream_bytes = stream_bytes
@@ -245,6 +251,7 @@ class DecodingSession:
             work_mem_bytes=self.work_mem_bytes,
             spill_dir=self.directory / "spill",
             start_decoding_at=start_decoding_at,
+            capture=self.capture,
         )
         self._stream()
 

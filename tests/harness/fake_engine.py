@@ -98,6 +98,7 @@ class FakeEngine:
             timeline=1,
             wal_segment_size=16 * 1024 * 1024,
             slot_name=f"spillway_{name}",
+            capture={"origin": "any", "tables": [], "publications": []},
             state="streaming",
             received_lsn=self._end,
             flushed_lsn=self._end,
@@ -135,13 +136,17 @@ class FakeEngine:
 
     # Sources
 
-    async def create_source(self, name: str, dsn: str) -> SourceInfo:
+    async def create_source(
+        self, name: str, dsn: str, capture: Mapping[str, object] | None = None
+    ) -> SourceInfo:
         self._raise_next()
         if name in self.sources:
             raise DuplicateName(f'source "{name}" already exists', source=name)
         self.add_source(name)
         shown = re.sub(r"password=\S+", "password=****", dsn)
-        self.sources[name] = dataclasses.replace(self.sources[name], dsn=shown)
+        self.sources[name] = dataclasses.replace(
+            self.sources[name], dsn=shown, capture=capture or self.sources[name].capture
+        )
         return self.sources[name]
 
     async def list_sources(self) -> list[SourceInfo]:

@@ -51,8 +51,8 @@ class Service:
         assert problem["status"] == response.status_code
         return problem
 
-    def create_source(self, dsn: str, name: str = "main") -> Any:
-        return self.call("POST", "/sources", json={"name": name, "dsn": dsn})
+    def create_source(self, dsn: str, name: str = "main", **more: Any) -> Any:
+        return self.call("POST", "/sources", json={"name": name, "dsn": dsn, **more})
 
     def create_slot(
         self, name: str, database: str, plugin: str = "test_decoding", **more: Any

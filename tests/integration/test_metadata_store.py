@@ -42,6 +42,7 @@ SOURCE = SourceRow(
     timeline=1,
     wal_segment_size=16 * 1024 * 1024,
     slot_name="spillway_shop",
+    capture={"origin": "none", "tables": ["shop.*"], "publications": []},
 )
 SLOT = SlotRow(
     slot_name="s1",

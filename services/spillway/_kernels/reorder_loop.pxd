@@ -32,6 +32,8 @@ cdef class RecordLoop:
     # The record handled last made a part of its transaction due.
     cdef readonly bint part_due
     cdef bint _audit
+    # Leave out what came in through a replication origin.
+    cdef bint _only_local
     # Index of the record that run stopped at.
     cdef readonly Py_ssize_t index
 

@@ -262,8 +262,8 @@ cdef class RecordLoop:
         """SnapBuildProcessChange: give the transaction its base snapshot, or say that it can't be decoded.
 
         PostgreSQL asks by the record's own xid; what a younger subtransaction of an old transaction wrote it keeps, and
-        throws away at the end. We bind a change to its table at once, and the catalog rows that the old transaction wrote
-        before our beginning, which its subtransaction sees, we have never seen.
+        throws away at the end. We bind a change to its table at once, and the catalog rows that the old transaction
+        wrote before our beginning, which its subtransaction sees, we have never seen.
         """
         if self._state < SNAPSHOT_FULL:
             return False
@@ -309,6 +309,8 @@ cdef class RecordLoop:
         if action == ACTION_TRUNCATE:
             if record.main_len < SIZE_OF_HEAP_TRUNCATE:
                 return self._fail_extract(EXTRACT_SHORT_MAIN)
+            if record.origin != 0 and self._only_local:
+                return STOP_AT_END
             return STOP_FOR_TRUNCATE if load_u32(record.main_data) == self._database else STOP_AT_END
         if tracked:
             if (action == ACTION_UPDATE or action == ACTION_DELETE) and self._stream_from != STREAM_NOTHING and (
@@ -325,7 +327,7 @@ cdef class RecordLoop:
             return STOP_AT_END
         if action == ACTION_MULTI_INSERT and not record.main_data[0] & XLH_INSERT_CONTAINS_NEW_TUPLE:
             return STOP_AT_END
-        if block.db != self._database:
+        if block.db != self._database or (record.origin != 0 and self._only_local):
             return STOP_AT_END
         kind = self._locators.find(top_of(txn).locator_generation, block.spc, block.db, block.rel, &relation)
         if kind == LOCATOR_UNKNOWN:
@@ -402,7 +404,7 @@ cdef class RecordLoop:
         cdef ExtractStatus status
         if record.main_len < SIZE_OF_LOGICAL_MESSAGE:
             return self._fail_extract(EXTRACT_SHORT_MAIN)
-        if load_u32(record.main_data) != self._database:
+        if load_u32(record.main_data) != self._database or (record.origin != 0 and self._only_local):
             return STOP_AT_END
         if record.main_data[4] == 0:
             return STOP_FOR_MESSAGE if self._state == SNAPSHOT_CONSISTENT else STOP_AT_END
@@ -473,6 +475,14 @@ cdef class RecordLoop:
     def set_audit(self, bint audit):
         """Say whether to stop at NEW_CID records."""
         self._audit = audit
+
+    def set_only_local(self, bint only_local):
+        """Say whether to leave out what came in through a replication origin (FilterByOrigin)."""
+        self._only_local = only_local
+
+    def set_partial_values(self, bint partial_values):
+        """Say whether tables come to be read at any record, so that of a TOAST value the beginning may be missing."""
+        self._plans.partial_values = partial_values
 
     def set_tracked(self, locators):
         """Replace the set of tracked catalogs by *locators*, (spc, db, rel) each."""

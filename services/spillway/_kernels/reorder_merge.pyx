@@ -373,7 +373,7 @@ cdef class ChangeStream:
             return MERGE_OK
         if change.action == SPECULATIVE_CONFIRM:
             if not self._has_speculative:
-                return MERGE_DAMAGED_CHANGE
+                return MERGE_OK if self._plans.partial_values else MERGE_DAMAGED_CHANGE
             self._has_speculative = False
             change = <ChangeHeader *> self._speculative
             change.action = INSERT

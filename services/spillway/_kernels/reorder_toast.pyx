@@ -128,7 +128,7 @@ cdef class ToastGatherer:
             value = self._find(value_id)
         if value == NULL:
             if seq != 0:
-                return TOAST_BAD_CHUNK
+                return TOAST_OK if self.plans.partial_values else TOAST_BAD_CHUNK
             if self._count == self._room:
                 room = 8 if self._room == 0 else self._room * 2
                 grown = <ToastValue *> realloc(self._values, room * sizeof(ToastValue))
@@ -142,7 +142,12 @@ cdef class ToastGatherer:
             value.value_id = value_id
             value.size = 0
         elif seq != value.last_seq + 1:
-            return TOAST_BAD_CHUNK
+            if not self.plans.partial_values:
+                return TOAST_BAD_CHUNK
+            if seq != 0:
+                # A gap; the value never has its size.
+                return TOAST_OK
+            value.size = 0
         value.last_seq = seq
         if value.size + size > value.room:
             room = 4096 if value.room == 0 else value.room * 2
@@ -240,7 +245,7 @@ cdef class ToastGatherer:
         if value == NULL:
             return TOAST_OK
         if value.size != load_u32(pointer + 4) & VARLENA_EXTSIZE_MASK:
-            return TOAST_BAD_SIZE
+            return TOAST_OK if self.plans.partial_values else TOAST_BAD_SIZE
         if self.match_count == 0xFFFF:
             return TOAST_TOO_LARGE
         if self.match_count == self._match_room:

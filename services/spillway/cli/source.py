@@ -28,15 +28,30 @@ def add(
             help="A connection string of a role with REPLICATION; - reads it from stdin."
         ),
     ],
+    origin: Annotated[
+        str, typer.Option(help="none: leave out what came in through a replication origin.")
+    ] = "any",
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="Capture only this one: schema.table or schema.*; may be repeated."),
+    ] = None,
+    publication: Annotated[
+        list[str] | None,
+        typer.Option(help="Capture only what this one publishes; may be repeated."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a cluster and begin to receive its WAL.
+
+    What is captured can't be changed later: other tables are not decoded for any slot.
 
     A password on a command line is seen by other users of the machine; with - it is not.
     """
     if dsn == "-":
         dsn = typer.get_text_stream("stdin").readline().strip()
-    _show(_call("POST", "sources", body={"name": name, "dsn": dsn}), as_json=as_json)
+    capture = {"origin": origin, "tables": table or [], "publications": publication or []}
+    body = {"name": name, "dsn": dsn, "capture": capture}
+    _show(_call("POST", "sources", body=body), as_json=as_json)
 
 
 @app.command("list")

@@ -35,6 +35,7 @@ from spillway._kernels import reorder, reorder_loop
 from spillway.catalog.audit import CatalogAudit
 from spillway.catalog.descriptors import ResolutionKind, SkipReason
 from spillway.decoding import serialization
+from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.delivery import Delivery
 from spillway.decoding.dispatch import action_table
 from spillway.decoding.invalidations import Invalidations
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from spillway._kernels.record_batch import RecordBatch
     from spillway.catalog.descriptors import Resolution
     from spillway.catalog.mirror import CatalogMirror
+    from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.transaction import TransactionSink
     from spillway.pg.versions import WalVersion
 
@@ -99,6 +101,7 @@ class Decoder:
         spill_dir: Path,
         start: int,
         start_decoding_at: int = 0,
+        capture: CaptureFilter = EVERYTHING,
     ) -> None:
         """Begin in START, with a mirror that was just bootstrapped.
 
@@ -111,11 +114,12 @@ class Decoder:
             spill_dir: for spill files, the decoder's own; what earlier runs left in it is removed.
             start: where the first batch starts: the mirror's redo LSN.
             start_decoding_at: transactions whose commit record starts before this are not delivered.
+            capture: what to decode at all; the same for the life of what is serialised.
 
         Raises:
             StorageError: *spill_dir* can't be made or cleared.
         """
-        self._setup(version, database_oid, mirror, sink, work_mem_bytes, spill_dir, start)
+        self._setup(version, database_oid, mirror, sink, work_mem_bytes, spill_dir, start, capture)
         self._build_with(SnapshotBuilder(mirror.consistent_lsn, start_decoding_at))
 
     def _setup(
@@ -127,6 +131,7 @@ class Decoder:
         work_mem_bytes: int,
         spill_dir: Path,
         start: int,
+        capture: CaptureFilter,
     ) -> None:
         try:
             spill_dir.mkdir(parents=True, exist_ok=True)
@@ -145,6 +150,9 @@ class Decoder:
         self._buffer = reorder.ReorderBuffer(
             action_table(version), database_oid, work_mem_bytes, bytes(spill_dir)
         )
+        self._capture = capture
+        self._buffer.set_only_local(capture.only_local)
+        self._buffer.set_partial_values(capture.selects_tables)
         self._invalidations = Invalidations(version, database_oid, self._buffer)
         self._position = start
         self._failed = False
@@ -163,6 +171,7 @@ class Decoder:
             self._invalidations,
             builder,
             self._sink,
+            self._capture,
             announces_empty_prepare=self._version.announces_empty_prepare,
         )
 
@@ -176,6 +185,7 @@ class Decoder:
         work_mem_bytes: int = WORK_MEM_BYTES_DEFAULT,
         spill_dir: Path,
         start_decoding_at: int | None,
+        capture: CaptureFilter = EVERYTHING,
     ) -> Self:
         """Go on from what :meth:`serialize` returned; the next batch starts at ``position``.
 
@@ -190,6 +200,7 @@ class Decoder:
                 it was delivered, and is not delivered again. None when there is no such position (offline, a
                 rewind): then the decoder becomes CONSISTENT, and delivers, once the transactions in progress
                 in *data* have ended.
+            capture: as for a new decoder.
 
         Raises:
             StorageError: *data* is damaged, or *spill_dir* can't be used.
@@ -197,7 +208,14 @@ class Decoder:
         state = serialization.load(data)
         self = cls.__new__(cls)
         self._setup(
-            version, state.database_oid, state.mirror, sink, work_mem_bytes, spill_dir, state.lsn
+            version,
+            state.database_oid,
+            state.mirror,
+            sink,
+            work_mem_bytes,
+            spill_dir,
+            state.lsn,
+            capture,
         )
         if start_decoding_at is None:
             running = [xid for xid, top_xid, _, _ in state.transactions if not top_xid]
@@ -389,7 +407,8 @@ class Decoder:
         """Ask the mirror whose storage record *index* writes to, and tell the kernel."""
         locator = RelFileLocator(*self._buffer.block_locator(batch, index))
         rmid, _, xid, lsn, *_ = self._buffer.fields(batch, index)
-        resolution = self._mirror.resolve(locator, frozenset(self._buffer.own_xids(xid)))
+        own_xids = frozenset(self._buffer.own_xids(xid))
+        resolution = self._mirror.resolve(locator, own_xids)
         if resolution.reason is SkipReason.UNKNOWN and self._buffer.has_tuple(batch, index):
             raise DecodingError(
                 f"the record at {Lsn(lsn)} holds rows of storage {'/'.join(map(str, locator))}, "
@@ -399,6 +418,9 @@ class Decoder:
                 rmid=rmid,
                 xid=xid,
             )
+        if not self._captures(resolution, own_xids):
+            self._buffer.bind(batch, index, reorder_loop.KIND_SKIP, 0)
+            return
         if resolution.kind is ResolutionKind.TABLE:
             self._add_relation(resolution)
         self._buffer.bind(
@@ -407,6 +429,14 @@ class Decoder:
             _KINDS[resolution.kind],
             resolution.relation_id if resolution.kind is ResolutionKind.TABLE else 0,
         )
+
+    def _captures(self, resolution: Resolution, own_xids: frozenset[int]) -> bool:
+        """Say whether the capture filter lets a table through; TOAST goes with its table."""
+        if not self._capture.selects_tables or resolution.kind is ResolutionKind.SKIP:
+            return True
+        if resolution.kind is ResolutionKind.TOAST:
+            resolution = self._mirror.resolve_oid(resolution.owner_oid, own_xids)
+        return resolution.descriptor is not None and self._capture.captures(resolution.descriptor)
 
     def _add_relation(self, resolution: Resolution) -> None:
         assert resolution.descriptor is not None
@@ -435,10 +465,11 @@ class Decoder:
                     lsn=str(Lsn(lsn)),
                     relation=oid,
                 )
-            if resolution.kind is ResolutionKind.TABLE:
+            if resolution.kind is ResolutionKind.TABLE and self._captures(resolution, own_xids):
                 self._add_relation(resolution)
                 relation_ids.append(resolution.relation_id)
-        self._buffer.add_truncate(batch, index, flags, relation_ids)
+        if relation_ids or not self._capture.selects_tables:
+            self._buffer.add_truncate(batch, index, flags, relation_ids)
 
     # ---- ends of transactions
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spillway._kernels.reorder_merge import ChangeStream
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.catalog.mirror import CatalogMirror
+    from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.invalidations import Invalidations
     from spillway.decoding.snapshot_builder import SnapshotBuilder
     from spillway.decoding.transaction import TransactionSink
@@ -99,9 +100,11 @@ class Delivery:
         invalidations: Invalidations,
         builder: SnapshotBuilder,
         sink: TransactionSink,
+        capture: CaptureFilter,
         *,
         announces_empty_prepare: bool,
     ) -> None:
+        self._capture = capture
         self._database_oid = database_oid
         self._announces_empty_prepare = announces_empty_prepare
         self._mirror = mirror
@@ -133,10 +136,15 @@ class Delivery:
             end.xinfo & rmgr.XACT_XINFO_HAS_INVALS
             or flags & reorder.TOUCHED_CATALOG
             or self._builder.state < SnapshotState.FULL_SNAPSHOT
-        ) and self._mirror.commit((xid, *end.subxids), lsn):
+        ) and (self._mirror.commit((xid, *end.subxids), lsn) or self._capture.selects_tables):
+            # Whether a table is captured is bound for a transaction with a catalog of its own, too.
             self._buffer.clear_locators()
         invalidated = self._invalidations.commit(xid, lsn)
-        delivers = self._builder.delivers(lsn) and end.database_oid in (0, self._database_oid)
+        delivers = (
+            self._builder.delivers(lsn)
+            and end.database_oid in (0, self._database_oid)
+            and not self._filtered(origin)
+        )
         if (
             delivers
             and flags & reorder.HAS_CATALOG_CHANGES
@@ -205,6 +213,7 @@ class Delivery:
             (prepared or streamed)
             and self._builder.delivers(lsn)
             and end.database_oid in (0, self._database_oid)
+            and not (prepared and self._filtered(origin))
         ):
             kind = TransactionKind.ROLLBACK_PREPARED if prepared else TransactionKind.STREAM_ABORT
             header = TransactionHeader(
@@ -230,7 +239,11 @@ class Delivery:
             return
         gid = prepare.gid.decode(errors="surrogateescape")
         self._prepared[xid] = prepared = Prepared(gid, lsn, end_lsn, prepare.time)
-        if not self._builder.delivers(lsn) or prepare.database_oid != self._database_oid:
+        if (
+            not self._builder.delivers(lsn)
+            or prepare.database_oid != self._database_oid
+            or self._filtered(origin)
+        ):
             return
         first_lsn, flags = self._buffer.end(xid, prepare.subxids) or entry
         if not flags & reorder.HAS_BASE_SNAPSHOT:
@@ -255,6 +268,10 @@ class Delivery:
             self._streamed(xid) if flags & reorder.STREAMED else None,
         )  # fmt: skip
         self._deliver(header, self._buffer.borrow(xid, news=False), self._invalidations.at_end(xid))
+
+    def _filtered(self, origin: int) -> bool:
+        """Say whether a transaction whose end bears *origin* is left out (FilterByOrigin)."""
+        return bool(origin) and self._capture.only_local
 
     def abandon(self, oldest_running_xid: int, lsn: int, end_lsn: int) -> None:
         """Forget what a crash of the server ended without a record: all that is older than *oldest_running_xid*.

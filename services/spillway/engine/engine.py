@@ -116,9 +116,11 @@ class Engine:
 
     # -- sources ------------------------------------------------------------------------------
 
-    async def create_source(self, name: str, dsn: str) -> SourceInfo:
+    async def create_source(
+        self, name: str, dsn: str, capture: Mapping[str, object] | None = None
+    ) -> SourceInfo:
         """Check the cluster at *dsn*, make its physical slot and begin to receive and decode."""
-        return await self._sources.create(name, dsn)
+        return await self._sources.create(name, dsn, capture or {})
 
     async def list_sources(self) -> list[SourceInfo]:
         return self._sources.list()
@@ -153,6 +155,7 @@ class Engine:
             spec.database,
             source.row.server_version_num,
             two_phase=spec.two_phase,
+            captured_publications=source.captured_publications,
         )
         validate_options(spec.plugin, spec.options, context)
         if not self._slots_on(spec.source, spec.database):
@@ -508,6 +511,7 @@ class Engine:
             session.server_version_num,
             session.encoding,
             slot.row.two_phase,
+            self._sources.get(slot.row.source).captured_publications,
         )
         plugin = create_plugin(slot.row.plugin, {**slot.row.options, **options}, context)
         if plugin.streaming:

@@ -6,7 +6,7 @@ Plain frozen dataclasses; interfaces convert them to their own wire forms.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,6 +108,8 @@ class SourceInfo:
     wal_segment_size: int
     #: physical slot's name on the primary
     slot_name: str
+    #: what is decoded at all: origin, tables, publications
+    capture: Mapping[str, Any]
     #: connecting, streaming, failed
     state: str
     received_lsn: Lsn | None

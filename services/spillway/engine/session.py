@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.walker import Walker
 from spillway.catalog.bootstrap_database import bootstrap_database
+from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.engine.model import DatabaseSession
@@ -105,6 +106,7 @@ class Session:
         self.encoding = server_encoding(database.encoding).codec
         self.server_version_num = source.server_version_num
         self._source = source
+        self._capture = CaptureFilter.parse(source.capture)
         self._conninfo = conninfo
         self._layout = layout
         self._store = store
@@ -341,6 +343,7 @@ class Session:
             work_mem_bytes=self._settings.logical_decoding_work_mem,
             spill_dir=self._layout.spill,
             start_decoding_at=self.log.complete_to,
+            capture=self._capture,
         )
 
     def _bootstrap(self) -> Decoder:
@@ -364,6 +367,7 @@ class Session:
             work_mem_bytes=self._settings.logical_decoding_work_mem,
             spill_dir=self._layout.spill,
             start=bootstrap.redo_lsn,
+            capture=self._capture,
         )
 
     def _say(self, what: str) -> None:

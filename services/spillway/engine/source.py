@@ -11,6 +11,7 @@ import shutil
 import threading
 from typing import TYPE_CHECKING
 
+from spillway.decoding.capture import CaptureFilter, check_capture
 from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
 from spillway.errors import NotReady, SpillwayError
@@ -49,6 +50,11 @@ class Source:
     @property
     def name(self) -> str:
         return self.row.name
+
+    @property
+    def captured_publications(self) -> tuple[str, ...]:
+        """The publications that the capture filter names; () when it names none."""
+        return tuple(sorted(CaptureFilter.parse(self.row.capture).publications))
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -207,6 +213,7 @@ class Source:
             timeline=store.timeline if store is not None else row.timeline,
             wal_segment_size=row.wal_segment_size,
             slot_name=row.slot_name,
+            capture=check_capture(row.capture),
             state=state,
             received_lsn=Lsn(store.received_lsn) if store is not None else None,
             flushed_lsn=Lsn(store.flushed_lsn) if store is not None else None,

@@ -13,6 +13,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from spillway.decoding.capture import check_capture
 from spillway.engine.source import Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
 from spillway.receiver.checks import check_source
@@ -132,11 +133,11 @@ class Sources:
 
     # -- changes ------------------------------------------------------------------------------
 
-    async def create(self, name: str, dsn: str) -> SourceInfo:
+    async def create(self, name: str, dsn: str, capture: Mapping[str, object]) -> SourceInfo:
         """Check the cluster at *dsn*, remember it, and bring it up with a session for the DSN's database.
 
         Raises:
-            InvalidRequest: the name is not usable.
+            InvalidRequest: the name is not usable, or what *capture* says.
             DuplicateName: the name is taken.
             PhysicalSlotActive: another service streams through the physical slot of that name.
             SourceError: the cluster is not fit; all that is missing is listed.
@@ -146,6 +147,7 @@ class Sources:
                 f"invalid source name {name!r}",
                 hint="1 to 50 of: lower case letters, numbers, and the underscore.",
             )
+        capture = check_capture(capture)
         async with self._changing:
             if name in self._sources:
                 raise DuplicateName(
@@ -171,6 +173,7 @@ class Sources:
                     timeline=facts.timeline,
                     wal_segment_size=facts.wal_segment_size,
                     slot_name=slot_name,
+                    capture=capture,
                 )
             )
             source = Source(row, self._data.source(name), self._settings)

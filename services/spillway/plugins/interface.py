@@ -53,6 +53,8 @@ class PluginContext:
     encoding: str = "utf-8"
     #: the slot was created with two_phase
     two_phase: bool = False
+    #: The source captures only what these publish, so that others' tables are not in the changes; () for everything.
+    captured_publications: tuple[str, ...] = ()
 
 
 class OutputPlugin(ABC):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from spillway._kernels.pgoutput import Encoder
 from spillway.decoding.transaction import TransactionKind
-from spillway.errors import UnknownPublication
+from spillway.errors import NotCaptured, UnknownPublication
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import Since
 from spillway.plugins.interface import OutputPlugin
@@ -84,6 +84,7 @@ class Pgoutput(OutputPlugin):
 
         Raises:
             InvalidOption: an option or its value is not known.
+            NotCaptured: the source's capture filter leaves out what a publication publishes.
         """
         _read(options, context, complete=False)
 
@@ -269,7 +270,18 @@ def _read(
     settings, rest = TextSettings.from_options(
         options, context.server_version_num, context.encoding
     )
-    return settings, parse_options(rest, context.server_version_num, complete=complete)
+    parsed = parse_options(rest, context.server_version_num, complete=complete)
+    captured = context.captured_publications
+    if captured and (missing := sorted(set(parsed.publication_names) - set(captured))):
+        raise NotCaptured(
+            f"the source does not capture what {', '.join(missing)} publishes",
+            hint=f"Its capture filter names {', '.join(captured)}, and is fixed; name of these, or add a source "
+            "that captures more.",
+            slot=context.slot_name,
+            publications=missing,
+            captured_publications=list(captured),
+        )
+    return settings, parsed
 
 
 def _origin(header: TransactionHeader, origin_lsn: int) -> bytes:

@@ -109,7 +109,7 @@ class MetadataStore:
         Raises:
             UnknownSource: there is none of that name.
         """
-        _check_columns(SourceRow, changes, fixed=("name", "created_at"))
+        _check_columns(SourceRow, changes, fixed=("name", "capture", "created_at"))
         statement = (
             update(_SOURCES).where(_SOURCES.c.name == name).values(changes).returning(*_SOURCES.c)
         )
@@ -313,8 +313,9 @@ class MetadataStore:
 
 def _columns(row: SourceRow | SlotRow) -> dict[str, object]:
     columns = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
-    if "options" in columns:
-        columns["options"] = dict(columns["options"])  # JSON takes a dict, not any mapping
+    for name in ("options", "capture"):
+        if name in columns:
+            columns[name] = dict(columns[name])  # JSON takes a dict, not any mapping
     return columns
 
 

@@ -32,6 +32,8 @@ class SourceRow:
     wal_segment_size: int
     #: the physical slot's name on the primary
     slot_name: str
+    #: what is decoded at all: origin, tables, publications; {} for everything
+    capture: Mapping[str, object] = field(default_factory=dict)
     state: str = "connecting"
     error: str | None = None
     error_code: str | None = None

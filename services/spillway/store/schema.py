@@ -24,6 +24,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     false,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -106,6 +107,7 @@ class Source(Base):
     timeline: Mapped[int] = mapped_column(BigInteger)
     wal_segment_size: Mapped[int] = mapped_column(Integer)
     slot_name: Mapped[str] = mapped_column(String(63))
+    capture: Mapped[dict[str, object]] = mapped_column(JSON, server_default=text("'{}'"))
     state: Mapped[str] = mapped_column(String(32))
     error: Mapped[str | None] = mapped_column(Text)
     error_code: Mapped[str | None] = mapped_column(String(64))

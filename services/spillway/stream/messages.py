@@ -38,6 +38,7 @@ def source_message(source: SourceInfo) -> slots_pb2.Source:
         error=source.error,
         error_code=source.error_code,
         hint=source.hint,
+        capture=slots_pb2.Capture(**source.capture),
     )
 
 

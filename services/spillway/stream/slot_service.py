@@ -32,7 +32,12 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
     async def CreateSource(
         self, request: slots_pb2.CreateSourceRequest, context: Any
     ) -> slots_pb2.Source:
-        return source_message(await self._engine.create_source(request.name, request.dsn))
+        capture = {
+            "origin": request.capture.origin or "any",
+            "tables": list(request.capture.tables),
+            "publications": list(request.capture.publications),
+        }
+        return source_message(await self._engine.create_source(request.name, request.dsn, capture))
 
     @errors_as_statuses
     async def ListSources(

@@ -75,6 +75,11 @@ def test_sources(service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
     assert "secret" not in out
     assert "shop consistent 0/1000000" in run("source", "list")[1]
     assert json.loads(run("source", "show", "books", "--json")[1])["name"] == "books"
+    filtered = ("--origin", "none", "--table", "a.b", "--table", "c.*")
+    code, out, _ = run("source", "add", "some", "host=db", *filtered, "--json")
+    capture = {"origin": "none", "tables": ["a.b", "c.*"], "publications": []}
+    assert (code, json.loads(out)["capture"]) == (0, capture)
+    assert run("source", "drop", "some")[0] == 0
     assert run("source", "drop", "books")[0] == 0
     assert [s["name"] for s in json.loads(run("source", "list", "--json")[1])] == ["shop"]
 

@@ -197,6 +197,36 @@ def test_toast_chunks_that_do_not_fit_are_an_error(wal, make_buffer, chunks, siz
         take(buffer, 100)
 
 
+@pytest.mark.parametrize(
+    ("chunks", "size", "values"),
+    [
+        ([1, 2], 20, {}),
+        ([0, 2], 20, {}),
+        ([0], 20, {}),
+        ([0, 1, 0, 1], 20, {50: b"01234567890123456789"}),
+    ],
+)
+def test_a_value_of_which_a_part_was_filtered_is_left_out(wal, make_buffer, chunks, size, values):
+    for seq in chunks:
+        wal.toast_chunk(100, 50, seq, b"0123456789")
+    wal.insert(100, parts=external_tuple(50, size))
+    buffer = make_buffer()
+    buffer.set_partial_values(True)
+    run(buffer, wal.batch())
+    (change,) = take(buffer, 100)
+    assert change.toast == values
+
+
+def test_a_confirmation_of_what_was_filtered_is_left_out(wal, make_buffer):
+    wal.insert(100, 1)
+    wal.confirm(100)
+    wal.insert(100, 2)
+    buffer = make_buffer()
+    buffer.set_partial_values(True)
+    run(buffer, wal.batch())
+    assert values(take(buffer, 100)) == [1, 2]
+
+
 def test_a_confirmed_speculative_insert_counts_and_a_withdrawn_one_does_not(wal, make_buffer):
     wal.insert(100, 1, 1, flags=8 | 4)
     wal.confirm(100)

@@ -73,6 +73,14 @@ async def test_sources(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/sources/books")).json() == source
     names = [s["name"] for s in (await client.get("/v1/sources")).json()["sources"]]
     assert names == ["shop", "books"]
+    assert source["capture"] == {"origin": "any", "tables": [], "publications": []}
+    capture = {"origin": "none", "tables": ["shop.*"], "publications": []}
+    some = {"name": "some", "dsn": "host=db", "capture": capture}
+    assert (await client.post("/v1/sources", json=some)).json()["capture"] == capture
+    for wrong in ({"origin": "local"}, {"tables": "t"}, {"databases": ["d"]}):
+        refused = await client.post("/v1/sources", json={**some, "capture": wrong})
+        assert_problem(refused, 400, "invalid_request")
+    assert (await client.delete("/v1/sources/some")).status_code == 204
     assert (await client.delete("/v1/sources/books")).status_code == 204
     assert_problem(await client.get("/v1/sources/books"), 404, "unknown_source")
     assert_problem(await client.delete("/v1/sources/shop"), 409, "conflict")

@@ -43,6 +43,11 @@ async def test_sources(stub: Any) -> None:
     assert names == ["shop", "books"]
     assert await stub.GetSource(pb.GetSourceRequest(name="books")) == source
     await stub.DropSource(pb.DropSourceRequest(name="books"))
+    assert source.capture == pb.Capture(origin="any")
+    capture = pb.Capture(origin="none", publications=["p", "q"])
+    request = pb.CreateSourceRequest(name="some", dsn="host=db", capture=capture)
+    assert (await stub.CreateSource(request)).capture == capture
+    await stub.DropSource(pb.DropSourceRequest(name="some"))
     assert len((await stub.ListSources(pb.ListSourcesRequest())).sources) == 1
 
 

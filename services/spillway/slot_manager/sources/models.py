@@ -1,10 +1,32 @@
 """Sources on the wire."""
 
 from datetime import datetime
+from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from spillway.slot_manager.wire import LsnText, RequestModel, ResponseModel
+
+
+class Capture(RequestModel):
+    """What of a source is decoded at all, for every slot there will ever be; everything by default."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, from_attributes=True)
+
+    origin: Literal["any", "none"] = Field(
+        default="any",
+        description="none: not what came in through a replication origin.",
+    )
+    tables: list[str] = Field(
+        default_factory=list,
+        description="Only these: schema.table or schema.*; a partition by its ancestors' names, too.",
+        examples=[["public.orders", "shop.*"]],
+    )
+    publications: list[str] = Field(
+        default_factory=list,
+        description="Only tables that one of these publishes, as of each change. Not together with tables.",
+        examples=[["p"]],
+    )
 
 
 class CreateSource(RequestModel):
@@ -17,6 +39,9 @@ class CreateSource(RequestModel):
         description="A libpq connection string or URI of a role with REPLICATION.",
         examples=["host=db.example user=spillway dbname=shop"],
         max_length=8192,
+    )
+    capture: Capture = Field(
+        default_factory=Capture, description="What to decode at all; it can't be changed later."
     )
 
 
@@ -44,6 +69,7 @@ class SourceView(ResponseModel):
     timeline: int
     wal_segment_size: int = Field(description="bytes")
     slot_name: str = Field(description="The physical slot on the primary.")
+    capture: Capture = Field(description="What is decoded at all.")
     state: str = Field(description="connecting, streaming or failed")
     received_lsn: LsnText | None
     flushed_lsn: LsnText | None

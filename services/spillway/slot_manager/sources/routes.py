@@ -14,7 +14,7 @@ async def create_source(body: CreateSource, engine: Engine, response: Response) 
 
     What the cluster lacks (wal_level, privileges, version) is said with the SQL that mends it.
     """
-    source = await engine.create_source(body.name, body.dsn)
+    source = await engine.create_source(body.name, body.dsn, body.capture.model_dump())
     response.headers["Location"] = f"/v1/sources/{source.name}"
     return SourceView.model_validate(source)
 

@@ -10,12 +10,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateSourceRequest(_message.Message):
-    __slots__ = ("name", "dsn")
+    __slots__ = ("name", "dsn", "capture")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DSN_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_FIELD_NUMBER: _ClassVar[int]
     name: str
     dsn: str
-    def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ...) -> None: ...
+    capture: Capture
+    def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ..., capture: _Optional[_Union[Capture, _Mapping]] = ...) -> None: ...
+
+class Capture(_message.Message):
+    __slots__ = ("origin", "tables", "publications")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    PUBLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    origin: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    publications: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, origin: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., publications: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListSourcesRequest(_message.Message):
     __slots__ = ()
@@ -44,7 +56,7 @@ class DropSourceResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class Source(_message.Message):
-    __slots__ = ("name", "dsn", "system_id", "server_version_num", "timeline", "wal_segment_size", "slot_name", "state", "received_lsn", "flushed_lsn", "sessions", "created_at", "error", "error_code", "hint")
+    __slots__ = ("name", "dsn", "system_id", "server_version_num", "timeline", "wal_segment_size", "slot_name", "state", "received_lsn", "flushed_lsn", "sessions", "created_at", "error", "error_code", "hint", "capture")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DSN_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +72,7 @@ class Source(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
+    CAPTURE_FIELD_NUMBER: _ClassVar[int]
     name: str
     dsn: str
     system_id: str
@@ -75,7 +88,8 @@ class Source(_message.Message):
     error: str
     error_code: str
     hint: str
-    def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ..., system_id: _Optional[str] = ..., server_version_num: _Optional[int] = ..., timeline: _Optional[int] = ..., wal_segment_size: _Optional[int] = ..., slot_name: _Optional[str] = ..., state: _Optional[str] = ..., received_lsn: _Optional[int] = ..., flushed_lsn: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[DecodingSession, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
+    capture: Capture
+    def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ..., system_id: _Optional[str] = ..., server_version_num: _Optional[int] = ..., timeline: _Optional[int] = ..., wal_segment_size: _Optional[int] = ..., slot_name: _Optional[str] = ..., state: _Optional[str] = ..., received_lsn: _Optional[int] = ..., flushed_lsn: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[DecodingSession, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ..., capture: _Optional[_Union[Capture, _Mapping]] = ...) -> None: ...
 
 class DecodingSession(_message.Message):
     __slots__ = ("database", "datoid", "snapshot_state", "decoded_lsn", "restart_lsn", "error", "error_code")
