@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from typing import TYPE_CHECKING, LiteralString, Self, cast
 
 import psycopg
@@ -175,6 +176,13 @@ class DdlLoad:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+    def wait_for(self, transactions: int) -> None:
+        """Wait until the clients have ended that many from now on, however long each takes."""
+        enough = self.transactions + transactions
+        deadline = time.monotonic() + 60
+        while self.transactions < enough and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _run(self, client: DdlClient) -> None:
         with self.database.connect() as connection:

@@ -33,6 +33,8 @@ def test_under_load(pg: Database, seed: int) -> None:
             begun = bootstrap(pg.dsn, progress=messages.append)
             replays.append(CatalogReplay(begun, pg.cluster, audit=True))
             time.sleep(0.4)
+        # A machine at work with other things gets no further meanwhile than this.
+        load.wait_for(60)
     assert load.transactions > 20
     for replay in replays:
         replay.run()
