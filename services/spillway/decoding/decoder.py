@@ -484,8 +484,8 @@ class Decoder:
             return
         end = parse_transaction_end(self._version, info, xid, data, lsn)
         if op in (rmgr.XLOG_XACT_COMMIT, rmgr.XLOG_XACT_COMMIT_PREPARED):
-            self._delivery.commit(end, info, lsn, end_lsn, origin)
-            self._follow_tracked()
+            if self._delivery.commit(end, info, lsn, end_lsn, origin):
+                self._follow_tracked()
         elif xids := self._delivery.abort(end, info, lsn, end_lsn, origin):
             self._mirror.abort(xids, lsn)
             self._follow_tracked()

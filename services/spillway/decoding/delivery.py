@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from spillway.decoding.xact import TransactionEnd, TransactionPrepare
 
 _NO_CHANGES: Final[Mapping[int, RelationDescriptor]] = {}
+# Looked up here once: a member of an enumeration costs at each commit as much as a call.
+_FULL_SNAPSHOT: Final = SnapshotState.FULL_SNAPSHOT
+_COMMIT: Final = TransactionKind.COMMIT
+_STAYS: Final = (TransactionKind.PREPARE, TransactionKind.STREAM)
 
 
 class DecodedTransaction:
@@ -114,6 +118,9 @@ class Delivery:
         self._sink = sink
         #: prepared transactions by xid
         self._prepared: dict[int, Prepared] = {}
+        # Tables of the last transaction, which are often the next one's; an id means the same for good.
+        self._relation_ids: set[int] = set()
+        self._relations: Mapping[int, RelationDescriptor] = _NO_CHANGES
         #: some transactions are streamed
         self.streaming = False
         #: transactions delivered whole at their commit, and the bytes of their changes
@@ -122,8 +129,10 @@ class Delivery:
 
     # ---- whole transactions
 
-    def commit(self, end: TransactionEnd, info: int, lsn: int, end_lsn: int, origin: int) -> None:
+    def commit(self, end: TransactionEnd, info: int, lsn: int, end_lsn: int, origin: int) -> bool:
         """Deliver or forget a transaction that committed (DecodeCommit).
+
+        Return whether the mirror was told: others see another catalog then.
 
         Raises:
             DecodingError: its beginning was not read.
@@ -132,11 +141,12 @@ class Delivery:
         xid = end.xid
         entry = self._buffer.end(xid, end.subxids)
         first_lsn, flags = entry or (lsn, 0)
-        if (
+        told = bool(
             end.xinfo & rmgr.XACT_XINFO_HAS_INVALS
             or flags & reorder.TOUCHED_CATALOG
-            or self._builder.state < SnapshotState.FULL_SNAPSHOT
-        ) and (self._mirror.commit((xid, *end.subxids), lsn) or self._capture.selects_tables):
+            or self._builder.state < _FULL_SNAPSHOT
+        )
+        if told and (self._mirror.commit((xid, *end.subxids), lsn) or self._capture.selects_tables):
             # Whether a table is captured is bound for a transaction with a catalog of its own, too.
             self._buffer.clear_locators()
         invalidated = self._invalidations.commit(xid, lsn)
@@ -161,7 +171,7 @@ class Delivery:
         if not delivers or not (flags & reorder.HAS_BASE_SNAPSHOT or prepared):
             self._buffer.forget(xid)
             self.invalidate(invalidated.own, lsn, end_lsn)
-            return
+            return told
         if flags & reorder.INCOMPLETE:
             raise DecodingError(
                 f"transaction {xid}, which commits at {Lsn(lsn)}, began before the serialised state",
@@ -174,15 +184,15 @@ class Delivery:
         if flags & reorder.STREAMED:
             if flags & reorder.HAS_CATALOG_CHANGES:
                 self._buffer.note_snapshot(xid, lsn)
-            header = replace(header, streamed=self._streamed(xid))
+            header = header._replace(streamed=self._streamed(xid))
         if prepared is not None:
-            header = replace(
-                header,
+            header = header._replace(
                 kind=TransactionKind.COMMIT_PREPARED,
                 prepared=replace(prepared, empty=not flags & reorder.HAS_BASE_SNAPSHOT),
                 invalidated=invalidated.own,
             )
         self._deliver(header, self._buffer.take(xid), invalidated.decoded)
+        return told
 
     def abort(
         self, end: TransactionEnd, info: int, lsn: int, end_lsn: int, origin: int
@@ -221,7 +231,7 @@ class Delivery:
                 kind, prepared, streamed, invalidated=invalidated,
             )  # fmt: skip
             self._deliver(header, None)
-        if touched or self._builder.state < SnapshotState.FULL_SNAPSHOT:
+        if touched or self._builder.state < _FULL_SNAPSHOT:
             return tuple(dict.fromkeys((end.xid, *end.subxids, *touched)))
         return ()
 
@@ -341,11 +351,14 @@ class Delivery:
     ) -> None:
         relations = _NO_CHANGES
         if header.origin_id:
-            header = replace(header, origin_name=self._mirror.origin_name(header.origin_id))
+            header = header._replace(origin_name=self._mirror.origin_name(header.origin_id))
         if stream is not None:
-            registry = self._mirror.registry
-            relations = {number: registry[number] for number in stream.relation_ids()}
-            if header.kind not in (TransactionKind.PREPARE, TransactionKind.STREAM):
+            ids = stream.relation_ids()
+            if ids != self._relation_ids:
+                self._relations = {number: self._mirror.registry[number] for number in ids}
+                self._relation_ids = ids
+            relations = self._relations
+            if header.kind is _COMMIT or header.kind not in _STAYS:
                 self.total_txns += 1
                 self.total_bytes += stream.change_bytes
         ending = b""

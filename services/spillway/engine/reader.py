@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from spillway._kernels.change_cut import changes_after
 from spillway._kernels.message_buffer import MessageBuffer
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from spillway.txlog import TransactionLog
 
     Callback = Callable[[TransactionHeader, MessageBuffer], None]
+
+# Looked up once; as an attribute of the enumeration it would cost at each transaction.
+_MESSAGE: Final = TransactionKind.MESSAGE
 
 
 class Cursor(Protocol):
@@ -198,7 +201,7 @@ class SlotReader:
                 self._reached_end = True
                 self._gathered_to = max(self._gathered_to, upto)
                 return False
-            if header.kind <= TransactionKind.MESSAGE and not (header.streamed or self._streams):
+            if header.kind <= _MESSAGE and not (header.streamed or self._streams):
                 self._transaction, self._header = transaction, header
                 self._chunks = transaction.chunks()
                 self._plugin.begin(header, self._out)
@@ -270,15 +273,14 @@ class SlotReader:
         if not self._takes_prepared(header):
             if prepared.empty:
                 return False
-            header = replace(header, kind=TransactionKind.COMMIT, prepared=None)
+            header = header._replace(kind=TransactionKind.COMMIT, prepared=None)
             self._begin_committed(transaction, header)
             return True
         ending = (self._plugin.commit_prepared, header)
         if prepared.empty or prepared.prepare_lsn >= self._two_phase_at:
             self._hand_out(transaction, header, ending, changes=False)
         else:
-            prepare = replace(
-                header,
+            prepare = header._replace(
                 kind=TransactionKind.PREPARE,
                 final_lsn=prepared.prepare_lsn,
                 end_lsn=prepared.prepare_end_lsn,
@@ -357,8 +359,7 @@ class SlotReader:
             # Nothing but what its end invalidates.
             self._hand_out(transaction, header, *endings)
             return
-        part = replace(
-            header,
+        part = header._replace(
             kind=TransactionKind.STREAM,
             streamed=replace(streamed, parts=streamed.parts + 1),
         )
@@ -386,8 +387,7 @@ class SlotReader:
     def _aborted(self, header: TransactionHeader, xid: int) -> tuple[Callback, TransactionHeader]:
         """Return the call that says that *xid* aborted."""
         streamed = header.streamed or Streamed(0, 0)
-        header = replace(
-            header,
+        header = header._replace(
             xid=header.xid or xid,
             kind=TransactionKind.STREAM_ABORT,
             # PostgreSQL gives no LSN for what a crash ended.

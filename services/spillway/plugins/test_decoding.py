@@ -12,7 +12,7 @@ Source: pg_decode_startup, pg_decode_filter (contrib/test_decoding/test_decoding
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from spillway._kernels.test_decoding import Encoder
 from spillway.decoding.transaction import TransactionKind
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.plugins.interface import PluginContext
+
+# Looked up once; as attributes of the enumeration they would cost at each transaction.
+_MESSAGE: Final = TransactionKind.MESSAGE
+_STREAM: Final = TransactionKind.STREAM
 
 
 class TestDecoding(OutputPlugin):
@@ -80,9 +84,7 @@ class TestDecoding(OutputPlugin):
         """Write BEGIN, unless empty transactions are to be skipped."""
         self._skip = self._is_filtered(header)
         if not self._skip:
-            self._encoder.begin(
-                header.xid, header.first_lsn, header.kind is not TransactionKind.MESSAGE, out
-            )
+            self._encoder.begin(header.xid, header.first_lsn, header.kind is not _MESSAGE, out)
 
     def changes(
         self,
@@ -96,7 +98,7 @@ class TestDecoding(OutputPlugin):
         Raises:
             DecodingError: a change is malformed; the details have its lsn and relation.
         """
-        streamed = header.kind is TransactionKind.STREAM
+        streamed = header.kind is _STREAM
         if self._skip and not streamed:
             return
         with self._converted.into(out) as lines:

@@ -77,6 +77,8 @@ END_PAYLOAD: Final = struct.Struct("<Q")
 RELATION_PREFIX: Final = struct.Struct("<II")
 _SEGMENT_REST: Final = struct.Struct("<QIIQ")
 
+_COMMIT: Final = TransactionKind.COMMIT
+
 _HAS_PREPARED: Final = 1
 _HAS_STREAMED: Final = 2
 _HAS_ORIGIN: Final = 4
@@ -154,7 +156,8 @@ def _padded(data: bytes) -> bytes:
 def decode_transaction_header(payload: bytes | memoryview) -> tuple[TransactionHeader, int]:
     """Reverse :func:`encode_transaction_header`; return the header and where it ends in *payload*."""
     xid, origin_id, kind, parts, first, final, end, time, origin = _HEADER.unpack_from(payload)
-    kind = TransactionKind(kind)
+    # Most are ordinary; asking the enumeration costs as much as the rest.
+    kind = TransactionKind(kind) if kind else _COMMIT
     if not parts:
         header = TransactionHeader(xid, first, final, end, time, origin_id, origin, kind)
         return header, _HEADER.size

@@ -176,7 +176,7 @@ def test_parts_and_what_is_left_of_them():
     ]  # fmt: skip
     assert reader.counts[:4] == (1, sum(map(len, calls)), 1, 3)
     assert play(*parts, NO_REST, streaming="")[0] == [*PARTS, "stream_commit 7"]
-    prepare = replace(REST, header=replace(REST.header, kind=KIND.PREPARE, prepared=PREPARED))
+    prepare = replace(REST, header=REST.header._replace(kind=KIND.PREPARE, prepared=PREPARED))
     assert play(*parts, prepare, streaming="", two_phase=True)[0][-2:] == [
         "stream_stop 7", "stream_prepare 7",
     ]  # fmt: skip
@@ -191,7 +191,7 @@ def test_who_did_not_see_all_parts_takes_it_whole():
         *PART, "stream_abort 7 7", *whole,
     ]  # fmt: skip
     assert play(part(1, 8, 16), REST, streaming="")[0] == [*PART, "stream_abort 7 7", *whole]
-    ordinary = replace(REST, header=replace(REST.header, streamed=None))
+    ordinary = replace(REST, header=REST.header._replace(streamed=None))
     assert play(part(1, 8, 16), ordinary, streaming="")[0] == [*PART, "stream_abort 7 7", *whole]
 
 

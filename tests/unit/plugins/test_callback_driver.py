@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import pytest
 
@@ -102,11 +101,11 @@ def test_two_phase():
     assert plugin.two_phase
     assert plugin.streaming
     assert not driver(two_phase=False).two_phase
-    header = replace(
-        HEADER, kind=TransactionKind.PREPARE, prepared=Prepared("gid", 0x300, 0x330, 0)
+    header = HEADER._replace(
+        kind=TransactionKind.PREPARE, prepared=Prepared("gid", 0x300, 0x330, 0)
     )
     assert not plugin.filter_prepare(header)
-    assert plugin.filter_prepare(replace(header, prepared=Prepared("later", 1, 2, 0)))
+    assert plugin.filter_prepare(header._replace(prepared=Prepared("later", 1, 2, 0)))
     plugin.begin_prepare(header, out)
     plugin.changes(header, memoryview(insert(5)), {1: TABLE}, out)
     plugin.prepare(header, out)
@@ -123,11 +122,11 @@ def test_two_phase():
 
 def test_streaming():
     plugin, out = driver(), MessageBuffer()
-    header = replace(HEADER, kind=TransactionKind.STREAM, streamed=Streamed(1, 0x200))
+    header = HEADER._replace(kind=TransactionKind.STREAM, streamed=Streamed(1, 0x200))
     plugin.stream_start(header, out)
     plugin.changes(header, memoryview(insert(5, xid=701)), {1: TABLE}, out)
     plugin.stream_stop(header, out)
-    plugin.stream_abort(replace(header, streamed=Streamed(1, 0x200, 701)), out)
+    plugin.stream_abort(header._replace(streamed=Streamed(1, 0x200, 701)), out)
     plugin.stream_commit(header, out)
     plugin.stream_prepare(header, out)
     assert [text for _, _, text in messages(out.take())] == [
@@ -142,7 +141,7 @@ def test_streaming():
 
 def test_origins():
     plugin, out = driver(), MessageBuffer()
-    refused = replace(HEADER, origin_id=7)
+    refused = HEADER._replace(origin_id=7)
     plugin.begin(refused, out)
     plugin.changes(refused, memoryview(insert(1)), {1: TABLE}, out)
     plugin.commit(refused, out)
@@ -161,7 +160,7 @@ def test_origins():
 
 def test_a_message_has_no_begin():
     plugin, out = driver(), MessageBuffer()
-    header = replace(HEADER, kind=TransactionKind.MESSAGE)
+    header = HEADER._replace(kind=TransactionKind.MESSAGE)
     plugin.begin(header, out)
     plugin.commit(header, out)
     assert len(out) == 0

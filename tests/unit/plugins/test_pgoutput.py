@@ -94,7 +94,7 @@ class Reader:
 
     def part(self, number: int, *changes: bytes, header: TransactionHeader = HEADER) -> list[bytes]:
         streamed = Streamed(number, last_lsn=0x2F0)
-        header = replace(header, kind=TransactionKind.STREAM, streamed=streamed)
+        header = header._replace(kind=TransactionKind.STREAM, streamed=streamed)
         self.call("stream_start", header)
         self.changes(*changes, header=header)
         self.call("stream_stop", header)
@@ -153,18 +153,18 @@ def test_an_invalidation_has_the_table_announced_again() -> None:
     reader = Reader({"origin": "none"})
     reader.transaction(insert(1))
     assert (
-        reader.transaction(insert(2), invalidation(16400), header=replace(HEADER, origin_id=3))
+        reader.transaction(insert(2), invalidation(16400), header=HEADER._replace(origin_id=3))
         == []
     )
     assert kinds(reader.transaction(insert(1))) == "BRIC"
 
 
 def test_origins() -> None:
-    header = replace(HEADER, origin_id=3, origin_lsn=0x77, origin_name="far")
+    header = HEADER._replace(origin_id=3, origin_lsn=0x77, origin_name="far")
     origin = b"O" + struct.pack(">Q", 0x77) + b"far\0"
     assert Reader().transaction(insert(1), header=header)[1] == origin
     # One that was dropped since has no name.
-    assert kinds(Reader().transaction(insert(1), header=replace(header, origin_name=""))) == "BRIC"
+    assert kinds(Reader().transaction(insert(1), header=header._replace(origin_name=""))) == "BRIC"
     local = Reader({"origin": "none"})
     assert local.transaction(insert(1), header=header) == []
     mixed = local.transaction(insert(1, flags=change_format.FROM_ORIGIN), insert(2))
@@ -177,7 +177,7 @@ def test_messages() -> None:
     body = b"m\0" + struct.pack(">I", 2) + b"hi"
     inside = reader.transaction(message(b"hi", transactional=True))
     assert inside[1] == b"M\1" + struct.pack(">Q", 0x200) + body
-    alone = replace(HEADER, xid=0, kind=TransactionKind.MESSAGE)
+    alone = HEADER._replace(xid=0, kind=TransactionKind.MESSAGE)
     assert reader.transaction(message(b"hi", transactional=False), header=alone) == [
         b"M\0" + struct.pack(">Q", 0x200) + body
     ]
@@ -188,8 +188,7 @@ def test_prepared_transactions() -> None:
     assert reader.plugin.two_phase
     assert Reader(two_phase=True).plugin.two_phase
     assert not Reader({"proto_version": "2"}, version=140000, two_phase=True).plugin.two_phase
-    prepare = replace(
-        HEADER, final_lsn=0x280, end_lsn=0x290, commit_time=41, kind=TransactionKind.PREPARE, prepared=PREPARED
+    prepare = HEADER._replace(final_lsn=0x280, end_lsn=0x290, commit_time=41, kind=TransactionKind.PREPARE, prepared=PREPARED
     )  # fmt: skip
     reader.call("begin_prepare", prepare)
     reader.changes(insert(1), header=prepare)
@@ -198,7 +197,7 @@ def test_prepared_transactions() -> None:
     assert reader.rows() == [
         (0x100, 700, b"b" + facts), (0x200, 700, RELATION), (0x200, 700, row(1)), (0x290, 700, b"P\0" + facts),
     ]  # fmt: skip
-    end = replace(HEADER, kind=TransactionKind.COMMIT_PREPARED, prepared=PREPARED)
+    end = HEADER._replace(kind=TransactionKind.COMMIT_PREPARED, prepared=PREPARED)
     reader.call("commit_prepared", end)
     reader.call("rollback_prepared", end)
     assert reader.rows() == [
@@ -219,36 +218,36 @@ def test_a_part_says_whose_its_changes_are() -> None:
 
 def test_what_a_streamed_transaction_announced_is_known_in_it_until_it_commits() -> None:
     reader = Reader({"streaming": "parallel"})
-    other = replace(HEADER, xid=800)
+    other = HEADER._replace(xid=800)
     assert kinds(reader.part(1, insert(1))) == "SRIE"
     assert kinds(reader.part(1, insert(1), header=other)) == "SRIE"
     assert kinds(reader.part(2, insert(1))) == "SIE"
-    assert kinds(reader.transaction(insert(1), header=replace(HEADER, xid=900))) == "BRIC"
+    assert kinds(reader.transaction(insert(1), header=HEADER._replace(xid=900))) == "BRIC"
     # A subtransaction's abort takes the announcements of all of it.
     aborted = Streamed(2, last_lsn=0x2F0, aborted_xid=701)
     reader.call(
-        "stream_abort", replace(HEADER, kind=TransactionKind.STREAM_ABORT, streamed=aborted)
+        "stream_abort", HEADER._replace(kind=TransactionKind.STREAM_ABORT, streamed=aborted)
     )
     assert reader.rows() == [(0x330, 701, b"A" + struct.pack(">IIQq", 700, 701, 0x330, 42))]
     assert kinds(reader.part(3, insert(1))) == "SRIE"
     assert kinds(reader.part(4, invalidation(16400), insert(1))) == "SRIE"
     reader.call("stream_commit", HEADER)
     assert reader.rows() == [(0x330, 700, b"c" + struct.pack(">IBQQq", 700, 0, 0x300, 0x330, 42))]
-    assert kinds(reader.transaction(insert(1), header=replace(HEADER, xid=901))) == "BIC"
+    assert kinds(reader.transaction(insert(1), header=HEADER._replace(xid=901))) == "BIC"
 
 
 def test_an_abort_has_no_position_for_who_does_not_apply_in_parallel() -> None:
     reader = Reader({"streaming": "on"})
     aborted = Streamed(1, last_lsn=0x2F0, aborted_xid=700)
     reader.call(
-        "stream_abort", replace(HEADER, kind=TransactionKind.STREAM_ABORT, streamed=aborted)
+        "stream_abort", HEADER._replace(kind=TransactionKind.STREAM_ABORT, streamed=aborted)
     )
     assert reader.data() == [b"A" + struct.pack(">II", 700, 700)]
 
 
 def test_a_streamed_transaction_is_prepared() -> None:
     reader = Reader({"streaming": "on", "two_phase": "on"})
-    header = replace(HEADER, final_lsn=0x280, end_lsn=0x290, commit_time=41, prepared=PREPARED)
+    header = HEADER._replace(final_lsn=0x280, end_lsn=0x290, commit_time=41, prepared=PREPARED)
     reader.call("stream_prepare", header)
     assert reader.data() == [b"p\0" + struct.pack(">QQqI", 0x280, 0x290, 41, 700) + b"gid\0"]
 

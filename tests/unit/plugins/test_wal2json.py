@@ -124,8 +124,8 @@ def test_numbers_as_strings() -> None:
 
 
 def test_a_transaction_from_a_filtered_origin() -> None:
-    header = replace(HEADER, origin_id=3)
-    lone = replace(MESSAGE_HEADER, origin_id=3)
+    header = HEADER._replace(origin_id=3)
+    lone = MESSAGE_HEADER._replace(origin_id=3)
     transactions = [(header, [insert()]), (lone, [message(False, b"x")])]
     assert encode(transactions, {"filter-origins": "2, 3"}) == []
     assert len(encode(transactions, {"filter-origins": "2"})) == 2
