@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
+    from spillway.catalog.descriptor import PublicationDescriptor
     from spillway.decoding.transaction import Transaction
 
 _ACTIONS = {
@@ -38,6 +39,9 @@ class AnnouncingSink:
     def __init__(self, publication: str) -> None:
         self._publication = publication
         self._announced: set[int] = set()
+        # How each table is published, worked out once and kept until an invalidation, as pgoutput does: a transaction that
+        # began before ALTER PUBLICATION is told by the newer rules when another one had them worked out before its commit.
+        self._rules: dict[int, PublicationDescriptor | None] = {}
         self.lines: list[str] = []
         self.consistent_at: int | None = None
 
@@ -53,13 +57,18 @@ class AnnouncingSink:
                 count, *oids = struct.unpack(f"<{len(change.new) // 4}I", change.new)
                 assert count == len(oids) > 0
                 if 0 in oids:
-                    self._announced.clear()
+                    oids = [*self._rules]
                 self._announced.difference_update(oids)
+                for oid in oids:
+                    self._rules.pop(oid, None)
             elif change.action in _ACTIONS and whole:
                 action = _ACTIONS[change.action]
                 table = transaction.relations[change.relation]
-                published = [p for p in table.publications if p.name == self._publication]
-                if not published or not getattr(published[0], action):
+                if table.oid not in self._rules:
+                    published = (p for p in table.publications if p.name == self._publication)
+                    self._rules[table.oid] = next(published, None)
+                rules = self._rules[table.oid]
+                if rules is None or not getattr(rules, action):
                     continue
                 if table.oid not in self._announced:
                     self._announced.add(table.oid)
