@@ -149,4 +149,8 @@ def pytest_runtest_makereport(
                     log.seek(offset)
                     tail = log.read()[-16_000:].decode(errors="replace").splitlines()[-60:]
                 report.sections.append((f"PostgreSQL log {path}", "\n".join(tail)))
+    # What was logged may hold lone surrogates, which a report can't take from one process to another.
+    report.sections[:] = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
     return report

@@ -39,8 +39,8 @@ def header(number: int = 1, **changes: Any) -> TransactionHeader:
     microseconds = (COMMIT_TIME - dt.datetime(2000, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(
         microseconds=1
     )
-    return replace(
-        TransactionHeader(700 + number, base, base + 0x800, base + 0x830, microseconds), **changes
+    return TransactionHeader(700 + number, base, base + 0x800, base + 0x830, microseconds)._replace(
+        **changes
     )
 
 
