@@ -44,8 +44,8 @@ from spillway._kernels.changes cimport DELETE, INSERT, INVALIDATION, MESSAGE, TR
 from spillway._kernels.datum cimport DATUM_UNCHANGED, Change, Deformer, invalid, load_u32, read_change
 from spillway._kernels.message_buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes, release
 from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
+from spillway._kernels.chunk_encoder import located
 from spillway.errors import DecodingError
-from spillway.pg.lsn import Lsn
 
 cdef enum:
     # Relations that one chunk may alternate between before look-ups cost the GIL.
@@ -413,6 +413,7 @@ cdef class Encoder:
             ValueNotRepresentable: a value has no Arrow form.
         """
         cdef size_t size = chunk.shape[0]
+        cdef Table table
         if offset >= size:
             return size
         # The same id may mean another descriptor in another chunk's relations.
@@ -423,9 +424,12 @@ cdef class Encoder:
             with nogil:
                 self.run(&chunk[0], size, &offset, relations)
         except DecodingError as error:
-            located = self.located(error, relations)
+            table = self.tables.get(self.relation)
+            place = located(
+                error, self.lsn, relations.get(self.relation), None if table is None else table.column_name()
+            )
             self.reset()
-            raise located from error
+            raise place from error
         except BaseException:
             self.reset()
             raise
@@ -454,22 +458,6 @@ cdef class Encoder:
         self.own_bytes = self.own_rows = 0
         memset(self.slots, 0, sizeof(self.slots))
         return 0
-
-    def located(self, error, relations):
-        """Return *error* with the table, column and change that it is about."""
-        cdef Table table = self.tables.get(self.relation)
-        lsn = Lsn(self.lsn)
-        details = {"lsn": str(lsn), **error.details}
-        where = f"change at {lsn}"
-        descriptor = relations.get(self.relation)
-        if descriptor is not None:
-            details["relation"] = f"{descriptor.schema}.{descriptor.name}"
-            column = None if table is None else table.column_name()
-            if column is not None:
-                details["column"] = column
-                where = f"column {column}, {where}"
-            where = f"table {descriptor.schema}.{descriptor.name}, {where}"
-        return type(error)(f"{where}: {error.message}", hint=error.hint, **details)
 
     cdef Table table(self, uint32_t relation, relations):
         """Return the table that rows of *relation* go to now, and put it into its slot."""

@@ -6,7 +6,7 @@ time in a chunk, and to raise: an error says which change of which table it is a
 were finished before it are kept. Writers of relations are kept over chunks and transactions.
 """
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from spillway._kernels.datum cimport Change, invalid, load_u32, read_change
@@ -43,6 +43,24 @@ cdef int read_message(const Change* change, LogicalMessage* message) except -1 n
     message.content = message.prefix + message.prefix_size
     message.content_size = change.new_size - 8 - message.prefix_size
     return 0
+
+
+def located(error, uint64_t lsn, descriptor, column=None):
+    """Return *error* with the change that it is about: where in WAL, of which table and, if that is known, column.
+
+    The message says so too, unless it has PostgreSQL's own words (it is no DecodingError).
+    """
+    place = str(Lsn(lsn))
+    details = {"lsn": place, **error.details}
+    where = f"change at {place}"
+    if descriptor is not None:
+        details["relation"] = f"{descriptor.schema}.{descriptor.name}"
+        if column is not None:
+            details["column"] = column
+            where = f"column {column}, {where}"
+        where = f"table {descriptor.schema}.{descriptor.name}, {where}"
+    message = f"{where}: {error.message}" if isinstance(error, DecodingError) else error.message
+    return type(error)(message, hint=error.hint, **details)
 
 
 cdef class RelationWriter:
@@ -83,22 +101,11 @@ cdef class ChunkEncoder:
                 self.run(&chunk[0], size, relations, out)
         except DecodingError as error:
             out.discard()
-            raise self.located(error, relations) from error
+            raise located(error, self.lsn, relations.get(self.relation)) from error
         except BaseException:
             out.discard()
             raise
         return 0
-
-    def located(self, error, relations):
-        """Return *error* with the change that it is about."""
-        lsn = Lsn(self.lsn)
-        details = {"lsn": str(lsn), **error.details}
-        where = f"change at {lsn}"
-        descriptor = relations.get(self.relation)
-        if descriptor is not None:
-            details["relation"] = f"{descriptor.schema}.{descriptor.name}"
-            where = f"table {descriptor.schema}.{descriptor.name}, {where}"
-        return DecodingError(f"{where}: {error.message}", hint=error.hint, **details)
 
     cdef int run(self, const uint8_t* chunk, size_t size, object relations, MessageBuffer out) except -1 nogil:
         cdef size_t offset = 0

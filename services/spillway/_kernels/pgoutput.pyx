@@ -40,8 +40,8 @@ from spillway._kernels.pgoutput_tuple cimport RowWriter
 from spillway._kernels.send_scalar cimport put_int32, put_int64
 from spillway._kernels.send_text cimport put_text
 from spillway._kernels.text_output cimport TextContext
+from spillway._kernels.chunk_encoder import located
 from spillway.errors import DecodingError, SpillwayError
-from spillway.pg.lsn import Lsn
 from spillway.pg.versions import Since
 from spillway.plugins.pgoutput_relation import announcement, published_attnums, row_filters
 
@@ -251,26 +251,13 @@ cdef class Encoder:
                 self.run(&data[0], size, relations, out)
         except SpillwayError as error:
             out.discard()
-            raise self.located(error, relations) from error
+            raise located(error, self.lsn, relations.get(self.relation)) from error
         except BaseException:
             out.discard()
             raise
         finally:
             self.chunk_data = None
             self.verdicts.clear()
-
-    def located(self, error, relations):
-        """Return *error* with the change that it is about."""
-        lsn = Lsn(self.lsn)
-        details = {"lsn": str(lsn), **error.details}
-        where = f"change at {lsn}"
-        descriptor = relations.get(self.relation)
-        if descriptor is not None:
-            details["relation"] = f"{descriptor.schema}.{descriptor.name}"
-            where = f"table {descriptor.schema}.{descriptor.name}, {where}"
-        # The others have PostgreSQL's words for their message.
-        message = f"{where}: {error.message}" if isinstance(error, DecodingError) else error.message
-        return type(error)(message, hint=error.hint, **details)
 
     # The loop.
 
