@@ -34,7 +34,7 @@ def test_prepared_and_streamed_over_kills(
     tmp_path: Path, fresh_cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPILLWAY_STREAM_BYTES", "0")
-    cluster: Cluster = fresh_cluster(18, max_prepared_transactions=2, autovacuum=False)
+    cluster: Cluster = fresh_cluster(18, max_prepared_transactions=2)
     database = cluster.create_database("killed")
     database.execute("CREATE TABLE t (i int)")
     serve = ServeProcess(tmp_path / "data")

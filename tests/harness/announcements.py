@@ -7,6 +7,7 @@ are invalidated is compared.
 from __future__ import annotations
 
 import struct
+import time
 from typing import TYPE_CHECKING, Any
 
 from harness import changes
@@ -111,11 +112,15 @@ class AnnouncingSession:
         """Decode all that the server has written by now."""
         until = int(Lsn.parse(self.database.cluster.wal_lsn()))
         self.database.query("SELECT pg_logical_emit_message(true, 'flush', '')")
-        while self.decoder.position < until:
-            for batch in WalDirectory(self.database.cluster.wal_directory).batches(
-                self.decoder.position
-            ):
+        deadline = time.monotonic() + 30
+        while (before := self.decoder.position) < until:
+            wal = WalDirectory(self.database.cluster.wal_directory)
+            wal.check_from(before)
+            for batch in wal.batches(before):
                 self.decoder.process(batch)
+            assert time.monotonic() < deadline or self.decoder.position > before, (
+                f"WAL ends at {Lsn(self.decoder.position)}, before {Lsn(until)}"
+            )
         if self.decoder.restart_lsn == self.decoder.position:
             self._state = self.decoder.serialize()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class Cluster(PrivatePostgres):
     """A private server of one major. ``fsync`` is off: a killed process loses nothing by that, only a
-    power cut would.
+    power cut would. ``autovacuum`` is off: its transactions would stand among those that a test counts.
 
     ``with Cluster(15, wal_segment_size_mb=1, full_page_writes=False) as cluster: …``
     """
@@ -39,7 +39,12 @@ class Cluster(PrivatePostgres):
         super().__init__(
             bin_directory(major),
             directory,
-            settings={"fsync": False, "max_prepared_transactions": 20, **settings},
+            settings={
+                "fsync": False,
+                "autovacuum": False,
+                "max_prepared_transactions": 20,
+                **settings,
+            },
             initdb_options=options,
         )
         self.major = major

@@ -83,7 +83,7 @@ def _prepare(database: Database) -> None:
 @pytest.fixture
 def quiet(fresh_cluster: ClusterFactory, request: pytest.FixtureRequest) -> Database:
     """A database where nobody vacuums beside us: the server's own session would hear of it."""
-    cluster: Cluster = fresh_cluster(request.param, autovacuum=False, max_prepared_transactions=5)
+    cluster: Cluster = fresh_cluster(request.param, max_prepared_transactions=5)
     database = cluster.create_database("quiet")
     _prepare(database)
     return database

@@ -21,7 +21,7 @@ PEAK_MAX = 10 * SIZE
 
 
 def test_values_of_200_mb(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
-    cluster = fresh_cluster(17, max_wal_size="4GB", autovacuum=False)
+    cluster = fresh_cluster(17, max_wal_size="4GB")
     database = cluster.create_database("large")
     session = DecodingSession(database, tmp_path, work_mem_bytes=WORK_MEM)
     database.execute(

@@ -7,6 +7,7 @@ zstd (Debian's) these run too; ``tests/golden`` has images of all of them from s
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from conftest import ClusterFactory
     from harness.cluster import Cluster
-    from harness.interleaving import Step
+    from harness.interleaving import Sessions, Step
     from spillway.catalog.bootstrap import Bootstrap
 
 #: Catalogs and tables before and after checkpoints, so with images; values in and out of line; some MB.
@@ -168,11 +169,53 @@ def test_full_page_writes_turned_off_and_on(
     assert standing.play(WORKLOAD)
 
 
+def test_autovacuum_beside(
+    fresh_cluster: ClusterFactory, standing_on: Callable[..., StandingDecoder], major: int
+) -> None:
+    """Vacuum and analyze of tables and catalogs by workers of the server's own, between and beside transactions."""
+    cluster = fresh_cluster(
+        major,
+        autovacuum=True,
+        autovacuum_naptime="1s",
+        autovacuum_vacuum_threshold=0,
+        autovacuum_vacuum_scale_factor=0,
+        autovacuum_analyze_threshold=0,
+        autovacuum_analyze_scale_factor=0,
+        autovacuum_vacuum_cost_delay=0,
+    )
+
+    def wait_for_workers(sessions: Sessions) -> None:
+        database = sessions.database
+        since = database.value("SELECT now()::text")
+        deadline = time.monotonic() + 60
+        while database.value(
+            "SELECT count(*) < 2 FROM pg_stat_all_tables"
+            " WHERE relname IN ('pg_class', 'u') AND last_autovacuum > %s::timestamptz",
+            [since],
+        ):
+            assert time.monotonic() < deadline, "no worker came"
+            # A session tells what it changed after a statement, half a second after it told so before.
+            sessions.execute("1", "SELECT 1")
+            time.sleep(0.2)
+
+    churn: list[Step] = [
+        "3> BEGIN",
+        "3> INSERT INTO w SELECT 'ok', u FROM u LIMIT 3",
+        "DELETE FROM u WHERE n % 5 = 0",
+        "CREATE TABLE gone (i int, j text)",
+        "DROP TABLE gone",
+        wait_for_workers,
+        "INSERT INTO u (n) SELECT generate_series(1, 50)",
+        "3> COMMIT",
+    ]
+    assert standing_on(cluster).play([*WORKLOAD, *churn, *churn])
+
+
 def test_xids_wrap_around(
     fresh_cluster: ClusterFactory, standing_on: Callable[..., StandingDecoder], major: int
 ) -> None:
     """Transactions begin before xid 2**32 and go on after it; decoders begin before it and after it."""
-    cluster = fresh_cluster(major, autovacuum=False, autovacuum_freeze_max_age=2_000_000_000)
+    cluster = fresh_cluster(major, autovacuum_freeze_max_age=2_000_000_000)
     jump_to_xid(cluster, 2**32 - 100)
     before = standing_on(cluster, "before")
     assert before.play(WORKLOAD)

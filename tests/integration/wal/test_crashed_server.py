@@ -21,9 +21,7 @@ PAGE_SIZE = 8192
 
 @pytest.mark.parametrize("major", [15, 18])
 def test_a_record_cut_by_a_crash_is_overwritten(major: int, fresh_cluster: ClusterFactory) -> None:
-    cluster = fresh_cluster(
-        major, wal_segment_size_mb=1, wal_level="logical", autovacuum=False, wal_keep_size="64MB"
-    )
+    cluster = fresh_cluster(major, wal_segment_size_mb=1, wal_level="logical", wal_keep_size="64MB")
     cluster.execute("SELECT pg_switch_wal()")
     cluster.execute("SELECT pg_logical_emit_message(false, 'sound', 'before')")
     cluster.execute("SELECT pg_logical_emit_message(true, 'lost', repeat('x', 50000))")
