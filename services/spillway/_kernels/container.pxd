@@ -5,7 +5,7 @@ Inside a container, alignment counts from the container's 4-byte header, which w
 here are relative to ``data - HEADER``. Everything is checked against the container's size.
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.datum cimport Datum, Scratch
 from spillway._kernels.text_type cimport TypeOutput
@@ -13,6 +13,8 @@ from spillway._kernels.text_type cimport TypeOutput
 cdef enum:
     MAXDIM = 6
     HEADER = 4
+    # dimensions, nulls, element type, length, lower bound
+    VECTOR_HEADER = 20
     RANGE_EMPTY = 0x01
     RANGE_LB_INC = 0x02
     RANGE_UB_INC = 0x04
@@ -50,6 +52,9 @@ cdef int take_value(
 ) except -1 nogil
 
 cdef int open_array(const uint8_t* data, size_t size, ArrayHeader* header) except -1 nogil
+
+# Return the number of elements of an oidvector or int2vector, which begin at data + VECTOR_HEADER.
+cdef int64_t open_vector(const uint8_t* data, size_t size, size_t element_size) except -1 nogil
 
 # Whether element *item* is null.
 cdef inline bint is_null_element(const ArrayHeader* header, uint64_t item) noexcept nogil:

@@ -5,7 +5,7 @@ Source: array_out, ARR_… (arrayfuncs.c, utils/array.h), record_out (rowtypes.c
 multirange_get_range (multirangetypes.c)
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.datum cimport (
     DATUM_VALUE,
@@ -96,6 +96,16 @@ cdef int open_array(const uint8_t* data, size_t size, ArrayHeader* header) excep
     else:
         header.offset = align_up(after_header, 8)
     return 0
+
+
+cdef int64_t open_vector(const uint8_t* data, size_t size, size_t element_size) except -1 nogil:
+    cdef int count
+    if size < VECTOR_HEADER or load_i32(data) != 1 or load_i32(data + 4) != 0:
+        return invalid(b"a vector is not an array of one dimension without nulls")
+    count = load_i32(data + 12)
+    if count < 0 or <size_t>count > (size - VECTOR_HEADER) // element_size:
+        return invalid(b"a vector has fewer elements than it says")
+    return count
 
 
 cdef int open_record(

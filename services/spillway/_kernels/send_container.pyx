@@ -7,7 +7,7 @@ Source: array_send (arrayfuncs.c), record_send (rowtypes.c), range_send (rangety
 (multirangetypes.c)
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from spillway._kernels.container cimport (
@@ -17,6 +17,7 @@ from spillway._kernels.container cimport (
     RANGE_LB_NULL,
     RANGE_UB_INF,
     RANGE_UB_NULL,
+    VECTOR_HEADER,
     ArrayHeader,
     MultirangeWalk,
     is_null_element,
@@ -24,9 +25,10 @@ from spillway._kernels.container cimport (
     open_array,
     open_multirange,
     open_record,
+    open_vector,
     take_value,
 )
-from spillway._kernels.datum cimport DATUM_NULL, Datum, Scratch, invalid, load_i32, scratch_free
+from spillway._kernels.datum cimport DATUM_NULL, Datum, Scratch, invalid, scratch_free
 from spillway._kernels.message_buffer cimport ByteBuffer, put_byte
 from spillway._kernels.send_scalar cimport patch_int32, put_int32, put_int32s
 from spillway._kernels.text_type cimport TypeOutput
@@ -81,18 +83,13 @@ cdef int vector_send(const TypeOutput* type, const uint8_t* data, size_t size, B
     """oidvector, int2vector: as arrays, but one of no elements has a dimension too."""
     cdef const TypeOutput* element = type.element
     cdef Datum value
-    cdef uint32_t i
-    cdef int count
-    if size < 20 or load_i32(data) != 1 or load_i32(data + 4) != 0:
-        return invalid(b"a vector is not an array of one dimension without nulls")
-    count = load_i32(data + 12)
-    if count < 0 or <size_t>count > (size - 20) // element.length:
-        return invalid(b"a vector has fewer elements than it says")
+    cdef int64_t i
+    cdef int64_t count = open_vector(data, size, element.length)
     # dimensions, nulls, element type, length, lower bound
-    put_int32s(out, data, 5)
+    put_int32s(out, data, VECTOR_HEADER // 4)
     value.size = element.length
-    for i in range(<uint32_t>count):
-        value.data = data + 20 + i * element.length
+    for i in range(count):
+        value.data = data + VECTOR_HEADER + i * element.length
         put_value(element, &value, out)
     return 0
 

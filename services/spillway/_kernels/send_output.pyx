@@ -14,13 +14,9 @@ the entry point group ``spillway.send_codecs`` (``plugins/type_codecs.py``).
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-
 from spillway._kernels cimport send_container, send_extension, send_scalar, send_search, send_text
-from spillway._kernels.message_buffer cimport ByteBuffer, put_bytes, release
-from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
-from spillway._kernels.text_type cimport TypeOutput, text_writer
-from spillway.errors import DecodingError
+from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler, written
+from spillway._kernels.text_type cimport text_writer
 from spillway.plugins.type_codecs import find_send_codec
 
 # oid → (writer, attlen, attalign)
@@ -104,20 +100,6 @@ cdef enum:
 cdef frozenset VECTORS = frozenset({22, 30})
 
 
-cdef int python_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    """Write by a codec written in Python: *codec* is (function, settings, type name)."""
-    with gil:
-        function, settings, name = <tuple>type.codec
-        payload = PyBytes_FromStringAndSize(<const char*>data, size)
-        try:
-            sent = bytes(function(payload, settings))
-        except DecodingError:
-            raise
-        except Exception as error:
-            raise DecodingError(f"a value of type {name} is malformed: {error!r}") from error
-        return put_bytes(out, PyBytes_AS_STRING(sent), PyBytes_GET_SIZE(sent))
-
-
 cdef class SendCompiler(TypeCompiler):
     """Compiles the types of one relation descriptor for binary output.
 
@@ -182,10 +164,7 @@ cdef class SendCompiler(TypeCompiler):
         codec = find_send_codec(descriptor.send)
         if codec is None:
             return 0
-        state = (codec, self.context.settings, f"{descriptor.schema}.{descriptor.name}")
-        target.owned.append(state)
-        target.output.codec = <void*>state
-        target.output.write = python_send
+        self.fill_codec(target, descriptor, codec)
         return 1
 
 
@@ -202,17 +181,4 @@ def datum_send(column, types, settings, const uint8_t[::1] payload not None):
         DecodingError: the value is malformed.
     """
     cdef CompiledType compiled = SendCompiler(TextContext(settings), types).column(column)
-    cdef ByteBuffer out
-    cdef uint8_t none = 0
-    cdef const uint8_t* data = &payload[0] if payload.shape[0] else &none
-    if compiled is None:
-        return None
-    if compiled.output.length > 0 and payload.shape[0] != compiled.output.length:
-        raise DecodingError(f"a value of {payload.shape[0]} bytes instead of {compiled.output.length}")
-    out.data = NULL
-    out.size = out.capacity = 0
-    try:
-        compiled.output.write(&compiled.output, data, payload.shape[0], &out)
-        return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
-    finally:
-        release(&out)
+    return None if compiled is None else written(compiled, payload)

@@ -8,7 +8,7 @@ Source: array_out (arrayfuncs.c), record_out (rowtypes.c), range_out (rangetypes
 (multirangetypes.c), enum_out (enum.c), oidvectorout (oid.c)
 """
 
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memmove
 
@@ -22,6 +22,7 @@ from spillway._kernels.container cimport (
     RANGE_UB_INC,
     RANGE_UB_INF,
     RANGE_UB_NULL,
+    VECTOR_HEADER,
     ArrayHeader,
     MultirangeWalk,
     is_null_element,
@@ -29,9 +30,10 @@ from spillway._kernels.container cimport (
     open_array,
     open_multirange,
     open_record,
+    open_vector,
     take_value,
 )
-from spillway._kernels.datum cimport DATUM_NULL, Datum, Scratch, invalid, load_i32, load_u32, scratch_free
+from spillway._kernels.datum cimport DATUM_NULL, Datum, Scratch, invalid, load_u32, scratch_free
 from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, reserve
 from spillway._kernels.text_number cimport put_int, put_uint
 from spillway._kernels.text_type cimport EnumLabel, TypeOutput
@@ -178,16 +180,11 @@ cdef int array_text(const TypeOutput* type, const uint8_t* data, size_t size, By
 cdef int vector_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
     """oidvector, int2vector: arrays of one dimension, printed with spaces."""
     cdef const TypeOutput* element = type.element
-    cdef int32_t count, i
-    if size < 20 or load_i32(data) != 1 or load_i32(data + 4) != 0:
-        return invalid(b"a vector is not an array of one dimension without nulls")
-    count = load_i32(data + 12)
-    if count < 0 or <size_t>count > (size - 20) // element.length:
-        return invalid(b"a vector has fewer elements than it says")
-    for i in range(count):
+    cdef int64_t i
+    for i in range(open_vector(data, size, element.length)):
         if i:
             put_byte(out, c' ')
-        element.write(element, data + 20 + i * element.length, element.length, out)
+        element.write(element, data + VECTOR_HEADER + i * element.length, element.length, out)
     return 0
 
 

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Compiling types for text output: C interface for output plugins' kernels."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from spillway._kernels.text_type cimport TextSettings, TypeOutput, ZoneTransition
 
@@ -36,6 +36,11 @@ cdef class TypeCompiler:
     cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align)
     cdef object built_in(self, uint32_t oid)
     cdef int fill(self, CompiledType target, object descriptor) except -1
+    cdef int fill_codec(self, CompiledType target, object descriptor, object function) except -1
     cdef int fill_container(self, CompiledType target, object descriptor) except -1
     cdef int fill_enum(self, CompiledType target, object descriptor) except -1
     cdef int fill_record(self, CompiledType target, object descriptor) except -1
+
+
+# One value as a compiled type writes it.
+cdef bytes written(CompiledType compiled, const uint8_t[::1] payload)

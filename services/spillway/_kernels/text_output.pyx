@@ -159,19 +159,23 @@ cdef class TextContext:
 
 # Writers that call Python, and the one for types that nobody knows.
 
-cdef int python_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    """Print by a codec written in Python: *codec* is (function, settings, type name)."""
+cdef int codec_write(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+    """Write by a codec written in Python: *codec* is (function that returns bytes, settings, type name)."""
     with gil:
         function, settings, name = <tuple>type.codec
         payload = PyBytes_FromStringAndSize(<const char*>data, size)
         try:
-            text = function(payload, settings).encode(errors="surrogateescape")
+            written = bytes(function(payload, settings))
         except DecodingError:
             raise
         except Exception as error:
             raise DecodingError(f"a value of type {name} is malformed: {error!r}") from error
-        put_bytes(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
-    return 0
+        return put_bytes(out, PyBytes_AS_STRING(written), PyBytes_GET_SIZE(written))
+
+
+def encoding_text(codec):
+    """Return a text codec's function with its text as bytes."""
+    return lambda payload, settings: codec(payload, settings).encode(errors="surrogateescape")
 
 
 cdef int raw_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
@@ -290,12 +294,17 @@ cdef class TypeCompiler:
             return 1
         codec = find_codec(descriptor.oid, descriptor.output)
         if codec is not None:
-            state = (codec, self.context.settings, f"{descriptor.schema}.{descriptor.name}")
-            target.owned.append(state)
-            target.output.codec = <void*>state
-            target.output.write = python_text
+            self.fill_codec(target, descriptor, encoding_text(codec))
             return 1
         return self.fill_container(target, descriptor)
+
+    cdef int fill_codec(self, CompiledType target, object descriptor, object function) except -1:
+        """Have values written by *function*, from the payload as bytes and the settings to bytes."""
+        state = (function, self.context.settings, f"{descriptor.schema}.{descriptor.name}")
+        target.owned.append(state)
+        target.output.codec = <void*>state
+        target.output.write = codec_write
+        return 0
 
     cdef int fill_container(self, CompiledType target, object descriptor) except -1:
         """Set what a type made of other types needs, and its writer; return 0 if it is none, or can't be printed."""
@@ -403,19 +412,8 @@ cdef class AttributeLength:
         self.dropped = False
 
 
-def datum_text(column, types, settings, const uint8_t[::1] payload not None):
-    """Return the text of one value as bytes: for tests and tools, kernels call the writers.
-
-    Args:
-        column: the ColumnDescriptor of the value.
-        types: ``RelationDescriptor.types``.
-        settings: a ``pg.text_settings.TextSettings``.
-        payload: the value as a Datum has it: a varlena without its header.
-
-    Raises:
-        DecodingError: the value is malformed.
-    """
-    cdef CompiledType compiled = TypeCompiler(TextContext(settings), types).column(column)
+cdef bytes written(CompiledType compiled, const uint8_t[::1] payload):
+    """Return what the writer of a compiled type makes of one value."""
     cdef ByteBuffer out
     cdef uint8_t none = 0
     cdef const uint8_t* data = &payload[0] if payload.shape[0] else &none
@@ -428,3 +426,18 @@ def datum_text(column, types, settings, const uint8_t[::1] payload not None):
         return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
     finally:
         release(&out)
+
+
+def datum_text(column, types, settings, const uint8_t[::1] payload not None):
+    """Return the text of one value as bytes: for tests and tools, kernels call the writers.
+
+    Args:
+        column: the ColumnDescriptor of the value.
+        types: ``RelationDescriptor.types``.
+        settings: a ``pg.text_settings.TextSettings``.
+        payload: the value as a Datum has it: a varlena without its header.
+
+    Raises:
+        DecodingError: the value is malformed.
+    """
+    return written(TypeCompiler(TextContext(settings), types).column(column), payload)
