@@ -214,7 +214,6 @@ class SeedRunner:
         self.directory = directory
         self.cluster = Cluster(
             major,
-            autovacuum=False,
             max_prepared_transactions=30,
             wal_keep_size="3GB",
             max_wal_size="2GB",

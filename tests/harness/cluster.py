@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 class Cluster(PrivatePostgres):
     """A private server of one major. ``fsync`` is off: a killed process loses nothing by that, only a
-    power cut would. ``autovacuum`` is off: its transactions would stand among those that a test counts.
+    power cut would. ``autovacuum`` is off: its transactions would stand among those that a test counts. WAL is
+    kept: a bootstrap may make a checkpoint after the one that its decoder begins at.
 
     ``with Cluster(15, wal_segment_size_mb=1, full_page_writes=False) as cluster: …``
     """
@@ -42,6 +43,7 @@ class Cluster(PrivatePostgres):
             settings={
                 "fsync": False,
                 "autovacuum": False,
+                "wal_keep_size": "512MB",
                 "max_prepared_transactions": 20,
                 **settings,
             },

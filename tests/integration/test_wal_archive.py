@@ -30,6 +30,7 @@ def test_removed_wal_comes_from_the_archive(fresh_cluster: ClusterFactory, tmp_p
             wal_segment_size_mb=1,
             max_wal_size="4MB",
             min_wal_size="2MB",
+            wal_keep_size=0,
             max_slot_wal_keep_size="1MB",
             archive_mode="on",
             archive_command=f"cp %p {archive}/%f",

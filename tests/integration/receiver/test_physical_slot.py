@@ -103,6 +103,7 @@ def test_invalidated_slot(fresh_cluster: ClusterFactory, major: int) -> None:
         wal_segment_size_mb=1,
         max_wal_size="4MB",
         min_wal_size="2MB",
+        wal_keep_size=0,
         max_slot_wal_keep_size="1MB",
     )
     create_physical_slot(cluster.dsn(), SLOT)

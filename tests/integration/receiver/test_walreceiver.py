@@ -481,6 +481,7 @@ def test_removed_wal(fresh_cluster: ClusterFactory, receive: Receive, major: int
         wal_segment_size_mb=1,
         max_wal_size="4MB",
         min_wal_size="2MB",
+        wal_keep_size=0,
         max_slot_wal_keep_size="1MB",
     )
     reception = receive(cluster)
@@ -504,6 +505,7 @@ def test_removed_wal_comes_from_the_archive(
         wal_segment_size_mb=1,
         max_wal_size="4MB",
         min_wal_size="2MB",
+        wal_keep_size=0,
         max_slot_wal_keep_size="1MB",
         archive_mode="on",
         archive_command=f"cp %p {archive_directory}/%f",
