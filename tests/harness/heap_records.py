@@ -173,6 +173,7 @@ class HeapWal:
         *,
         transactional: bool,
         database: int = DATABASE,
+        top_xid: int = 0,
     ) -> int:
         name = prefix.encode() + b"\0"
         main = (
@@ -180,7 +181,10 @@ class HeapWal:
             + name
             + content
         )
-        return self.append(rmgr.RM_LOGICALMSG_ID, 0, xid, body(main))
+        return self.append(rmgr.RM_LOGICALMSG_ID, 0, xid, body(main, top_xid=top_xid))
+
+    def new_cid(self, xid: int) -> int:
+        return self.append(rmgr.RM_HEAP2_ID, rmgr.XLOG_HEAP2_NEW_CID, xid, body(bytes(36)))
 
     def commit(
         self,

@@ -29,6 +29,7 @@ from spillway._kernels.reorder_table cimport (
     TXN_TOUCHED_CATALOG,
     Txn,
     id_set_add,
+    note_change,
     pad8,
     precedes,
     top_of,
@@ -110,6 +111,7 @@ cdef class ReorderBuffer(RecordLoop):
                 raise MemoryError
         if at & 1:
             section[at] = 0
+        note_change(txn, record.lsn, False)
         if self._stream_from != STREAM_NOTHING:
             self._count(txn, record.lsn, True)
 
@@ -141,6 +143,7 @@ cdef class ReorderBuffer(RecordLoop):
             at += 1
         if at & 1:
             section[at] = 0
+        note_change(txn, lsn, False)
 
     def top_xid(self, uint32_t xid):
         """Return the xid of the top-level transaction of *xid*."""
@@ -156,6 +159,17 @@ cdef class ReorderBuffer(RecordLoop):
                 xids.append(txn.xid)
             txn = txn.next
         return xids
+
+    def distribute_snapshot(self, uint64_t lsn):
+        """Note that PostgreSQL queues a snapshot at *lsn* in every top-level transaction with a base snapshot.
+
+        It does so for prepared ones only where they are decoded at their end; otherwise this comes after their reading.
+        """
+        cdef Txn *txn = self._table.oldest
+        while txn != NULL:
+            if txn.flags & TXN_HAS_BASE_SNAPSHOT and not self._table.note_passed(txn, lsn):
+                raise MemoryError
+            txn = txn.next
 
     # ---- ends of transactions
 
@@ -229,11 +243,13 @@ cdef class ReorderBuffer(RecordLoop):
         top.parts += 1
         top.streamed_upto = upto_lsn
         top.tree_pending_bytes = 0
+        top.last_entry = NULL
         while txn != NULL:
             if txn.pending_first_lsn != 0:
                 # Of a subtransaction that had nothing in a part nobody need hear when it aborts.
                 txn.flags |= TXN_STREAMED
             txn.streamed_bytes = txn.change_bytes
+            txn.passed_streamed = txn.passed_count
             txn.counted_bytes = txn.change_bytes
             txn.pending_bytes = 0
             txn.pending_first_lsn = 0

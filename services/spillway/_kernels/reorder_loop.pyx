@@ -80,6 +80,7 @@ from spillway._kernels.reorder_table cimport (
     TXN_TOUCHED_CATALOG,
     TransactionTable,
     Txn,
+    note_change,
     precedes,
     top_of,
 )
@@ -293,6 +294,8 @@ cdef class RecordLoop:
                 self._process_change(record, txn)
             txn.flags |= TXN_HAS_CATALOG_CHANGES
             top_of(txn).flags |= TXN_HAS_CATALOG_CHANGES
+            if action != ACTION_INPLACE and not self._table.note_passed(txn, record.lsn):
+                return STOP_NO_MEMORY
             if action != ACTION_INPLACE and self._stream_from != STREAM_NOTHING:
                 self._count(txn, record.lsn, False)
             if action == ACTION_NEW_CID:
@@ -311,11 +314,14 @@ cdef class RecordLoop:
                 return self._fail_extract(EXTRACT_SHORT_MAIN)
             if record.origin != 0 and self._only_local:
                 return STOP_AT_END
-            return STOP_FOR_TRUNCATE if load_u32(record.main_data) == self._database else STOP_AT_END
+            if load_u32(record.main_data) != self._database:
+                return STOP_AT_END
+            # Python may find that none of its tables is captured.
+            return STOP_FOR_TRUNCATE if self._table.note_passed(txn, record.lsn) else STOP_NO_MEMORY
         if tracked:
-            if (action == ACTION_UPDATE or action == ACTION_DELETE) and self._stream_from != STREAM_NOTHING and (
+            if (action == ACTION_UPDATE or action == ACTION_DELETE) and (
                     batch.blocks[record.first_block].db == self._database):
-                self._count(txn, record.lsn, True)
+                return self._pass_over(record, txn)
             return STOP_AT_END
         if record.main_len < self._main_size(action):
             return self._fail_extract(EXTRACT_SHORT_MAIN)
@@ -336,8 +342,7 @@ cdef class RecordLoop:
                 kind == LOCATOR_TOAST and action != ACTION_INSERT and action != ACTION_MULTI_INSERT):
             if self._stream_from != STREAM_NOTHING:
                 self._follow_partial(record, txn, action, kind)
-                self._count(txn, record.lsn, True)
-            return STOP_AT_END
+            return self._pass_over(record, txn)
         if action == ACTION_INSERT:
             status = extract_insert(self._table, txn, record, block, kind, relation)
         elif action == ACTION_MULTI_INSERT:
@@ -348,10 +353,17 @@ cdef class RecordLoop:
             status = extract_delete(self._table, txn, record, relation)
         else:
             status = extract_confirm(self._table, txn, record, relation)
+        note_change(txn, record.lsn, False)
         if self._stream_from != STREAM_NOTHING and status == EXTRACT_OK:
             self._follow_partial(record, txn, action, kind)
             self._count(txn, record.lsn, True)
         return self._after_extract(status)
+
+    cdef int _pass_over(self, const WalRecord *record, Txn *txn) noexcept nogil:
+        """A change that PostgreSQL queues and passes over when it replays: counted, and kept only as a place."""
+        if self._stream_from != STREAM_NOTHING:
+            self._count(txn, record.lsn, True)
+        return STOP_AT_END if self._table.note_passed(txn, record.lsn) else STOP_NO_MEMORY
 
     cdef void _follow_partial(self, const WalRecord *record, Txn *txn, uint8_t action, LocatorKind kind) noexcept nogil:
         """ReorderBufferProcessPartialChange: is the transaction's last change whole after this record?"""
@@ -413,6 +425,7 @@ cdef class RecordLoop:
         if not self._process_change(record, txn):
             return STOP_AT_END
         status = extract_message(self._table, txn, record)
+        note_change(txn, record.end_lsn, True)
         if self._stream_from != STREAM_NOTHING and status == EXTRACT_OK:
             self._count(txn, record.end_lsn, True)
         return self._after_extract(status)

@@ -13,7 +13,9 @@ cdef struct Source:
     uint32_t next_spilled
     Extent *extent              # the next one in memory
     size_t skip                 # bytes of the next piece that are not wanted
-    uint64_t lsn                # of the change at position, or of the first of the piece to be loaded
+    uint64_t change_lsn         # of the change at position, or of the first of the piece to be loaded; NO_CHANGE
+    uint32_t next_passed
+    uint64_t lsn                # of what is next, a change or a passed entry
     uint8_t *position           # NULL: the next piece is not loaded yet
     uint8_t *end
     uint8_t *restored           # buffer of the spilled extent being read, NULL for one in memory
@@ -56,8 +58,11 @@ cdef class ChangeStream:
     cdef void take(self, TransactionTable table, Txn *txn, RelationPlans plans) noexcept
     cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans, bint news) noexcept
     cdef int _start(self) except -1
+    cdef bint _settle(self, Source *source) noexcept nogil
+    cdef void _keep_one(self) noexcept nogil
     cdef bint _open(self, Source *source, Txn *txn) noexcept nogil
     cdef MergeStatus _fill(self) noexcept nogil
+    cdef MergeStatus _take_next(self, Source *source) noexcept nogil
     cdef MergeStatus _take_change(self, ChangeHeader *change) noexcept nogil
     cdef MergeStatus _emit(self, const ChangeHeader *change) noexcept nogil
     cdef MergeStatus _load(self, Source *source) noexcept nogil

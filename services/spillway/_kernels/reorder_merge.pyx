@@ -7,6 +7,10 @@ when its first change is due and its buffer is freed after its last, an extent i
 read: what is held is one extent an arena that is *open* at that LSN, the chunk being filled, and the TOAST
 values of the current row. The number of subtransactions and the size of the transaction do not matter.
 
+What PostgreSQL's heap holds besides changes, entries that it passes over, is in ours as well (``note_passed`` in
+``reorder_table``): a message bears the LSN of its record's end, where another's record may begin, and which of the two
+comes first depends on who is where in the heap. With one arena of changes there is no such question.
+
 On the way TOAST chunks are gathered and put beside the row they belong to (``reorder_toast``), speculative
 insertions wait for their confirmation, and flags that only arenas bear are taken off.
 
@@ -75,6 +79,7 @@ from spillway.pg.lsn import Lsn
 
 cdef enum:
     CHUNK_BYTES = 1 << 20
+    NO_CHANGE = 0xFFFFFFFFFFFFFFFF
 
 cdef dict _TOAST_REASONS = {
     TOAST_NO_PLAN: "the columns of its relation are not known",
@@ -206,11 +211,13 @@ cdef class ChangeStream:
         """Collect the arenas that hold anything and build the heap."""
         cdef Txn *txn = self._txn
         cdef uint32_t room = 0
+        cdef uint32_t with_changes = 0
         cdef uint32_t i
         cdef MergeStatus status
+        cdef Source *source
         self._started = True
         while txn != NULL:
-            if txn.head != NULL or txn.spilled_count > 0:
+            if txn.head != NULL or txn.spilled_count > 0 or txn.passed_count > 0:
                 room += 1
             txn = self._txn.first_child if txn == self._txn else txn.next
         if room == 0:
@@ -221,18 +228,24 @@ cdef class ChangeStream:
             raise MemoryError
         txn = self._txn
         while txn != NULL:
-            if txn.head != NULL or txn.spilled_count > 0:
-                i = self._source_count
-                if self._open(&self._sources[i], txn):
-                    self._source_count += 1
-                    self._heap[self._heap_size] = i
-                    self._heap_size += 1
-                    if self._sources[i].skip > 0:
+            if txn.head != NULL or txn.spilled_count > 0 or txn.passed_count > 0:
+                source = &self._sources[self._source_count]
+                self._source_count += 1
+                if self._open(source, txn):
+                    with_changes += 1
+                    if source.skip > 0:
                         # The LSN of the change that it begins with is inside.
-                        status = self._load(&self._sources[i])
+                        status = self._load(source)
                         if status != MERGE_OK:
                             raise self._fail(status)
+                if not self._settle(source):
+                    self._source_count -= 1
             txn = self._txn.first_child if txn == self._txn else txn.next
+        if with_changes <= 1:
+            self._keep_one()
+        for i in range(self._source_count):
+            self._heap[i] = i
+        self._heap_size = self._source_count
         for i in range(self._heap_size // 2, 0, -1):
             self._sift_down(i - 1)
         if self._source_count == 0:
@@ -243,6 +256,25 @@ cdef class ChangeStream:
         elif self._sources[0].txn.flags & TXN_SPECULATION_OPEN:
             self._toast = ToastGatherer(self._plans)
         return 0
+
+    cdef void _keep_one(self) noexcept nogil:
+        """Forget the sources without changes and all passed entries; at most one source has changes."""
+        cdef uint32_t i
+        for i in range(self._source_count):
+            if self._sources[i].change_lsn != NO_CHANGE:
+                self._sources[0] = self._sources[i]
+                self._sources[0].next_passed = self._sources[0].txn.passed_count
+                self._sources[0].lsn = self._sources[0].change_lsn
+                self._source_count = 1
+                return
+        self._source_count = 0
+
+    cdef bint _settle(self, Source *source) noexcept nogil:
+        """Say in *source* what is next, a change or a passed entry; False when nothing is."""
+        source.lsn = source.change_lsn
+        if source.next_passed < source.txn.passed_count:
+            source.lsn = min(source.lsn, source.txn.passed_lsns[source.next_passed])
+        return source.lsn != NO_CHANGE
 
     cdef bint _open(self, Source *source, Txn *txn) noexcept nogil:
         """Place *source* at the first change of *txn* that is wanted; False without any."""
@@ -258,6 +290,7 @@ cdef class ChangeStream:
                 unwanted -= source.extent.used
                 source.extent = source.extent.next
         source.skip = <size_t> unwanted
+        source.next_passed = txn.passed_streamed if self._news else 0
         return self._set_next_piece(source)
 
     cdef bint _set_next_piece(self, Source *source) noexcept nogil:
@@ -265,13 +298,14 @@ cdef class ChangeStream:
         cdef Txn *txn = source.txn
         source.position = NULL
         if source.next_spilled < txn.spilled_count:
-            source.lsn = txn.spilled[source.next_spilled].first_lsn
+            source.change_lsn = txn.spilled[source.next_spilled].first_lsn
             return True
         while source.extent != NULL and source.extent.used == 0:
             self._pass_extent(source)
         if source.extent == NULL:
+            source.change_lsn = NO_CHANGE
             return False
-        source.lsn = (<ChangeHeader *> extent_data(source.extent)).lsn
+        source.change_lsn = (<ChangeHeader *> extent_data(source.extent)).lsn
         return True
 
     cdef void _pass_extent(self, Source *source) noexcept nogil:
@@ -306,7 +340,7 @@ cdef class ChangeStream:
         if source.skip > 0:
             source.position += source.skip
             source.skip = 0
-            source.lsn = (<ChangeHeader *> source.position).lsn
+            source.change_lsn = (<ChangeHeader *> source.position).lsn
         return MERGE_OK
 
     cdef void _finish_piece(self, Source *source) noexcept nogil:
@@ -322,32 +356,44 @@ cdef class ChangeStream:
     cdef MergeStatus _fill(self) noexcept nogil:
         """Put whole changes into the output buffer until it holds a chunk or nothing is left."""
         cdef Source *source
-        cdef ChangeHeader *change
         cdef MergeStatus status
         while self._heap_size > 0 and self._out_used < CHUNK_BYTES:
             source = &self._sources[self._heap[0]]
-            if source.position == NULL:
-                status = self._load(source)
+            if source.lsn == source.change_lsn:
+                status = self._take_next(source)
                 if status != MERGE_OK:
                     return status
-            change = <ChangeHeader *> source.position
-            self._error_lsn = change.lsn
-            if (<size_t> (source.end - source.position) < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader)
-                    or change.size > <size_t> (source.end - source.position)):
-                return MERGE_DAMAGED_CHANGE
-            status = self._take_change(change)
-            if status != MERGE_OK:
-                return status
-            source.position += change.size
-            if source.position == source.end:
-                self._finish_piece(source)
-                if not self._set_next_piece(source):
-                    self._heap_size -= 1
-                    self._heap[0] = self._heap[self._heap_size]
             else:
-                source.lsn = (<ChangeHeader *> source.position).lsn
+                source.next_passed += 1
+            if not self._settle(source):
+                self._heap_size -= 1
+                self._heap[0] = self._heap[self._heap_size]
             if self._heap_size > 1:
                 self._sift_down(0)
+        return MERGE_OK
+
+    cdef MergeStatus _take_next(self, Source *source) noexcept nogil:
+        """Take the next change of *source* and go behind it."""
+        cdef ChangeHeader *change
+        cdef MergeStatus status
+        if source.position == NULL:
+            status = self._load(source)
+            if status != MERGE_OK:
+                return status
+        change = <ChangeHeader *> source.position
+        self._error_lsn = change.lsn
+        if (<size_t> (source.end - source.position) < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader)
+                or change.size > <size_t> (source.end - source.position)):
+            return MERGE_DAMAGED_CHANGE
+        status = self._take_change(change)
+        if status != MERGE_OK:
+            return status
+        source.position += change.size
+        if source.position == source.end:
+            self._finish_piece(source)
+            self._set_next_piece(source)
+        else:
+            source.change_lsn = (<ChangeHeader *> source.position).lsn
         return MERGE_OK
 
     cdef MergeStatus _take_change(self, ChangeHeader *change) noexcept nogil:
@@ -433,8 +479,8 @@ cdef class ChangeStream:
     cdef bint _before(self, uint32_t a, uint32_t b) noexcept nogil:
         """Order of two sources.
 
-        A message bears its record's end, where another's record may start. Then PostgreSQL's heap decides, by who is
-        where in it; this one is built and sifted as that one, so that it decides the same.
+        Of two with the same LSN neither is before the other. Who is where in PostgreSQL's heap decides then; this
+        one has the same entries and is built and sifted as that one, so that it decides the same.
         """
         return self._sources[a].lsn < self._sources[b].lsn
 

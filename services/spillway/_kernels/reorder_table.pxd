@@ -80,6 +80,14 @@ cdef struct Txn:
     SpillFile *file
     uint32_t last_relation      # a member of relations, to save most look-ups
     IdSet relations
+    # What PostgreSQL queues and then passes over; see note_passed.
+    uint64_t *passed_lsns
+    uint32_t passed_count
+    uint32_t passed_room
+    uint32_t passed_streamed    # how many of them came before the end of the last part
+    Txn *last_entry             # who had the last change or passed entry, NULL when it does not matter; on the top
+    uint64_t last_entry_lsn     # … and its LSN
+    uint64_t last_message_lsn   # where the last message's record ended; on the top
     # Streaming; see reorder_loop.
     uint64_t counted_bytes      # of change_bytes: counted in pending_bytes so far
     uint64_t streamed_bytes     # of change_bytes: were in parts
@@ -112,6 +120,7 @@ cdef class TransactionTable:
     cdef bint adopt(self, Txn *top, Txn *txn) noexcept nogil
     cdef uint8_t *reserve(self, Txn *txn, size_t size) noexcept nogil
     cdef void unreserve(self, Txn *txn, size_t size) noexcept nogil
+    cdef bint note_passed(self, Txn *txn, uint64_t lsn) noexcept nogil
     cdef void free_first_extent(self, Txn *txn) noexcept nogil
     cdef void detach(self, Txn *txn) noexcept nogil
     cdef void destroy(self, Txn *txn) noexcept nogil
@@ -126,6 +135,15 @@ cdef class TransactionTable:
 
 cdef inline Txn *top_of(Txn *txn) noexcept nogil:
     return txn if txn.top == NULL else txn.top
+
+
+cdef inline void note_change(Txn *txn, uint64_t lsn, bint is_message) noexcept nogil:
+    """Note that a change at *lsn* was the last thing queued in the tree of *txn*; see note_passed."""
+    cdef Txn *top = top_of(txn)
+    top.last_entry = txn
+    top.last_entry_lsn = lsn
+    if is_message:
+        top.last_message_lsn = lsn
 
 
 cdef inline uint8_t *extent_data(Extent *extent) noexcept nogil:

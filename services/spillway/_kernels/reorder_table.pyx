@@ -12,6 +12,10 @@ is. Extents double in size up to ``extent_bytes_max``: a transaction of one row 
 million rows no copying. ``total_bytes`` counts what extents occupy, not what is used of them: it is memory that
 the bound on memory is about.
 
+Beside the changes an arena has *passed entries*: LSNs of what PostgreSQL queues there and passes over when it replays,
+command ids and snapshots for example. They are nobody's output, but they have a place in the heap by which
+(sub)transactions are merged, and where two changes bear the same LSN that decides which comes first.
+
 Nothing here holds the GIL or knows Python objects. Functions that allocate return NULL or False when memory is
 out; the caller raises MemoryError.
 
@@ -20,7 +24,7 @@ src/backend/replication/logical/reorderbuffer.c
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 from posix.unistd cimport close, unlink
 
@@ -28,6 +32,7 @@ cdef enum:
     EXTENT_BYTES_FIRST = 1024 - sizeof(Extent)
     SLOTS_FIRST = 256
     IDS_FIRST = 8
+    PASSED_FIRST = 4
 
 
 cdef inline uint32_t _mix(uint32_t value) noexcept nogil:
@@ -158,6 +163,10 @@ cdef class TransactionTable:
                 top.last_child.next = child
             top.last_child = child
         txn.last_child = NULL
+        txn.last_entry = NULL
+        top.last_entry = NULL
+        if txn.last_message_lsn > top.last_message_lsn:
+            top.last_message_lsn = txn.last_message_lsn
         txn.top = top
         txn.flags |= TXN_IS_SUBTRANSACTION
         txn.previous = top.last_child
@@ -202,6 +211,32 @@ cdef class TransactionTable:
         txn.tail.used -= <uint32_t> size
         txn.change_bytes -= size
         txn.last_change = NULL
+
+    cdef bint note_passed(self, Txn *txn, uint64_t lsn) noexcept nogil:
+        """Note that PostgreSQL queues something at *lsn* in *txn* that it passes over later; False when memory is out.
+
+        Only what can make a difference is kept: of things queued in one arena with nothing in another one of the tree
+        between them, the first. Once that one has been merged, the others have all a smaller LSN than whatever the
+        heap has besides, and leave it as it is. Unless the first bears the LSN of a message, which may still be
+        in the heap. So there are about as many entries as there are subtransactions, and commits beside them.
+        """
+        cdef Txn *top = top_of(txn)
+        cdef uint64_t *grown
+        cdef uint32_t room
+        if top.last_entry == txn and top.last_entry_lsn != top.last_message_lsn:
+            return True
+        if txn.passed_count == txn.passed_room:
+            room = PASSED_FIRST if txn.passed_room == 0 else txn.passed_room * 2
+            grown = <uint64_t *> realloc(txn.passed_lsns, room * sizeof(uint64_t))
+            if grown == NULL:
+                return False
+            txn.passed_lsns = grown
+            txn.passed_room = room
+        txn.passed_lsns[txn.passed_count] = lsn
+        txn.passed_count += 1
+        top.last_entry = txn
+        top.last_entry_lsn = lsn
+        return True
 
     cdef uint8_t *_grow(self, Txn *txn, size_t size) noexcept nogil:
         cdef size_t capacity = EXTENT_BYTES_FIRST
@@ -260,6 +295,8 @@ cdef class TransactionTable:
         if txn.top != NULL:
             self._erase(txn.xid)
             txn.top.tree_pending_bytes -= txn.pending_bytes
+            if txn.top.last_entry == txn:
+                txn.top.last_entry = NULL
             if txn.previous == NULL:
                 txn.top.first_child = txn.next
             else:
@@ -285,6 +322,7 @@ cdef class TransactionTable:
         spill_file_release(txn.file)
         free(txn.spilled)
         free(txn.relations.slots)
+        free(txn.passed_lsns)
         free(txn)
 
     cdef void _link(self, Txn *txn) noexcept nogil:

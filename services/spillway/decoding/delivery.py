@@ -163,6 +163,8 @@ class Delivery:
             # SnapBuildCommitTxn: catalog changes alone make a transaction one that is printed.
             first_lsn = self._buffer.set_base_snapshot(xid, lsn)
             flags |= reorder.HAS_BASE_SNAPSHOT
+        if flags & reorder.HAS_CATALOG_CHANGES and self._builder.state >= _FULL_SNAPSHOT:
+            self._buffer.distribute_snapshot(lsn)
         prepared = (
             self._prepared.pop(xid, None)
             if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_COMMIT_PREPARED
