@@ -33,6 +33,7 @@ cdef class TypeCompiler:
     # The compiled type of a column; its length agrees with the column's.
     cpdef CompiledType column(self, column)
     cdef CompiledType compile(self, uint32_t oid)
+    cdef CompiledType begin(self)
     cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align)
     cdef object built_in(self, uint32_t oid)
     cdef int fill(self, CompiledType target, object descriptor) except -1

@@ -243,10 +243,7 @@ cdef class TypeCompiler:
             self.compiled[oid] = compiled
             return compiled
         known = self.built_in(oid)
-        compiled = CompiledType()
-        compiled.output.settings = &self.context.values
-        # The context must outlive what points into it.
-        compiled.owned.append(self.context)
+        compiled = self.begin()
         if known is not None:
             compiled.output.write = <text_writer><size_t>known[0]
             compiled.output.length = known[1]
@@ -267,9 +264,17 @@ cdef class TypeCompiler:
         self.compiled[oid] = compiled
         return compiled
 
+    cdef CompiledType begin(self):
+        """Return a compiled type without a writer yet."""
+        cdef CompiledType compiled = CompiledType()
+        compiled.output.settings = &self.context.values
+        # The context must outlive what points into it.
+        compiled.owned.append(self.context)
+        return compiled
+
     cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align):
         """Return a compiled type that prints values raw."""
-        cdef CompiledType compiled = CompiledType()
+        cdef CompiledType compiled = self.begin()
         prefix = raw_prefix(descriptor, oid).encode(self.context.settings.encoding, "surrogateescape")
         compiled.owned.append(prefix)
         compiled.output.write = raw_text

@@ -12,6 +12,7 @@ from spillway.catalog.descriptor import (
     ColumnDescriptor,
     PublicationDescriptor,
     RelationDescriptor,
+    TypeDescriptor,
 )
 from spillway.decoding import change_format
 from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
@@ -296,3 +297,15 @@ def test_damage_is_a_typed_error(damaged: bytes) -> None:
     assert caught.value.details["lsn"] == "0/200"
     # What was whole before it stays.
     assert kinds(reader.data()) == "BRI"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "iso8859-1"])
+def test_values_of_a_type_that_nobody_knows_are_raw(encoding: str) -> None:
+    complex_type = TypeDescriptor(20000, "public", "complex", "b", "U", 4, True, "i")
+    column = ColumnDescriptor(1, "id", 20000, -1, 4, True, "i")
+    for binary in ("false", "true"):
+        reader = Reader({"binary": binary}, encoding=encoding)
+        reader.relations = {1: replace(TABLE, columns=(column,), types={20000: complex_type})}
+        (sent,) = (m for m in reader.transaction(insert(7)) if m[:1] == b"I")
+        text = b"raw:public.complex:" + rb"\x07000000"
+        assert sent.endswith(b"t" + struct.pack(">I", len(text)) + text)
