@@ -286,8 +286,8 @@ cdef class ReorderBuffer(RecordLoop):
         """Return the top-level transactions that forget_older_than will drop and that had parts."""
         cdef Txn *txn = self._table.oldest
         cdef list streamed = []
-        while txn != NULL:
-            if txn.flags & TXN_STREAMED and precedes(txn.xid, oldest_running_xid):
+        while txn != NULL and precedes(txn.xid, oldest_running_xid):
+            if txn.flags & TXN_STREAMED:
                 streamed.append(txn.xid)
             txn = txn.next
         return streamed
@@ -333,16 +333,19 @@ cdef class ReorderBuffer(RecordLoop):
         return touched
 
     def forget_older_than(self, uint32_t oldest_running_xid):
-        """Drop transactions that a crash of the server ended without a record; return [(xid, touched xids)]."""
+        """Drop transactions that a crash of the server ended without a record; return [(xid, touched xids)].
+
+        In the order of their first records, up to the first that runs, a prepared one: what is behind that waits for
+        its end, as with PostgreSQL.
+        """
         cdef Txn *txn = self._table.oldest
         cdef Txn *following
         cdef list gone = []
-        while txn != NULL:
+        while txn != NULL and precedes(txn.xid, oldest_running_xid):
             following = txn.next
-            if precedes(txn.xid, oldest_running_xid):
-                xid = txn.xid
-                gone.append((xid, self._touched(txn, [])))
-                self._table.destroy(txn)
+            xid = txn.xid
+            gone.append((xid, self._touched(txn, [])))
+            self._table.destroy(txn)
             txn = following
         return gone
 

@@ -288,7 +288,8 @@ class Delivery:
     def abandon(self, oldest_running_xid: int, lsn: int, end_lsn: int) -> None:
         """Forget what a crash of the server ended without a record: all that is older than *oldest_running_xid*.
 
-        A prepared transaction runs as long as it is prepared, whatever became of the server meanwhile.
+        A prepared transaction runs as long as it is prepared, whatever became of the server meanwhile. What wrote its
+        first record after a prepared one did waits for the end of that.
         """
         if self.streaming and (aborted := self._buffer.streamed_older_than(oldest_running_xid)):
             header = TransactionHeader(

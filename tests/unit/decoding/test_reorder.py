@@ -513,6 +513,19 @@ def test_first_lsn_and_the_oldest_transaction(wal, make_buffer):
     assert buffer.end(300, ()) is None
 
 
+def test_what_a_crash_ended_is_dropped_up_to_the_first_that_runs(wal, make_buffer):
+    """In the order of first records: a prepared transaction keeps an older xid that wrote later."""
+    wal.insert(90, 1)
+    wal.insert(150, 2)
+    wal.insert(100, 3)
+    buffer = make_buffer()
+    run(buffer, wal.batch())
+    assert buffer.forget_older_than(120) == [(90, [])]
+    assert buffer.forget_older_than(150) == []
+    buffer.forget(150)
+    assert buffer.forget_older_than(200) == [(100, [])]
+
+
 def test_unknown_records_raise_with_their_lsn(wal, make_buffer):
     lsn = wal.append(rmgr.RM_STANDBY_ID, 0x70, 0, b"\xff\x01a")
     with pytest.raises(UnsupportedWal) as caught:
