@@ -39,6 +39,8 @@ INSERT INTO t VALUES (211, 'again', '', 6, 7)
 SAVEPOINT a
 ALTER TABLE t ALTER m SET STATISTICS 9
 INSERT INTO t VALUES (212, 'announced', '', 6, 8)
+ALTER TABLE t ALTER m TYPE text
+INSERT INTO t VALUES (215, 'rewritten, with TOAST', '', 6, 'seven')
 RELEASE a
 ALTER TABLE t DROP COLUMN m
 INSERT INTO t VALUES (213, 'dropped', '', 6)

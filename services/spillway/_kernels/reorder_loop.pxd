@@ -42,8 +42,8 @@ cdef class RecordLoop:
     cdef int _change(self, RecordBatch batch, const WalRecord *record, Txn *txn, uint8_t action,
                      bint tracked) noexcept nogil
     cdef void _count(self, Txn *txn, uint64_t lsn, bint streamable) noexcept nogil
-    cdef int _pass_over(self, const WalRecord *record, Txn *txn) noexcept nogil
-    cdef void _follow_partial(self, const WalRecord *record, Txn *txn, uint8_t action, LocatorKind kind) noexcept nogil
+    cdef int _pass_over(self, const WalRecord *record, Txn *txn, uint8_t action) noexcept nogil
+    cdef void _follow_partial(self, const WalRecord *record, Txn *txn, uint8_t action) noexcept nogil
     cdef uint32_t _main_size(self, uint8_t action) noexcept nogil
     cdef int _message(self, const WalRecord *record, Txn *txn) noexcept nogil
     cdef int _after_extract(self, ExtractStatus status) noexcept nogil

@@ -50,6 +50,7 @@ from spillway._kernels.reorder_extract cimport (
     XLH_INSERT_CONTAINS_NEW_TUPLE,
     XLH_INSERT_IS_SPECULATIVE,
     XLH_INSERT_LAST_IN_MULTI,
+    XLH_INSERT_ON_TOAST_RELATION,
     XLH_UPDATE_CONTAINS_NEW_TUPLE,
     XLH_UPDATE_CONTAINS_OLD_KEY,
     XLH_UPDATE_CONTAINS_OLD_TUPLE,
@@ -321,7 +322,7 @@ cdef class RecordLoop:
         if tracked:
             if (action == ACTION_UPDATE or action == ACTION_DELETE) and (
                     batch.blocks[record.first_block].db == self._database):
-                return self._pass_over(record, txn)
+                return self._pass_over(record, txn, action)
             return STOP_AT_END
         if record.main_len < self._main_size(action):
             return self._fail_extract(EXTRACT_SHORT_MAIN)
@@ -340,9 +341,7 @@ cdef class RecordLoop:
             return STOP_UNRESOLVED
         if kind == LOCATOR_SKIP or (
                 kind == LOCATOR_TOAST and action != ACTION_INSERT and action != ACTION_MULTI_INSERT):
-            if self._stream_from != STREAM_NOTHING:
-                self._follow_partial(record, txn, action, kind)
-            return self._pass_over(record, txn)
+            return self._pass_over(record, txn, action)
         if action == ACTION_INSERT:
             status = extract_insert(self._table, txn, record, block, kind, relation)
         elif action == ACTION_MULTI_INSERT:
@@ -355,24 +354,28 @@ cdef class RecordLoop:
             status = extract_confirm(self._table, txn, record, relation)
         note_change(txn, record.lsn, False)
         if self._stream_from != STREAM_NOTHING and status == EXTRACT_OK:
-            self._follow_partial(record, txn, action, kind)
+            self._follow_partial(record, txn, action)
             self._count(txn, record.lsn, True)
         return self._after_extract(status)
 
-    cdef int _pass_over(self, const WalRecord *record, Txn *txn) noexcept nogil:
+    cdef int _pass_over(self, const WalRecord *record, Txn *txn, uint8_t action) noexcept nogil:
         """A change that PostgreSQL queues and passes over when it replays: counted, and kept only as a place."""
         if self._stream_from != STREAM_NOTHING:
+            if record.main_len >= self._main_size(action):
+                # A catalog's row, too: what ended in an error may have left chunks without their row.
+                self._follow_partial(record, txn, action)
             self._count(txn, record.lsn, True)
         return STOP_AT_END if self._table.note_passed(txn, record.lsn) else STOP_NO_MEMORY
 
-    cdef void _follow_partial(self, const WalRecord *record, Txn *txn, uint8_t action, LocatorKind kind) noexcept nogil:
-        """ReorderBufferProcessPartialChange: is the transaction's last change whole after this record?"""
+    cdef void _follow_partial(self, const WalRecord *record, Txn *txn, uint8_t action) noexcept nogil:
+        """ReorderBufferProcessPartialChange: is the transaction's last change whole after this record?
+
+        A TOAST chunk is known by the record's flag, as there, not by whose storage it is in: the copy that a rewrite
+        makes of a table has TOAST, too, and none of it is ever shown.
+        """
         cdef Txn *top = top_of(txn)
-        if kind == LOCATOR_TOAST:
-            if action == ACTION_INSERT or action == ACTION_MULTI_INSERT:
-                top.flags |= TXN_HAS_PARTIAL_CHANGE
-            return
-        if action == ACTION_INSERT and record.main_data[2] & XLH_INSERT_IS_SPECULATIVE:
+        if action == ACTION_INSERT and record.main_data[2] & (
+                XLH_INSERT_IS_SPECULATIVE | XLH_INSERT_ON_TOAST_RELATION):
             top.flags |= TXN_HAS_PARTIAL_CHANGE
         elif (action == ACTION_INSERT or action == ACTION_UPDATE or action == ACTION_CONFIRM
                 or (action == ACTION_MULTI_INSERT and record.main_data[0] & XLH_INSERT_LAST_IN_MULTI)
