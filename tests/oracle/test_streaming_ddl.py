@@ -445,7 +445,7 @@ def without_empty_blocks(lines: Iterable[OracleChange]) -> list[OracleChange]:
 
 @on_majors(16, 17, 18)
 def test_beside_others_change_by_change(database: Database, tmp_path: Path) -> None:
-    """PostgreSQL streams an empty block at each commit that changed the catalog; we do not."""
+    """PostgreSQL streams two empty blocks at each commit that changed the catalog; we do not."""
     session = immediate(database, tmp_path)
     play_beside(database, 3)
     ours, theirs = session.decode(), session.slot.peek(OPTIONS)
@@ -456,6 +456,9 @@ def test_beside_others_change_by_change(database: Database, tmp_path: Path) -> N
     )
     for i, pair in enumerate(itertools.zip_longest(mine, expected)):
         assert pair[0] == pair[1], f"line {i} of {len(expected)}"
+    commits = BESIDE.count("\n2> ")
+    all_theirs = sum(line.xid in streamed for line in theirs)
+    assert all_theirs - sum(line.xid in streamed for line in ours) == commits * 2 * len(BLOCKS)
     session.close()
 
 
