@@ -19,7 +19,7 @@ from harness.decoding_session import DecodingSession
 from harness.wal_writer import WalWriter
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.walker import Walker
-from spillway.catalog.descriptor import PublicationDescriptor, RelationDescriptor
+from spillway.catalog.descriptor import Memberships, PublicationOptions, RelationDescriptor
 from spillway.decoding.decoder import Decoder
 from spillway.errors import DecodingError, SpillwayError, WalError
 from spillway.plugins import registry
@@ -94,8 +94,10 @@ def plugins(version: int) -> list[OutputPlugin]:
 
 
 def published(relation: RelationDescriptor) -> RelationDescriptor:
-    every = (PublicationDescriptor("p", publish_as=relation.oid),)
-    return replace(relation, publications=every, publication_names=("p",))
+    every = (PublicationOptions(16500, "p", all_tables=True),)
+    return replace(
+        relation, database_publications=every, memberships=(Memberships(relation.oid, 2200),)
+    )
 
 
 class EncodingSink:

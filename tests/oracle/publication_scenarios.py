@@ -416,8 +416,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "ALTER TABLE root DROP COLUMN c",
             "UPDATE root SET bb = 'again'",
         ],
-        # 14 forgets only with a publication's next change that a partition is none any more.
-        since=15,
     ),
     "partitions_with_column_lists": Scenario(
         [

@@ -1,9 +1,10 @@
-"""Where PostgreSQL's decoding invalidates caches: seen in when pgoutput announces a table again, on all majors."""
+"""Where PostgreSQL's decoding invalidates caches: seen in what pgoutput sends, byte for byte, on all majors."""
 
 from __future__ import annotations
 
 import contextlib
 import random
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,6 +13,7 @@ import pytest
 from harness.announcements import AnnouncingSession
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from conftest import ClusterFactory
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 MAJORS = [14, 15, 16, 17, 18]
 TABLES = ("t", "u", "w")
+#: Each is a random interleaving of four sessions' statements.
+SEEDS = (1, 106, 112, 53979991)
+ACTIONS = ("insert", "update", "insert, update, delete, truncate")
 
 #: Each is run between changes of two published tables.
 STATEMENTS = """
@@ -104,13 +109,15 @@ def test_relations_are_announced_again_when_the_server_does(
             for part in statement.split("; "):
                 connection.execute(part)
     _alter_beside_an_update_in_place(quiet)
+    _alter_a_publication_beside_a_table(quiet)
     quiet.execute("INSERT INTO t (v) VALUES ('end'); INSERT INTO u (v) VALUES ('end')")
     lines = session.assert_equal_to_server()
-    assert sum(line.startswith("relation") for line in lines) > 20
+    assert lines.count("relation") > 20
     session.close()
 
     # The same interleaved: whoever commits a change of the catalog is heard by those in progress.
-    _interleave(quiet, tmp_path / "random", seed=1)
+    for seed in SEEDS:
+        _interleave(quiet, tmp_path / f"random_{seed}", seed)
 
 
 def _alter_beside_an_update_in_place(database: Database) -> None:
@@ -129,8 +136,28 @@ def _alter_beside_an_update_in_place(database: Database) -> None:
     database.execute("INSERT INTO t (v) VALUES ('announced again, before 18')")
 
 
-def _interleave(database: Database, directory: Path, seed: int) -> None:
-    session = AnnouncingSession(database, directory)
+def _alter_a_publication_beside_a_table(database: Database) -> None:
+    """Who changed the catalog itself sees another's ALTER PUBLICATION too, though nobody else used the table since."""
+    database.execute("CREATE PUBLICATION forgotten")
+    with database.connect() as connection:
+        connection.execute("BEGIN")
+        connection.execute("ALTER TABLE t ADD own int")
+        connection.execute("INSERT INTO w (v) VALUES ('by the rules as they were')")
+        database.execute("ALTER PUBLICATION p SET (publish = 'update')")
+        connection.execute("INSERT INTO w (v) VALUES ('not published')")
+        connection.execute("COMMIT")
+    database.execute("ALTER PUBLICATION p SET (publish = 'insert, update')")
+
+
+def _interleave(
+    database: Database,
+    directory: Path,
+    seed: int,
+    publications: str = "p",
+    statement_of: Callable[[random.Random, str], str] | None = None,
+) -> None:
+    session = AnnouncingSession(database, directory, publications)
+    statement_of = statement_of or _statement
     rng = random.Random(seed)
     other = database.cluster.create_database(f"elsewhere_{seed}")
     other.execute("CREATE TABLE t (id serial PRIMARY KEY, v text)")
@@ -140,7 +167,7 @@ def _interleave(database: Database, directory: Path, seed: int) -> None:
             connection.execute("SET lock_timeout = '20ms'")
         for step in range(400):
             connection = rng.choice(connections)
-            statement = _statement(rng, step)
+            statement = statement_of(rng, f"{seed}_{step}")
             try:
                 connection.execute(statement)
             except psycopg.errors.Error:
@@ -156,16 +183,14 @@ def _interleave(database: Database, directory: Path, seed: int) -> None:
             lines = session.assert_equal_to_server()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-        assert sum(line.startswith("relation") for line in lines) > 10
+        assert lines.count("relation") > 3
     finally:
         for connection in connections:
             connection.close()
         session.close()
 
 
-def _statement(rng: random.Random, step: int) -> str:
-    # Without ALTER PUBLICATION p SET: for a transaction that began before it, the server goes by the publication as it
-    # loaded it last, which may be the newer one (docs/reference/limits.md).
+def _statement(rng: random.Random, step: str) -> str:
     table = rng.choice(TABLES)
     return rng.choices(
         (
@@ -184,6 +209,70 @@ def _statement(rng: random.Random, step: int) -> str:
             f"ANALYZE {table}",
             f"CREATE TABLE n{step} (i int)",
             f"COMMENT ON TABLE {table} IS '{step}'",
+            f"ALTER PUBLICATION p SET (publish = '{rng.choice(ACTIONS)}')",
         ),
-        (40, 8, 20, 14, 4, 6, 4, 5, 2, 1, 2, 3, 3, 3, 2),
+        (40, 8, 20, 14, 4, 6, 4, 5, 2, 1, 2, 3, 3, 3, 2, 4),
     )[0]
+
+
+#: What is published and where a publication's rules differ: partitions, two schemas, several publications.
+PUBLISHED = (
+    "CREATE TABLE root (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
+    "CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (1000)",
+    "CREATE TABLE high (v text, id int NOT NULL PRIMARY KEY)",
+    "ALTER TABLE root ATTACH PARTITION high FOR VALUES FROM (1000) TO (2000)",
+    "CREATE SCHEMA other",
+    "CREATE TABLE other.o (id serial PRIMARY KEY, v text)",
+    "CREATE PUBLICATION q FOR TABLE t, root",
+    "CREATE PUBLICATION r FOR TABLE low",
+)
+PUBLICATION_NAMES = "p,q,r"
+
+
+@pytest.mark.parametrize("quiet", MAJORS, indirect=True, ids=[f"pg{m}" for m in MAJORS])
+def test_rules_that_change_beside_transactions(quiet: Database, tmp_path: Path) -> None:
+    """Who began before ALTER PUBLICATION is published by what the server's session has loaded last."""
+    for statement in PUBLISHED:
+        quiet.execute(statement)
+    major = quiet.cluster.major
+    for seed in SEEDS:
+        _interleave(
+            quiet, tmp_path / str(seed), seed, PUBLICATION_NAMES, partial(_rules, major=major)
+        )
+
+
+def _rules(rng: random.Random, step: str, major: int) -> str:
+    number = int(step.partition("_")[2])
+    table = rng.choice(("t", "u", "other.o"))
+    publication = rng.choice("pqr")
+    member = rng.choice(("t", "u", "root", "low", "other.o"))
+    rule = ""
+    if major >= 15 and rng.random() < 0.5:
+        # A column list of all publications alike: others are an error.
+        rule = f" WHERE (id {rng.choice('<>')} {rng.randrange(1, 1000)})"
+    members = rng.choice(("", ", t", ", low"))
+    statements = [
+        (20, f"INSERT INTO {table} (v) VALUES ('{step}')"),
+        (8, f"UPDATE {table} SET v = v || 'x' WHERE id = (SELECT max(id) FROM {table})"),
+        (20, f"INSERT INTO root VALUES ({rng.choice((0, 1000)) + number}, '{step}')"),
+        (4, f"DELETE FROM {rng.choice((table, 'root'))} WHERE id % 7 = {rng.randrange(7)}"),
+        (20, "BEGIN"),
+        (14, "COMMIT"),
+        (4, "ROLLBACK"),
+        (6, "SAVEPOINT s"),
+        (4, "ROLLBACK TO s"),
+        (3, f"ALTER TABLE {table} ADD c{step} int"),
+        (2, f"CREATE PUBLICATION p{step} FOR TABLE {table}"),
+        (6, f"ALTER PUBLICATION {publication} SET (publish = '{rng.choice(ACTIONS)}')"),
+        (5, f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {rng.choice(('on', 'off'))})"),
+        (5, f"ALTER PUBLICATION {publication} ADD TABLE {member}{rule}"),
+        (5, f"ALTER PUBLICATION {publication} DROP TABLE {member}"),
+        (4, f"ALTER PUBLICATION {publication} SET TABLE {member}{rule}{members}"),
+    ]  # fmt: skip
+    if major >= 15:
+        statements += [
+            (2, f"ALTER PUBLICATION {publication} ADD TABLES IN SCHEMA other"),
+            (2, f"ALTER PUBLICATION {publication} DROP TABLES IN SCHEMA other"),
+        ]
+    weights, texts = zip(*statements, strict=True)
+    return rng.choices(texts, weights)[0]

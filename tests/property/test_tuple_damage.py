@@ -16,7 +16,7 @@ from harness.damage import damage, rows_of_every_type
 from spillway._kernels.datum import deform_change
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.send_output import datum_send
-from spillway.catalog.descriptor import PublicationDescriptor
+from spillway.catalog.descriptor import Memberships, PublicationOptions
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader
 from spillway.errors import DecodingError
@@ -47,8 +47,12 @@ def test_damage_gives_typed_errors(pg18: Database) -> None:
     print("seed", seed)
     rng = random.Random(seed)
     descriptor, rows, toast = rows_of_every_type(pg18)
-    published = PublicationDescriptor("p", publish_as=descriptor.oid)
-    descriptor = replace(descriptor, publications=(published,), publication_names=("p",))
+    published = PublicationOptions(16500, "p", all_tables=True)
+    descriptor = replace(
+        descriptor,
+        database_publications=(published,),
+        memberships=(Memberships(descriptor.oid, 2200),),
+    )
     context = PluginContext("s", "d", 180000)
     plugins = [create_plugin(name, options, context) for name, options in PLUGINS]
     settings = TextSettings(180000)

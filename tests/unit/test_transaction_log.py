@@ -310,5 +310,5 @@ def test_a_log_of_another_format_is_refused(tmp_path):
     (path,) = tmp_path.glob("*.txlog")
     data = path.read_bytes()
     path.write_bytes(data[:8] + struct.pack("<I", 1) + data[12:])
-    with pytest.raises(CorruptTransactionLog, match="format 1, this version reads 2"):
+    with pytest.raises(CorruptTransactionLog, match="format 1, this version reads 3"):
         open_log(tmp_path)

@@ -16,6 +16,7 @@ class Encoder:
         self,
         settings: TextSettings,
         rules: Callable[[RelationDescriptor], Publishing],
+        publications_changed: Callable[[int], None],
         binary: bool,
     ) -> None: ...
     def begin(self, xid: int, final_lsn: int, commit_time: int, origin: bytes | None) -> None: ...

@@ -12,6 +12,7 @@ per ordinary transaction, and decides before each change what must precede it:
 
 Row filters are asked about all rows of a chunk at once that are the same table's and action's, when the first is met.
 
+A table's rules are found out with its first change after an invalidation, and hold until the next, as PostgreSQL's.
 What a session knows of a table (:class:`RelationState`) is kept by its oid and outlives descriptors; what is compiled
 from one descriptor (:class:`RelationEncoder`) by the relation's id. The loop runs without the GIL, and takes it to
 look a relation up for the first time in a chunk, to announce it, and to raise.
@@ -43,7 +44,7 @@ from spillway._kernels.text_output cimport TextContext
 from spillway._kernels.chunk_encoder import located
 from spillway.errors import DecodingError, SpillwayError
 from spillway.pg.versions import Since
-from spillway.plugins.pgoutput_relation import announcement, published_attnums, row_filters
+from spillway.plugins.pgoutput_relation import announcement, published_attnums, row_filters, with_ancestor
 
 cdef int CHECKS_OLD_ROW_FIRST = Since.PGOUTPUT_CHECKS_OLD_ROW_FIRST
 cdef int FOLLOWS_PUBLICATIONS = Since.PGOUTPUT_FOLLOWS_PUBLICATIONS
@@ -65,11 +66,15 @@ cdef enum:
 
 cdef class RelationState:
     """What this session has told its consumer of one table, and by which rules the table is published."""
-    # a plugins.pgoutput_relation.Publishing; as of when the state became valid, as PostgreSQL caches it
+    # a plugins.pgoutput_relation.Publishing; kept while it is valid, as PostgreSQL does
     cdef object publishing
+    # descriptor of the table under whose name it was published last
+    cdef object target
     # false: the rules have to be found anew before the next change
+    cdef bint rules_valid
+    # false: the table has to be announced anew before the next change; since 15 both are false or neither
     cdef bint valid
-    # counts how often they were
+    # counts how often either was
     cdef uint64_t generation
     cdef bint schema_sent
     # top-level xids of streamed transactions, not yet ended, within which the table was announced
@@ -127,10 +132,12 @@ cdef class Encoder:
     Args:
         settings: a ``pg.text_settings.TextSettings``.
         rules: called with a RelationDescriptor; returns its ``plugins.pgoutput_relation.Publishing``.
+        publications_changed: called with each item of an INVALIDATION that is no relation.
         binary: send values in their types' send format, where they have one.
     """
     cdef TextContext context
     cdef object rules
+    cdef object publications_changed
     cdef bint binary
     # true: write logical messages
     cdef public bint messages
@@ -164,9 +171,10 @@ cdef class Encoder:
     cdef uint32_t change_xid
     cdef uint32_t relation
 
-    def __cinit__(self, settings, rules, bint binary):
+    def __cinit__(self, settings, rules, publications_changed, bint binary):
         self.context = TextContext(settings)
         self.rules = rules
+        self.publications_changed = publications_changed
         self.binary = binary
         self.states = {}
         self.encoders = {}
@@ -475,25 +483,30 @@ cdef class Encoder:
 
     cdef int invalidate(self, const Change* change) except -1 nogil:
         cdef uint32_t count, i
-        if change.new_section == NULL or change.new_size < 4:
+        cdef const uint8_t* items = change.new_section
+        if items == NULL or change.new_size < 8:
             return invalid(b"an invalidation ends inside its header")
         count = load_u32(change.new_section)
-        if count > (change.new_size - 4) // 4:
-            return invalid(b"an invalidation has fewer relations than it says")
+        if count > (change.new_size - 8) // 8:
+            return invalid(b"an invalidation has fewer items than it says")
         with gil:
-            for i in range(count):
-                self.invalidate_one(load_u32(change.new_section + 4 + 4 * <size_t>i))
+            for i in range(1, count + 1):
+                self.invalidate_one(load_u32(items + 8 * <size_t>i), load_u32(items + 8 * <size_t>i + 4))
         return 0
 
-    cdef int invalidate_one(self, uint32_t oid) except -1:
+    cdef int invalidate_one(self, uint32_t oid, uint32_t catalog) except -1:
         cdef RelationState state
-        if oid == 0:
-            for state in self.states.values():
-                state.valid = False
+        cdef bint follows = self.context.values.server_version_num >= FOLLOWS_PUBLICATIONS
+        if catalog != 0:
+            self.publications_changed(<uint64_t>catalog << 32 | oid)
+            # From 15 on, the tables that are concerned are items, too.
+            for state in () if follows else self.states.values():
+                state.rules_valid = False
             return 0
-        state = self.states.get(oid)
-        if state is not None:
-            state.valid = False
+        for state in self.states.values() if oid == 0 else (self.states.get(oid),):
+            if state is not None:
+                state.valid = False
+                state.rules_valid = state.rules_valid and not follows
         return 0
 
     cdef void* find_encoder(self, uint32_t relation, relations) except NULL nogil:
@@ -520,11 +533,8 @@ cdef class Encoder:
             if len(self.encoders) >= ENCODERS_MAX:
                 self.encoders.clear()
                 memset(self.slots, 0, sizeof(self.slots))
-            if not state.valid:
+            if not (state.valid and state.rules_valid):
                 self.validate(state, descriptor)
-            elif self.context.values.server_version_num < FOLLOWS_PUBLICATIONS:
-                # Other publications do not make 14 announce a table again.
-                state.publishing = self.rules(descriptor)
             previous = encoder
             encoder = self.compile(descriptor, state)
             if previous is not None and previous.chunk == self.chunk:
@@ -537,21 +547,27 @@ cdef class Encoder:
         return encoder
 
     cdef int validate(self, RelationState state, descriptor) except -1:
-        """Find the rules of a table anew; its consumer has to be told of it again."""
-        state.publishing = self.rules(descriptor)
-        state.schema_sent = False
-        state.streamed.clear()
-        state.known_in_part = 0
+        """Find the rules of a table anew and have it announced again, as far as needed."""
+        if not state.rules_valid:
+            state.publishing = self.rules(descriptor)
+            state.rules_valid = True
+        if not state.valid:
+            state.schema_sent = False
+            state.streamed.clear()
+            state.known_in_part = 0
+            state.valid = True
         state.generation += 1
-        state.valid = True
         return 0
 
     cdef RelationEncoder compile(self, descriptor, RelationState state):
         cdef RelationEncoder encoder = RelationEncoder()
         cdef int i
         publishing = state.publishing
-        target = publishing.target(descriptor)
         encoder.descriptor = descriptor
+        if state.target is not None and state.target.oid == publishing.publish_as:
+            # 14 learns only with new rules that a partition was detached.
+            descriptor = with_ancestor(descriptor, state.target)
+        state.target = target = publishing.target(descriptor)
         encoder.state = state
         encoder.generation = state.generation
         encoder.oid = descriptor.oid
@@ -575,7 +591,7 @@ cdef class Encoder:
 
 
 cdef inline bint is_current(RelationEncoder encoder) noexcept nogil:
-    return encoder.state.valid and encoder.generation == encoder.state.generation
+    return encoder.state.valid and encoder.state.rules_valid and encoder.generation == encoder.state.generation
 
 
 cdef int put_truncated(RelationEncoder encoder, ByteBuffer* out) except -1 nogil:

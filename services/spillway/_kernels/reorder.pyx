@@ -115,12 +115,12 @@ cdef class ReorderBuffer(RecordLoop):
         if self._stream_from != STREAM_NOTHING:
             self._count(txn, record.lsn, True)
 
-    def add_invalidation(self, uint32_t xid, uint64_t lsn, oids):
-        """Queue an INVALIDATION of relations with *oids* in *xid*, which has an entry."""
+    def add_invalidation(self, uint32_t xid, uint64_t lsn, items):
+        """Queue an INVALIDATION of *items* in *xid*, which has an entry."""
         cdef Txn *txn = self._table.lookup(xid)
-        cdef size_t new_size = 4 + 4 * <size_t> len(oids)
+        cdef size_t new_size = 8 + 8 * <size_t> len(items)
         cdef ChangeHeader *change
-        cdef uint32_t *section
+        cdef uint64_t *section
         cdef size_t at = 1
         if txn == NULL:
             raise KeyError(xid)
@@ -136,13 +136,11 @@ cdef class ReorderBuffer(RecordLoop):
         change.lsn = lsn
         change.new_size = <uint32_t> new_size
         change.old_size = 0
-        section = <uint32_t *> (change + 1)
-        section[0] = <uint32_t> len(oids)
-        for oid in oids:
-            section[at] = oid
+        section = <uint64_t *> (change + 1)
+        section[0] = len(items)
+        for item in items:
+            section[at] = item
             at += 1
-        if at & 1:
-            section[at] = 0
         note_change(txn, lsn, False)
 
     def top_xid(self, uint32_t xid):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 #: Below it are initdb's objects (FirstNormalObjectId), which publications leave out.
@@ -114,6 +114,79 @@ class PublicationDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationOptions:
+    """A row of pg_publication: what a publication says whatever the table."""
+
+    oid: int
+    name: str
+    all_tables: bool = False
+    insert: bool = True
+    update: bool = True
+    delete: bool = True
+    truncate: bool = True
+    via_root: bool = False
+    generated_columns: str = "n"
+
+
+@dataclass(frozen=True, slots=True)
+class TableMembership:
+    """A row of pg_publication_rel; its fields are as in :class:`PublicationDescriptor`."""
+
+    publication_oid: int
+    columns: tuple[int, ...] | None = None
+    row_filter: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memberships:
+    """The publications that name a table, and those that name its schema."""
+
+    relation_oid: int
+    schema_oid: int
+    tables: tuple[TableMembership, ...] = ()
+    schemas: frozenset[int] = frozenset()
+
+
+def published(
+    kind: str, memberships: Sequence[Memberships], publications: Iterable[PublicationOptions]
+) -> tuple[PublicationDescriptor, ...]:
+    """Say how each of *publications* publishes a table of relkind *kind*; those that don't are left out.
+
+    *memberships* are the table's and then its ancestors'; () for a table that can't be published.
+    """
+    if not memberships:
+        return ()
+    tables = [{table.publication_oid: table for table in m.tables} for m in memberships]
+    described = []
+    for publication in publications:
+        oid = publication.oid
+        top = -1
+        if publication.all_tables:
+            top = len(memberships) - 1
+        else:
+            for level, member in enumerate(memberships):
+                if oid in tables[level] or oid in member.schemas:
+                    top = level
+        # Changes of partitions are sent, or of the root; never of a partitioned table as such.
+        if top < 0 or (kind == "p" and not publication.via_root):
+            continue
+        level = top if publication.via_root else 0
+        table = tables[level].get(oid)
+        described.append(
+            PublicationDescriptor(
+                publication.name, publication.insert, publication.update, publication.delete, publication.truncate,
+                publication.via_root,
+                publish_as=memberships[level].relation_oid,
+                columns=None if table is None else table.columns,
+                # The whole schema is published, filter or not.
+                row_filter=None if table is None or oid in memberships[level].schemas else table.row_filter,
+                generated_columns=publication.generated_columns,
+            )
+        )  # fmt: skip
+    return tuple(described)
+
+
+@dataclass(frozen=True, slots=True)
 class RelationDescriptor:
     """A table as of one point in WAL. ``columns[i].attnum == i + 1``."""
 
@@ -137,14 +210,15 @@ class RelationDescriptor:
     #: attnums of the replica identity in index order: the key's for 'd', the index's for 'i',
     #: () for 'n', every live column for 'f'
     identity_columns: tuple[int, ...] = ()
-    #: the publications that publish this table, by name; see :mod:`spillway.catalog.publications`
+    #: the publications that publish this table, by name: what the next two make together
     publications: tuple[PublicationDescriptor, ...] = ()
+    #: Every publication of the database at this point, whether it publishes this table or not, by name: a plugin that
+    #: keeps publications as the server's caches do may load them when it meets a table that none of them publishes.
+    database_publications: tuple[PublicationOptions, ...] = ()
+    #: of this table and then of its ancestors; () for one that is not :attr:`publishable`
+    memberships: tuple[Memberships, ...] = ()
     #: pg_inherits of a partition: its parent first, the root last; without publications and ancestors of their own
     ancestors: tuple[RelationDescriptor, ...] = ()
-    #: Every publication of the database at this point, whether it publishes this table or not, by name. That is
-    #: how a plugin tells a publication that its consumer asked for and that does not exist, which PostgreSQL looks
-    #: up when it decodes a change of a table that publications could publish at all (:attr:`publishable`).
-    publication_names: tuple[str, ...] = ()
 
     @property
     def publishable(self) -> bool:
@@ -159,13 +233,17 @@ class RelationDescriptor:
             "toast_oid": self.toast_oid, "primary_key": list(self.primary_key),
             "primary_key_deferrable": self.primary_key_deferrable,
             "identity_columns": list(self.identity_columns),
-            "publications": [
-                [p.name, p.insert, p.update, p.delete, p.truncate, p.via_root, p.publish_as,
-                 None if p.columns is None else list(p.columns), p.row_filter, p.generated_columns]
-                for p in self.publications
+            "database_publications": [
+                [p.oid, p.name, p.all_tables, p.insert, p.update, p.delete, p.truncate, p.via_root, p.generated_columns]
+                for p in self.database_publications
+            ],
+            "memberships": [
+                [m.relation_oid, m.schema_oid,
+                 [[t.publication_oid, None if t.columns is None else list(t.columns), t.row_filter] for t in m.tables],
+                 sorted(m.schemas)]
+                for m in self.memberships
             ],
             "ancestors": [a.to_json() for a in self.ancestors],
-            "publication_names": list(self.publication_names),
             "columns": [
                 [c.attnum, c.name, c.type_oid, c.typmod, c.length, c.by_value, c.align, c.dropped, c.not_null,
                  c.generated, c.identity, None if c.missing is None else base64.b64encode(c.missing).decode()]
@@ -198,9 +276,20 @@ class RelationDescriptor:
             )
             for t in value["types"]
         }
-        publications = tuple(
-            PublicationDescriptor(*[*p[:7], None if p[7] is None else tuple(p[7]), *p[8:]])
-            for p in value["publications"]
+        database_publications = tuple(
+            PublicationOptions(*p) for p in value["database_publications"]
+        )
+        memberships = tuple(
+            Memberships(
+                relation,
+                schema,
+                tuple(
+                    TableMembership(t[0], None if t[1] is None else tuple(t[1]), t[2])
+                    for t in tables
+                ),
+                frozenset(schemas),
+            )
+            for relation, schema, tables, schemas in value["memberships"]
         )
         return cls(
             oid=value["oid"], schema=value["schema"], name=value["name"], kind=value["kind"],
@@ -208,6 +297,7 @@ class RelationDescriptor:
             columns=columns, types=types, toast_oid=value["toast_oid"],
             primary_key=tuple(value["primary_key"]), primary_key_deferrable=value["primary_key_deferrable"],
             identity_columns=tuple(value["identity_columns"]),
-            publications=publications, ancestors=tuple(cls.from_json(a) for a in value["ancestors"]),
-            publication_names=tuple(value["publication_names"]),
+            publications=published(value["kind"], memberships, database_publications),
+            database_publications=database_publications, memberships=memberships,
+            ancestors=tuple(cls.from_json(a) for a in value["ancestors"]),
         )  # fmt: skip

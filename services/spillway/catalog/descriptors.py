@@ -26,10 +26,11 @@ from spillway.catalog.descriptor import (
     ColumnDescriptor,
     RelationDescriptor,
     TypeDescriptor,
+    published,
 )
 from spillway.catalog.missing_value import UnreadableMissing
 from spillway.catalog.object_names import REG_TYPES, object_names
-from spillway.catalog.publications import all_publications, ancestors_of, publications_of
+from spillway.catalog.publications import all_publications, ancestors_of, memberships_of
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn
 
@@ -126,8 +127,8 @@ def _content(descriptor: RelationDescriptor) -> Hashable:
         descriptor.persistence, descriptor.replica_identity, descriptor.columns,
         tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
         descriptor.toast_oid, descriptor.primary_key, descriptor.primary_key_deferrable, descriptor.identity_columns,
-        descriptor.publications, tuple(map(_content, descriptor.ancestors)),
-        descriptor.publication_names,
+        descriptor.publications, descriptor.database_publications, descriptor.memberships,
+        tuple(map(_content, descriptor.ancestors)),
     )  # fmt: skip
 
 
@@ -245,10 +246,12 @@ class _Builder:
             owner_oid = owner.oid
         ancestors = ancestors_of(self, row)
         publications = all_publications(self)
+        memberships = memberships_of(self, row, ancestors)
         descriptor = replace(
             self._descriptor(row),
-            publications=publications_of(self, row, ancestors, publications),
-            publication_names=tuple(p.pubname for p in publications),
+            publications=published(row.relkind, memberships, publications),
+            database_publications=publications,
+            memberships=memberships,
             ancestors=tuple(self._descriptor(ancestor) for ancestor in ancestors),
         )
         number, descriptor = self.mirror.registry.intern(descriptor)

@@ -142,6 +142,8 @@ class CatalogMirror:
         # Whether a cached resolution was dropped since the last commit said so: by an image that
         # fills rewritten storage, by pruning.
         self._dropped = False
+        # Whether one was handed out since then that is cached nowhere: what it was made from is not known.
+        self._private = False
 
     # What the owner calls.
 
@@ -205,6 +207,8 @@ class CatalogMirror:
                     self._bury(tup)
         self._forget_storages(self.locations.finish(xids))
         changed, self._dropped = self._dropped, False
+        if changed:
+            self._private = False
         return changed
 
     def abort(self, xids: Sequence[int], lsn: int) -> bool:
@@ -469,6 +473,7 @@ class CatalogMirror:
                 lsn=str(Lsn(self.last_lsn)),
             )
         if own_xids and self.has_changes(own_xids):
+            self._private = True
             return descriptors.resolve(self, key, own_xids)
         return descriptors.resolve(self, key, NO_XIDS, self._cache)
 
@@ -531,7 +536,7 @@ class CatalogMirror:
 
     def _invalidate(self, tuples: Iterable[CatalogTuple]) -> None:
         for tup in tuples:
-            self._dropped |= self._cache.invalidate(tup.storage.keys(tup.row))
+            self._dropped |= self._cache.invalidate(tup.storage.keys(tup.row)) or self._private
 
     def contradiction(
         self, catalog: TrackedCatalog, tuples: Sequence[CatalogTuple], key: str

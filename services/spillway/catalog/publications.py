@@ -1,13 +1,14 @@
-"""How a table is published: what get_rel_sync_entry finds out, for every publication of the database.
+"""How a table is published: what get_rel_sync_entry reads, for every publication of the database.
 
-In comes one table's pg_class row with its partition ancestors, out one
-:class:`~spillway.catalog.descriptor.PublicationDescriptor` for each publication that publishes it. A slot asks for
-some of them only, and what several of them make together depends on which: that is the output plugin's to
+In comes one table's pg_class row with its partition ancestors, out the publications that name any of them or their
+schemas, and every publication's options. :func:`~spillway.catalog.descriptor.published` puts them together. A slot asks
+for some publications only, and what several of them make together depends on which: that is the output plugin's to
 combine.
 
 pgoutput reads the publication catalogs with the historic snapshot of the change that it is about to send. So does
 this: with the mirror as of the change's record, in the view of the transaction that wrote it. ALTER PUBLICATION takes
 no lock that keeps rows from being written, and need not: it counts from its commit on, for transactions in progress too.
+What pgoutput has read it keeps for a while, also for a transaction with an older snapshot; that is the plugin's, too.
 
 Source: get_rel_sync_entry, pgoutput_row_filter_init, pgoutput_column_list_init,
 src/backend/replication/pgoutput/pgoutput.c; GetTopMostAncestorInPublication, is_publishable_class,
@@ -19,7 +20,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spillway.catalog import layout as cat
-from spillway.catalog.descriptor import FIRST_NORMAL_OID, PublicationDescriptor
+from spillway.catalog.descriptor import (
+    FIRST_NORMAL_OID,
+    Memberships,
+    PublicationOptions,
+    TableMembership,
+)
 from spillway.catalog.toast_value import ToastPointer, text_of_chunks
 
 if TYPE_CHECKING:
@@ -62,69 +68,34 @@ def ancestors_of(reader: RowReader, row: PgClass) -> list[PgClass]:
     return ancestors
 
 
-def all_publications(reader: RowReader) -> list[PgPublication]:
+def all_publications(reader: RowReader) -> tuple[PublicationOptions, ...]:
     """List every publication of the database, by name."""
     found: list[PgPublication] = []
     for all_tables in (True, False):
         found += reader.rows(cat.PG_PUBLICATION, cat.PUBLICATION_BY_ALL_TABLES, all_tables)
-    return sorted(found, key=_name)
+    return tuple(
+        PublicationOptions(
+            p.oid, p.pubname, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
+            p.pubgencols,
+        )
+        for p in sorted(found, key=_name)
+    )  # fmt: skip
 
 
-def publications_of(
-    reader: RowReader,
-    row: PgClass,
-    ancestors: Sequence[PgClass],
-    publications: Sequence[PgPublication],
-) -> tuple[PublicationDescriptor, ...]:
-    """Say how each of *publications* publishes a table; those that don't are left out.
+def memberships_of(
+    reader: RowReader, row: PgClass, ancestors: Sequence[PgClass]
+) -> tuple[Memberships, ...]:
+    """Say which publications name a table and its ancestors; () for a table that none may publish.
 
     Raises:
         DecodingError: a row filter is stored out of line and not known.
     """
     if row.relkind not in "rp" or row.relpersistence != "p" or row.oid < FIRST_NORMAL_OID:
         return ()
-    members = [(relation, _members(reader, relation)) for relation in (row, *ancestors)]
-    described = []
-    for publication in publications:
-        top: PgClass | None = None
-        if publication.puballtables:
-            top = members[-1][0]
-        else:
-            for relation, (tables, schemas) in members:
-                if publication.oid in tables or publication.oid in schemas:
-                    top = relation
-        if top is None:
-            continue
-        # Changes of partitions are sent, or of the root; never of a partitioned table as such.
-        if row.relkind == "p" and not publication.pubviaroot:
-            continue
-        publish_as = top if publication.pubviaroot else row
-        tables, schemas = next(m for relation, m in members if relation is publish_as)
-        member = tables.get(publication.oid)
-        described.append(
-            PublicationDescriptor(
-                name=publication.pubname,
-                insert=publication.pubinsert,
-                update=publication.pubupdate,
-                delete=publication.pubdelete,
-                truncate=publication.pubtruncate,
-                via_root=publication.pubviaroot,
-                publish_as=publish_as.oid,
-                columns=None if member is None else member.prattrs,
-                # The whole schema is published, filter or not.
-                row_filter=None
-                if member is None or publication.oid in schemas
-                else _row_filter(reader, member),
-                generated_columns=publication.pubgencols,
-            )
-        )
-    return tuple(described)
+    return tuple(_memberships(reader, relation) for relation in (row, *ancestors))
 
 
-def _members(
-    reader: RowReader, relation: PgClass
-) -> tuple[dict[int, PgPublicationRel], frozenset[int]]:
-    """The publications that name a table, with the rows that do, and those that name its schema."""
+def _memberships(reader: RowReader, relation: PgClass) -> Memberships:
     rows = reader.rows(cat.PG_PUBLICATION_REL, cat.PUBLICATION_REL_BY_RELATION, relation.oid)
     schemas = []
     if cat.PG_PUBLICATION_NAMESPACE.oid in reader.mirror.layouts:
@@ -133,7 +104,15 @@ def _members(
             cat.PUBLICATION_NAMESPACE_BY_SCHEMA,
             relation.relnamespace,
         )
-    return {row.prpubid: row for row in rows}, frozenset(row.pnpubid for row in schemas)
+    return Memberships(
+        relation.oid,
+        relation.relnamespace,
+        tuple(
+            TableMembership(row.prpubid, row.prattrs, _row_filter(reader, row))
+            for row in sorted(rows, key=_publication_oid)
+        ),
+        frozenset(row.pnpubid for row in schemas),
+    )
 
 
 def _row_filter(reader: RowReader, member: PgPublicationRel) -> str | None:
@@ -157,3 +136,7 @@ def _row_filter(reader: RowReader, member: PgPublicationRel) -> str | None:
 
 def _name(publication: PgPublication) -> str:
     return publication.pubname
+
+
+def _publication_oid(row: PgPublicationRel) -> int:
+    return row.prpubid

@@ -34,10 +34,11 @@ TRUNCATE: the new section is ``u32 flags`` (1 CASCADE, 2 RESTART IDENTITY), ``u3
 MESSAGE: the new section is ``u32 transactional``, ``u32 prefix_size``, prefix (without its final zero),
 content. Its lsn is the *end* of the WAL record: PostgreSQL queues messages with that and prints it.
 
-INVALIDATION: the new section is ``u32 n``, ``u32 oid[n]``: the server's cached definition of these relations (0: of all)
-was thrown away at this point of the decoding (``decoding/invalidations.py``). Only who announces relations to its
-consumer (pgoutput) cares. Those that are executed at a transaction's end are its last change; they concern what
-comes after it.
+INVALIDATION: the new section is ``u32 n``, ``u32 zero``, ``u64 item[n]``: what the server threw out of its caches at
+this point of the decoding (``decoding/invalidations.py``). An item is the oid of a relation whose definition it was
+(0: of all); or, with a catalog's oid in its upper half, a row of that catalog by the hash of its key,
+or with the highest bit all of them. Only who announces relations to its consumer (pgoutput) cares. Those that are executed
+at a transaction's end are its last change; they concern what comes after it.
 
 TOAST value (``toast_count`` times; the value of an external pointer with that va_valueid)::
 

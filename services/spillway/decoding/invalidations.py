@@ -14,9 +14,11 @@ the writing session queued, in the order in which the server's decoding of the s
   transactions. So are those of another database's transaction at its commit; some are for all databases.
 
 Of the messages only those count that reach one of the callbacks that pgoutput registers, which differ between
-majors (``WalVersion.invalidating_caches`` and its neighbours). What is left are oids of tables, or 0 for all.
+majors (``WalVersion.invalidating_caches`` and its neighbours), or the caches of publications that it reads through
+(``WalVersion.publication_caches``). What is left are *items* as ``change_format.py`` has them: oids of tables, or 0
+for all, and rows of the catalogs of publications.
 
-Memory: the distinct oids of each transaction in progress that changed the catalog.
+Memory: the distinct items of each transaction in progress that changed the catalog.
 
 Source: ReorderBufferAddInvalidations, ReorderBufferAddDistributedInvalidations, ReorderBufferProcessTXN,
 src/backend/replication/logical/reorderbuffer.c; SnapBuildDistributeSnapshotAndInval, snapbuild.c;
@@ -40,8 +42,11 @@ if TYPE_CHECKING:
 
     from spillway.pg.versions import WalVersion
 
-#: ``relation`` of an INVALIDATION that means all of them
+#: the item of an INVALIDATION that means all relations
 ALL_RELATIONS: Final = 0
+#: where in an item the oid of a catalog stands, and the bit for all of its rows
+CATALOG_SHIFT: Final = 32
+WHOLE_CATALOG: Final = 1 << 63
 
 _COUNT: Final = struct.Struct("<i")
 _MESSAGE: Final = struct.Struct("<b3xII4x")
@@ -81,7 +86,7 @@ class _Pending:
 class ChangeQueue(Protocol):
     """What is needed of the reorder buffer."""
 
-    def add_invalidation(self, xid: int, lsn: int, oids: Sequence[int]) -> None:
+    def add_invalidation(self, xid: int, lsn: int, items: Sequence[int]) -> None:
         """Queue a change in (sub)transaction *xid*."""
         ...
 
@@ -107,19 +112,19 @@ class Invalidations:
     def record(self, xid: int, data: bytes, lsn: int) -> tuple[int, ...]:
         """Take an XLOG_XACT_INVALIDATIONS record: queue it in its (sub)transaction *xid*.
 
-        With *xid* 0 there is none; then the relations that it concerns are returned, to be invalidated now.
+        With *xid* 0 there is none; then its items are returned, to be invalidated now.
 
         Raises:
             CorruptWal: it says that it has more messages than fit.
         """
-        count, oids = self.parse(data, lsn)
+        count, items = self.parse(data, lsn)
         if not xid:
-            return oids
+            return items
         pending = self._pending.setdefault(self._buffer.top_xid(xid), _Pending())
-        pending.own.update(dict.fromkeys(oids))
+        pending.own.update(dict.fromkeys(items))
         pending.own_count += count
-        if oids:
-            self._buffer.add_invalidation(xid, lsn, oids)
+        if items:
+            self._buffer.add_invalidation(xid, lsn, items)
         return ()
 
     def commit(self, xid: int, lsn: int) -> Ending:
@@ -131,7 +136,7 @@ class Invalidations:
         committed = self._pending.get(xid)
         if committed is None:
             return NOTHING
-        oids = tuple(committed.own)
+        items = tuple(committed.own)
         if committed.own_count:
             for other in self._buffer.with_base_snapshot():
                 if other == xid:
@@ -139,16 +144,16 @@ class Invalidations:
                 pending = self._pending.setdefault(other, _Pending())
                 pending.distributed.update(committed.own)
                 pending.distributed_count += committed.own_count
-                if oids:
-                    self._buffer.add_invalidation(other, lsn, oids)
-        ending = Ending(oids, self.at_end(xid))
+                if items:
+                    self._buffer.add_invalidation(other, lsn, items)
+        ending = Ending(items, self.at_end(xid))
         self.forget((xid,))
         return ending
 
     def parse(self, data: bytes, lsn: int) -> tuple[int, tuple[int, ...]]:
         """Parse the main data of an XLOG_XACT_INVALIDATIONS record at *lsn*.
 
-        Returns how many messages it has, and the oids of the tables that they concern, each once.
+        Returns how many messages it has, and the items that they invalidate, each once.
 
         Raises:
             CorruptWal: it says that it has more messages than fit.
@@ -161,11 +166,19 @@ class Invalidations:
                 lsn=str(Lsn(lsn)),
             )
         end = _COUNT.size + count * _MESSAGE.size
-        oids: dict[int, None] = {}
+        items: dict[int, None] = {}
+        caches = self._version.publication_caches
         for number, database_oid, oid in _MESSAGE.iter_unpack(data[_COUNT.size : end]):
-            if database_oid in (0, self._database_oid) and self._concerns(number, oid):
-                oids[oid if number in (_RELCACHE, _RELSYNC) else ALL_RELATIONS] = None
-        return count, tuple(oids)
+            if database_oid not in (0, self._database_oid):
+                continue
+            if self._concerns(number, oid):
+                items[oid if number in (_RELCACHE, _RELSYNC) else ALL_RELATIONS] = None
+            if number in caches:
+                # In place of an oid, a message for a system cache has a hash value.
+                items[caches[number] << CATALOG_SHIFT | oid] = None
+            elif number == _CATALOG and oid in caches.values():
+                items[WHOLE_CATALOG | oid << CATALOG_SHIFT] = None
+        return count, tuple(items)
 
     def _concerns(self, number: int, oid: int) -> bool:
         """Say whether a message reaches a callback that throws away announced definitions."""
@@ -201,14 +214,14 @@ class Invalidations:
         """Return all of it as bytes, for a serialised decoder."""
         parts = [_COUNT.pack(len(self._pending))]
         for xid, pending in self._pending.items():
-            oids = (*pending.own, *pending.distributed)
+            items = (*pending.own, *pending.distributed)
             parts.append(
                 _SAVED.pack(
                     xid, len(pending.own), pending.own_count,
                     len(pending.distributed), pending.distributed_count,
                 )
             )  # fmt: skip
-            parts.append(struct.pack(f"<{len(oids)}I", *oids))
+            parts.append(struct.pack(f"<{len(items)}Q", *items))
         return b"".join(parts)
 
     def load(self, data: bytes | memoryview) -> None:
@@ -222,18 +235,17 @@ class Invalidations:
         for _ in range(count):
             xid, own, own_count, distributed, distributed_count = _SAVED.unpack_from(data, at)
             at += _SAVED.size
-            oids = struct.unpack_from(f"<{own + distributed}I", data, at)
-            at += 4 * len(oids)
+            items = struct.unpack_from(f"<{own + distributed}Q", data, at)
+            at += 8 * len(items)
             self._pending[xid] = _Pending(
-                dict.fromkeys(oids[:own]), own_count, dict.fromkeys(oids[own:]), distributed_count
+                dict.fromkeys(items[:own]), own_count, dict.fromkeys(items[own:]), distributed_count
             )
 
 
-def invalidation_change(xid: int, lsn: int, oids: Collection[int]) -> bytes:
-    """Return a chunk with one INVALIDATION of *oids*, in the change format."""
-    section = struct.pack(f"<{len(oids) + 1}I", len(oids), *oids)
-    padded = len(section) + -len(section) % 8
+def invalidation_change(xid: int, lsn: int, items: Collection[int]) -> bytes:
+    """Return a chunk with one INVALIDATION of *items*, in the change format."""
+    section = struct.pack(f"<Q{len(items)}Q", len(items), *items)
     header = _CHANGE.pack(
-        HEADER_SIZE + padded, INVALIDATION, HAS_NEW, 0, 0, xid, lsn, len(section), 0
+        HEADER_SIZE + len(section), INVALIDATION, HAS_NEW, 0, 0, xid, lsn, len(section), 0
     )
-    return header + section.ljust(padded, b"\0")
+    return header + section

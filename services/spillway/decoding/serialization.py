@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
 
 MAGIC: Final = b"SPWDECOD"
-FORMAT: Final = 2
+FORMAT: Final = 3
 _HEAD: Final = struct.Struct("<8sIIQ")
 _STATE: Final = struct.Struct("<IIQQQ")
 _TRANSACTION: Final = struct.Struct("<IIIIQ")

@@ -120,7 +120,7 @@ class TransactionHeader(NamedTuple):
     streamed: Streamed | None = None
     #: roname of ``origin_id`` at that time; '' for none, or for an origin that was dropped since
     origin_name: str = ""
-    #: COMMIT_PREPARED, ROLLBACK_PREPARED, STREAM_ABORT: oids of the tables (0: all) whose definitions are thrown away
+    #: COMMIT_PREPARED, ROLLBACK_PREPARED, STREAM_ABORT: an INVALIDATION's items, thrown away
     #: behind it, where the transaction's changes were handed out before. Only for who does not take the chunks.
     invalidated: tuple[int, ...] = ()
 

@@ -20,10 +20,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from spillway.errors import UnsupportedWal
 from spillway.pg.rmgr import RM_MAX_BUILTIN_ID, RM_MIN_CUSTOM_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Where a magic begins that is at least one of PostgreSQL's.
 _MAGIC_HIGH_BYTE: Final = 0xD1
@@ -91,6 +95,9 @@ class WalVersion:
     invalidating_caches: frozenset[int]
     #: the catalogs that those caches are of
     invalidating_catalogs: frozenset[int]
+    #: caches that pgoutput reads publications through, by number: PUBLICATIONOID, PUBLICATIONRELMAP and
+    #: PUBLICATIONNAMESPACEMAP (15 and later), with the catalog of each
+    publication_caches: Mapping[int, int]
     #: a relcache message for all relations counts; before 15 it finds no entry
     relcache_reset_counts: bool
 
@@ -144,6 +151,7 @@ _PG14: Final = WalVersion(
     pg_attribute=_PG_ATTRIBUTE_14,
     invalidating_caches=frozenset(),
     invalidating_catalogs=frozenset(),
+    publication_caches=MappingProxyType({45: 6104, 47: 6106}),
     relcache_reset_counts=False,
     announces_empty_prepare=False,
 )
@@ -171,6 +179,7 @@ _PG15: Final = WalVersion(
     pg_attribute=_PG_ATTRIBUTE_14,
     invalidating_caches=frozenset({48, 49, 51}),
     invalidating_catalogs=frozenset({6104, 6106, 6237}),
+    publication_caches=MappingProxyType({49: 6104, 51: 6106, 48: 6237}),
     relcache_reset_counts=True,
     announces_empty_prepare=False,
 )
@@ -198,6 +207,7 @@ _PG16: Final = WalVersion(
     pg_attribute=_PG_ATTRIBUTE_16,
     invalidating_caches=frozenset({36, 48, 49, 51}),
     invalidating_catalogs=frozenset({2615, 6104, 6106, 6237}),
+    publication_caches=MappingProxyType({49: 6104, 51: 6106, 48: 6237}),
     relcache_reset_counts=True,
     announces_empty_prepare=False,
 )
@@ -225,6 +235,7 @@ _PG17: Final = WalVersion(
     pg_attribute=_PG_ATTRIBUTE_16,
     invalidating_caches=frozenset({36, 48, 49, 51}),
     invalidating_catalogs=frozenset({2615, 6104, 6106, 6237}),
+    publication_caches=MappingProxyType({49: 6104, 51: 6106, 48: 6237}),
     relcache_reset_counts=True,
     announces_empty_prepare=False,
 )
@@ -252,6 +263,7 @@ _PG18: Final = WalVersion(
     pg_attribute=_PG_ATTRIBUTE_18,
     invalidating_caches=frozenset({38}),
     invalidating_catalogs=frozenset({2615}),
+    publication_caches=MappingProxyType({51: 6104, 53: 6106, 50: 6237}),
     relcache_reset_counts=True,
     announces_empty_prepare=True,
 )

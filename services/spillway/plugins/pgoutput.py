@@ -1,8 +1,8 @@
 """The output plugin ``pgoutput``: PostgreSQL's logical replication protocol, versions 1 to 4, byte for byte.
 
-This is what ``CREATE SUBSCRIPTION`` and the change data capture tools consume. Three parts make it:
-``pgoutput_options`` reads the options, ``pgoutput_relation`` combines publications into how one table is published,
-the kernel ``pgoutput`` encodes changes. Here is what frames them: a message or two at the beginning and the end of a
+This is what ``CREATE SUBSCRIPTION`` and the change data capture tools consume. Four parts make it:
+``pgoutput_options`` reads the options, ``pgoutput_publications`` keeps publications as the server's caches do,
+``pgoutput_relation`` combines them into how one table is published, the kernel ``pgoutput`` encodes changes. Here is what frames them: a message or two at the beginning and the end of a
 transaction, of a prepared one, and of each part of one that is streamed while in progress.
 
 Each major version of PostgreSQL has a pgoutput of its own; the source's decides:
@@ -30,6 +30,7 @@ from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import Since
 from spillway.plugins.interface import OutputPlugin
 from spillway.plugins.pgoutput_options import PgoutputOptions, StreamingMode, parse_options
+from spillway.plugins.pgoutput_publications import PublicationCache
 from spillway.plugins.pgoutput_relation import Publishing, publishing_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class Pgoutput(OutputPlugin):
         self.two_phase = self._version >= Since.PGOUTPUT_TWO_PHASE and (
             context.two_phase or parsed.two_phase
         )
-        self._encoder = Encoder(settings, self._rules, parsed.binary)
+        self._publications = PublicationCache(parsed.publication_names, self._missing)
+        self._encoder = Encoder(settings, self._rules, self._publications.invalidate, parsed.binary)
         self._encoder.messages = parsed.messages
         self._encoder.only_local = parsed.only_local
         self._skip = False
@@ -241,12 +243,7 @@ class Pgoutput(OutputPlugin):
         return self._options.only_local and header.origin_id != 0
 
     def _rules(self, descriptor: RelationDescriptor) -> Publishing:
-        names = self._options.publication_names
-        if descriptor.publishable:
-            for name in names:
-                if name not in descriptor.publication_names:
-                    self._missing(name)
-        return publishing_of(descriptor, names, self._version)
+        return publishing_of(descriptor, self._publications.published(descriptor), self._version)
 
     def _missing(self, name: str) -> None:
         if self._version < Since.PGOUTPUT_MISSING_PUBLICATION_WARNS:

@@ -5,7 +5,8 @@ are combined. A table may be in several of them: its actions add up, and among p
 of them publishes gives changes their name, their columns and their filters. Column lists do not add up: they must be
 the same.
 
-PostgreSQL works this out once per table and keeps it until an invalidation; the kernel does the same.
+PostgreSQL works this out once per table and keeps it until an invalidation; the kernel does the same. What
+publications say, which PostgreSQL caches too, comes from ``pgoutput_publications``.
 
 Source: get_rel_sync_entry, check_and_init_gencol, pgoutput_column_list_init, pgoutput_row_filter_init,
 send_relation_and_attrs (src/backend/replication/pgoutput/pgoutput.c); logicalrep_write_rel, logicalrep_write_typ,
@@ -15,14 +16,14 @@ logicalrep_should_publish_column (logical/proto.c)
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import ConflictingPublications, DecodingError
 from spillway.pg.versions import Since
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from spillway.catalog.descriptor import (
         ColumnDescriptor,
@@ -80,32 +81,27 @@ class Publishing:
 
 
 def publishing_of(
-    descriptor: RelationDescriptor, publications: Iterable[str], server_version_num: int
+    descriptor: RelationDescriptor,
+    publications: Sequence[PublicationDescriptor],
+    server_version_num: int,
 ) -> Publishing:
-    """Combine what *publications*, in the order of the slot's option, say of a table.
+    """Combine what *publications*, in the order of the slot's option, say of a table that they publish.
 
     Raises:
         ConflictingPublications: they contradict each other; the text is PostgreSQL's own.
     """
-    by_name = {p.name: p for p in descriptor.publications}
-    ours = [
-        by_name[name]
-        for name in dict.fromkeys(publications)
-        # What happens in a partitioned table is published with its partitions, if not under its own name.
-        if name in by_name and (descriptor.kind != "p" or by_name[name].via_root)
-    ]
-    if not ours or not descriptor.publishable:
+    if not publications or not descriptor.publishable:
         return Publishing(publish_as=descriptor.oid)
     levels = {descriptor.oid: 0}
     levels |= {a.oid: level for level, a in enumerate(descriptor.ancestors, 1)}
-    top = max(ours, key=lambda p: levels.get(p.publish_as, 0)).publish_as
+    top = max(publications, key=lambda p: levels.get(p.publish_as, 0)).publish_as
     # The others publish the table under another name, which is not used.
-    counting = [p for p in ours if p.publish_as == top]
+    counting = [p for p in publications if p.publish_as == top]
     actions = Publishing(
-        insert=any(p.insert for p in ours),
-        update=any(p.update for p in ours),
-        delete=any(p.delete for p in ours),
-        truncate=any(p.truncate for p in ours),
+        insert=any(p.insert for p in publications),
+        update=any(p.update for p in publications),
+        delete=any(p.delete for p in publications),
+        truncate=any(p.truncate for p in publications),
         publish_as=top,
     )
     if not (actions.insert or actions.update or actions.delete):
@@ -179,6 +175,13 @@ def _different_lists(target: RelationDescriptor) -> ConflictingPublications:
         " in different publications",
         hint="Give the table the same column list in all publications of the slot, or none.",
     )
+
+
+def with_ancestor(descriptor: RelationDescriptor, target: RelationDescriptor) -> RelationDescriptor:
+    """Return *descriptor* with *target* among its ancestors, if it is neither that nor there."""
+    if target.oid == descriptor.oid or any(a.oid == target.oid for a in descriptor.ancestors):
+        return descriptor
+    return replace(descriptor, ancestors=(*descriptor.ancestors, target))
 
 
 def published_attnums(descriptor: RelationDescriptor, publishing: Publishing) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ transaction of the segment that needs it, so a reader needs nothing but the segm
     PREPARED := u64 prepare_lsn | u64 prepare_end_lsn | i64 prepare_time | u32 empty | u32 length | gid, zero to 8
     STREAMED := u64 upto_lsn | u64 first_lsn | u64 last_lsn | u32 number | u32 n | u32 aborted xid[n], zero to 8
     ORIGIN   := u32 length | u32 0 | name, zero to 8
-    INVALIDATED := u32 n | u32 oid[n], zero to 8
+    INVALIDATED := u64 n | u64 item[n], as an INVALIDATION has them
 
 A frame TRANSACTION or BEGIN stands for anything that has a header of its own: kinds (``decoding/transaction.py``) are a
 prepared transaction, a part of one in progress, or the news that one was rolled back, which have no changes. An
@@ -50,7 +50,7 @@ from spillway.errors import CorruptTransactionLog
 from spillway.pg.lsn import Lsn
 
 SEGMENT_MAGIC: Final = b"SPWTXLOG"
-FORMAT: Final = 2
+FORMAT: Final = 3
 SEGMENT_HEADER_SIZE: Final = 64
 FRAME_HEADER_SIZE: Final = 16
 
@@ -71,7 +71,7 @@ _HEADER: Final = struct.Struct("<IHBBQQQqQ")
 _PREPARED: Final = struct.Struct("<QQqII")
 _STREAMED: Final = struct.Struct("<QQQII")
 _ORIGIN: Final = struct.Struct("<II")
-_COUNT: Final = struct.Struct("<I")
+_COUNT: Final = struct.Struct("<Q")
 PROGRESS_PAYLOAD: Final = struct.Struct("<QQ")
 END_PAYLOAD: Final = struct.Struct("<Q")
 RELATION_PREFIX: Final = struct.Struct("<II")
@@ -132,8 +132,8 @@ def encode_transaction_header(header: TransactionHeader) -> bytes:
         more += _ORIGIN.pack(len(name), 0) + _padded(name)
         parts |= _HAS_ORIGIN
     if header.invalidated:
-        oids = header.invalidated
-        more += _padded(struct.pack(f"<{len(oids) + 1}I", len(oids), *oids))
+        items = header.invalidated
+        more += struct.pack(f"<Q{len(items)}Q", len(items), *items)
         parts |= _HAS_INVALIDATED
     packed = _HEADER.pack(
         header.xid,
@@ -184,9 +184,8 @@ def decode_transaction_header(payload: bytes | memoryview) -> tuple[TransactionH
     invalidated: tuple[int, ...] = ()
     if parts & _HAS_INVALIDATED:
         (count,) = _COUNT.unpack_from(payload, at)
-        invalidated = struct.unpack_from(f"<{count}I", payload, at + _COUNT.size)
-        size = _COUNT.size + 4 * count
-        at += size + -size % 8
+        invalidated = struct.unpack_from(f"<{count}Q", payload, at + _COUNT.size)
+        at += _COUNT.size + 8 * count
     header = TransactionHeader(
         xid, first, final, end, time, origin_id, origin, kind, prepared, streamed, origin_name,
         invalidated,

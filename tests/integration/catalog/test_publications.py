@@ -87,7 +87,7 @@ def test_options_lists_and_filters(pg: Database) -> None:
         assert prqual.startswith("{OPEXPR")
     generated = {n: p.generated_columns for n, p in t.items()}
     assert generated == dict.fromkeys(t, "n") | ({"gen": "s"} if major >= 18 else {})
-    names = _descriptor(replay, pg, "u").publication_names
+    names = tuple(p.name for p in _descriptor(replay, pg, "u").database_publications)
     assert list(names) == sorted(t)
     assert_equals_server(replay.mirror, pg)
 
@@ -171,11 +171,11 @@ def test_publications_as_of_a_point(pg: Database) -> None:
             seen = {n: (p.insert, p.update) for n, p in _published(replay, pg, "t", *own).items()}
             assert seen == expected, statement
             others = _descriptor(replay, pg, "t")
-            assert others.publication_names == ("p",)
+            assert [p.name for p in others.database_publications] == ["p"]
             assert [(p.name, p.update) for p in others.publications] == [("p", True)]
         connection.commit()
     replay.run()
-    assert _descriptor(replay, pg, "t").publication_names == ("r",)
+    assert [p.name for p in _descriptor(replay, pg, "t").database_publications] == ["r"]
     pg.execute("BEGIN; DROP PUBLICATION r; ROLLBACK")
     replay.run()
     assert list(_published(replay, pg, "t")) == ["r"]

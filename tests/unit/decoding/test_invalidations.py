@@ -9,7 +9,12 @@ import pytest
 
 from harness import changes
 from spillway.decoding import change_format
-from spillway.decoding.invalidations import NOTHING, Invalidations, invalidation_change
+from spillway.decoding.invalidations import (
+    NOTHING,
+    WHOLE_CATALOG,
+    Invalidations,
+    invalidation_change,
+)
 from spillway.errors import CorruptWal
 from spillway.pg.versions import WAL_VERSIONS
 
@@ -50,9 +55,18 @@ def test_what_counts(major: int) -> None:
     assert parsed(major, (-2, DATABASE, 16400), (-2, 0, 16401), (-2, 6, 16402)) == (16400, 16401)
     assert parsed(major, (-2, DATABASE, 1259), (-3, 7, 7), (-4, 0, 0), (-5, DATABASE, 2608)) == ()
     assert parsed(major, (-2, 0, 0)) == ((0,) if major > 14 else ())
-    everything = [(number, DATABASE, 12345) for number in range(100)]
-    assert parsed(major, *everything) == ((0,) if major > 14 else ())
-    assert parsed(major, (-1, DATABASE, 6104)) == ((0,) if major in (15, 16, 17) else ())
+    everything = [(number, DATABASE, 0xF0012345) for number in range(100)]
+    tables, *catalogs = (
+        sorted(parsed(major, *everything)) if major > 14 else (0, *parsed(14, *everything))
+    )
+    assert tables == 0
+    publications = [6104, 6106] if major == 14 else [6104, 6106, 6237]
+    assert sorted(catalogs) == [catalog << 32 | 0xF0012345 for catalog in publications]
+    whole = WHOLE_CATALOG | 6104 << 32
+    assert parsed(major, (-1, DATABASE, 6104)) == (
+        (0, whole) if major in (15, 16, 17) else (whole,)
+    )
+    assert parsed(major, (-1, 6, 6104)) == ()
     assert parsed(major, (-1, DATABASE, 2615)) == ((0,) if major > 15 else ())
     assert parsed(major, (-2, DATABASE, 16400), (-2, DATABASE, 16400)) == (16400,)
 
@@ -96,8 +110,8 @@ def test_damage_is_a_typed_error(damage: bytes) -> None:
         invalidations.parse(damage, 0x100)
 
 
-@pytest.mark.parametrize("oids", [(16400,), (16400, 16401)])
+@pytest.mark.parametrize("oids", [(16400,), (16400, 16401, 6104 << 32 | 7)])
 def test_a_change_of_its_own(oids: tuple[int, ...]) -> None:
     (change,) = changes.parse([memoryview(invalidation_change(7, 0x100, oids))])
     assert (change.action, change.xid, change.lsn) == (change_format.INVALIDATION, 7, 0x100)
-    assert change.new == struct.pack(f"<{1 + len(oids)}I", len(oids), *oids)
+    assert change.new == struct.pack(f"<{1 + len(oids)}Q", len(oids), *oids)

@@ -10,8 +10,10 @@ import pytest
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway.catalog.descriptor import (
     ColumnDescriptor,
-    PublicationDescriptor,
+    Memberships,
+    PublicationOptions,
     RelationDescriptor,
+    TableMembership,
     TypeDescriptor,
 )
 from spillway.decoding import change_format
@@ -26,8 +28,8 @@ TABLE = RelationDescriptor(
     16400, "public", "t", "r", "p", "d",
     (ColumnDescriptor(1, "id", 23, -1, 4, True, "i"),),
     identity_columns=(1,),
-    publications=(PublicationDescriptor("p", publish_as=16400),),
-    publication_names=("p",),
+    database_publications=(PublicationOptions(16500, "p"),),
+    memberships=(Memberships(16400, 2200, (TableMembership(16500),)),),
 )  # fmt: skip
 RELATION = b"R\0\0\x40\x10public\0td\0\1\1id\0\0\0\0\x17\xff\xff\xff\xff".replace(b"td", b"t\0d")
 OPTIONS = {"proto_version": "4", "publication_names": "p"}
@@ -56,7 +58,7 @@ def insert(value: int, **more: int) -> bytes:
 
 
 def invalidation(*oids: int) -> bytes:
-    section = struct.pack(f"<I{len(oids)}I", len(oids), *oids)
+    section = struct.pack(f"<Q{len(oids)}Q", len(oids), *oids)
     return change(change_format.INVALIDATION, section, relation=0)
 
 
@@ -265,11 +267,14 @@ def test_a_missing_publication(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_conflicting_publications_say_where() -> None:
     reader = Reader({"publication_names": "p,q"})
-    lists = (
-        PublicationDescriptor("p", columns=(1,), publish_as=16400),
-        PublicationDescriptor("q", columns=(2,), publish_as=16400),
+    publications = (PublicationOptions(16500, "p"), PublicationOptions(16501, "q"))
+    lists = (TableMembership(16500, columns=(1,)), TableMembership(16501, columns=(2,)))
+    table = replace(
+        TABLE,
+        database_publications=publications,
+        memberships=(Memberships(16400, 2200, lists),),
     )
-    reader.relations = {1: replace(TABLE, publications=lists, publication_names=("p", "q"))}
+    reader.relations = {1: table}
     with pytest.raises(
         ConflictingPublications, match="cannot use different column lists"
     ) as caught:
@@ -285,7 +290,7 @@ def test_conflicting_publications_say_where() -> None:
         change(change_format.TRUNCATE, b"\0\0\0\0"),
         change(change_format.TRUNCATE, struct.pack("<II", 0, 9)),
         change(change_format.INVALIDATION, b"\1\0"),
-        change(change_format.INVALIDATION, struct.pack("<II", 3, 9)),
+        change(change_format.INVALIDATION, struct.pack("<IIQ", 3, 0, 9)),
         change(change_format.MESSAGE, struct.pack("<II", 1, 9)),
         change(change_format.TOAST_CHUNK, b""),
     ],

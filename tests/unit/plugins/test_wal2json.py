@@ -158,7 +158,7 @@ def test_rows_that_the_original_only_warns_of() -> None:
 
 def test_invalidations_are_passed_over() -> None:
     change = heap_rows.build_change(
-        change_format.INVALIDATION, relation=0, new=struct.pack("<II", 1, 0)
+        change_format.INVALIDATION, relation=0, new=struct.pack("<QQ", 1, 0)
     )
     assert texts([(HEADER, [change])]) == ['{"change":[]}']
 
