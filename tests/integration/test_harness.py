@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +17,8 @@ from harness.oracle import create_slot
 if TYPE_CHECKING:
     from conftest import ClusterFactory
     from harness.cluster import Database
+
+TESTS = Path(__file__).parents[1]
 
 
 def test_oracle_peeks_changes(pg: Database) -> None:
@@ -43,3 +51,25 @@ def test_kill_and_recover(fresh_cluster: ClusterFactory, major: int) -> None:
     assert cluster.value("SELECT count(*) FROM t") == 100
     assert cluster.value("SHOW wal_segment_size") == "1MB"
     assert int(cluster.value("SHOW server_version_num")) // 10000 == major
+
+
+def test_a_server_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import os, signal; from harness.cluster import Cluster; cluster = Cluster(18); cluster.start();"
+        " print(cluster.pid, cluster.directory, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    pid, directory = done.stdout.split()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() or Path(directory).exists():
+        assert time.monotonic() < deadline, f"process {pid} or {directory} is still there"
+        time.sleep(0.05)

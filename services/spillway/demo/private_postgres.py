@@ -11,7 +11,8 @@ Two things make this more than ``initdb`` and ``postgres``:
 - The server is a child of this process in a process group of its own, so that Ctrl-C in a terminal
   does not take it down under its clients, and so that :meth:`PrivatePostgres.kill` ends the
   postmaster and all backends in the same instant, as a power cut does. What a process still has
-  running when it exits is stopped then.
+  running when it exits is stopped then; if it is killed, a shell beside each server does that, which
+  waits for the end of a pipe that nobody writes to.
 """
 
 from __future__ import annotations
@@ -46,12 +47,21 @@ SUPERUSER = "postgres"
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
+#: A zombie that nobody reaps stays in its group.
+_KILL_TIMEOUT_S = 5.0
 _STOP_SIGNALS: dict[StopMode, signal.Signals] = {
     "smart": signal.SIGTERM,
     "fast": signal.SIGINT,
     "immediate": signal.SIGQUIT,
 }
 _RUNNING: set[PrivatePostgres] = set()
+#: Arguments: the postmaster, and a directory to delete after it, if any.
+_WARDEN = """
+read -r _
+kill -QUIT "$0" || exit 0
+while kill -0 "$0"; do sleep 0.1; done
+[ -z "$1" ] || rm -rf "$1"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +170,9 @@ class PrivatePostgres:
         self.settings: dict[str, Setting] = {**self.DEFAULT_SETTINGS, **(settings or {})}
         self.initdb_options = tuple(initdb_options)
         self.port = 0
+        self._temporary = directory is None
         self._process: subprocess.Popen[bytes] | None = None
+        self._warden: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -243,6 +255,7 @@ class PrivatePostgres:
         """
         if self.running:
             return
+        self._ended()
         if not (self.data_directory / "PG_VERSION").exists():
             self.initialise()
         self.port = self.port or free_port()
@@ -261,6 +274,13 @@ class PrivatePostgres:
                 extra_groups=[] if account else None,
             )
         _RUNNING.add(self)
+        self._warden = subprocess.Popen(
+            ["sh", "-c", _WARDEN, str(self.pid), str(self.directory) if self._temporary else ""],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self.wait_ready()
 
     def wait_ready(self, timeout_s: float = _START_TIMEOUT_S) -> None:
@@ -297,8 +317,7 @@ class PrivatePostgres:
                 self._process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-        self._process.wait()
-        _RUNNING.discard(self)
+        self._ended()
 
     def kill(self) -> None:
         """End the postmaster and all backends with SIGKILL, as a power cut would."""
@@ -306,7 +325,22 @@ class PrivatePostgres:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            self._process.wait()
+            # A backend that still ends holds the shared memory, which a new postmaster would find in use.
+            deadline = time.monotonic() + _KILL_TIMEOUT_S
+            while time.monotonic() < deadline:
+                os.killpg(self._process.pid, 0)
+                time.sleep(0.005)
+        self._ended()
+
+    def _ended(self) -> None:
+        if self._process is not None:
+            self._process.wait()
+        if self._warden is not None:
+            # Before its pipe is closed: it would take that for our end.
+            self._warden.kill()
+            self._warden.communicate()
+            self._warden = None
         _RUNNING.discard(self)
 
     def restart(self, mode: StopMode = "fast", **settings: Setting) -> None:
