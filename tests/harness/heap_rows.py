@@ -103,6 +103,8 @@ def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeD
                     [oid],
                 )
             )
+        elif output == "aclitemout":
+            extra["enum_labels"] = tuple(db.query("SELECT oid::int8, rolname FROM pg_roles"))
         elif kind == "c":
             extra["attributes"] = tuple(
                 AttributeDescriptor(*row)

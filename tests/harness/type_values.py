@@ -159,8 +159,10 @@ CASES: dict[str, list[object]] = {
     "xml": ["<a/>", "x<b/>", "<?xml version='1.0'?><a/>", "<?xml version='1.0' encoding='UTF-8' standalone='yes'?>\n<a/>", "\n<a/>"],
     "tsvector": ["a fat cat", "'it''s':1A,2B 'b\\\\x':3C,4 'q':5", "", "'sp ace':16383"],
     "tsquery": ["a & b | !c", "(a | b) & c", "a <-> (b <-> c)", "(a <-> b) <3> c", "!(a & b)", "'it''s':*AB", "a:*", "a & !!b", "!(a <-> b)", "(a & b) <-> c"],
-    "regclass": ["-", "4294967295"], "regproc": ["-"], "regtype": ["-", "4294967295"], "regoper": ["0"], "regoperator": ["0"], "regrole": ["-"],
-    "pg_snapshot": ["10:20:10,14,15", "1:1:"], "txid_snapshot": ["10:20:10,14,15"], "aclitem[]": [],
+    "regclass": ["-", "4294967295"], "regproc": ["-"], "regtype": ["-", "4294967295"], "regoper": ["0"], "regoperator": ["0"], "regrole": ["-", "4294967295"],
+    "pg_snapshot": ["10:20:10,14,15", "1:1:"], "txid_snapshot": ["10:20:10,14,15"],
+    "aclitem": ["=arwdDxtXUCTc/pg_monitor", "pg_monitor=r*w*X/pg_read_all_data", "pg_monitor=/pg_monitor"],
+    "aclitem[]": ["{}", "{=r/pg_monitor,NULL,pg_monitor=a*rw/pg_monitor}"],
     "jsonpath": [
         "$", "strict $.a.b[*]", "$.*", '$."k e\\"y"[1, 3 to last]', "$.**", "$.**{2}", "$.**{last}", "$.**{1 to 3}", "$.**{1 to last}",
         '$ ? (@.a > 1 && @.b == "x" || !(@.c < 2.5))', "$.a + 1 * 2 - -$.b / 3 % 4", "($.a + 1) * 2", "-(1 + 2)", "+$.a", "(1).type()", "1.5",

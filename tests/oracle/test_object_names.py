@@ -45,7 +45,7 @@ CREATE TEXT SEARCH DICTIONARY public.simple (TEMPLATE = simple); CREATE TEXT SEA
 SOURCES = {
     "regclass": "pg_class WHERE relpersistence <> 't'", "regtype": "pg_type", "regproc": "pg_proc", "regprocedure": "pg_proc",
     "regoper": "pg_operator", "regoperator": "pg_operator", "regcollation": "pg_collation", "regnamespace": "pg_namespace",
-    "regconfig": "pg_ts_config", "regdictionary": "pg_ts_dict", "regrole": "pg_authid WHERE rolname LIKE 'pg\\_%'",
+    "regconfig": "pg_ts_config", "regdictionary": "pg_ts_dict", "regrole": "pg_authid",
 }  # fmt: skip
 
 CHANGES = """

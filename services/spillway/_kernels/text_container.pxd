@@ -11,5 +11,6 @@ cdef int vector_text(const TypeOutput* type, const uint8_t* data, size_t size, B
 cdef int record_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
 cdef int enum_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
 cdef int object_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int acl_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
 cdef int range_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
 cdef int multirange_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil

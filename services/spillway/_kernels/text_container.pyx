@@ -5,7 +5,7 @@ An element is written straight into the output first, by its own type's writer, 
 afterwards if its text asks for it: most don't, and none is copied through a buffer of its own.
 
 Source: array_out (arrayfuncs.c), record_out (rowtypes.c), range_out (rangetypes.c), multirange_out
-(multirangetypes.c), enum_out (enum.c), oidvectorout (oid.c)
+(multirangetypes.c), enum_out (enum.c), oidvectorout (oid.c), aclitemout (acl.c)
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -37,6 +37,7 @@ from spillway._kernels.datum cimport DATUM_NULL, Datum, Scratch, invalid, load_u
 from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, reserve
 from spillway._kernels.text_number cimport put_int, put_uint
 from spillway._kernels.text_type cimport EnumLabel, TypeOutput
+from spillway.pg.versions import Since
 
 cdef enum:
     # What a character means to a container's syntax.
@@ -254,12 +255,50 @@ cdef int enum_text(const TypeOutput* type, const uint8_t* data, size_t size, Byt
     return put_bytes(out, label.text, label.size)
 
 
+cdef int put_object(const TypeOutput* type, uint32_t oid, ByteBuffer* out) except -1 nogil:
+    cdef const EnumLabel* label = find_label(type, oid)
+    if label == NULL:
+        return put_uint(out, oid)
+    return put_bytes(out, label.text, label.size)
+
+
 cdef int object_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
     """regclass and its kin: the name, or the number of an object that has none."""
-    cdef const EnumLabel* label = find_label(type, load_u32(data))
-    if label == NULL:
-        return put_uint(out, load_u32(data))
-    return put_bytes(out, label.text, label.size)
+    return put_object(type, load_u32(data), out)
+
+
+# The letters of ACL_ALL_RIGHTS_STR, the lowest bit's first.
+cdef const char* ACL_LETTERS = b"arwdDxtXUCTcsAm"
+cdef int PARAMETER_PRIVILEGES = Since.PARAMETER_PRIVILEGES
+cdef int MAINTAIN_PRIVILEGE = Since.MAINTAIN_PRIVILEGE
+
+
+cdef int acl_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+    """aclitem: who may do what, and who said so; 16 bytes since PostgreSQL 16, 12 before."""
+    cdef uint32_t grantee, rights, options
+    cdef int version = type.settings.server_version_num
+    cdef int count = 15 if version >= MAINTAIN_PRIVILEGE else 14 if version >= PARAMETER_PRIVILEGES else 12
+    cdef int i
+    if size == 16:
+        rights = load_u32(data + 8)
+        options = load_u32(data + 12)
+    elif size == 12:
+        rights = load_u32(data + 8) & 0xFFFF
+        options = load_u32(data + 8) >> 16
+    else:
+        return invalid(b"an aclitem is of another size")
+    grantee = load_u32(data)
+    # PUBLIC has no name.
+    if grantee != 0:
+        put_object(type, grantee, out)
+    put_byte(out, c'=')
+    for i in range(count):
+        if rights >> i & 1:
+            put_byte(out, ACL_LETTERS[i])
+        if options >> i & 1:
+            put_byte(out, c'*')
+    put_byte(out, c'/')
+    return put_object(type, load_u32(data + 4), out)
 
 
 # Ranges.

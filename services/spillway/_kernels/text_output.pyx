@@ -105,6 +105,8 @@ cdef dict EXTENSIONS = {
 
 # int2vector, oidvector: arrays that print in a way of their own
 cdef frozenset VECTORS = frozenset({22, 30})
+# of 12 or 16 bytes, by major
+cdef uint32_t ACLITEM = 1033
 
 
 cdef dict DATE_STYLES = {
@@ -292,6 +294,10 @@ cdef class TypeCompiler:
         known = EXTENSIONS.get(descriptor.output)
         if known is not None and known[1] == descriptor.length:
             target.output.write = <text_writer><size_t>known[0]
+            return 1
+        if descriptor.oid == ACLITEM:
+            self.fill_enum(target, descriptor)
+            target.output.write = text_container.acl_text
             return 1
         if descriptor.kind == "b" and descriptor.enum_labels:
             self.fill_enum(target, descriptor)

@@ -143,6 +143,9 @@ class CatalogAudit:
         if storage is None:
             return
         tup = storage.tuple_at(new_cid.block, new_cid.offset)
+        if storage.unplaced and tup is not None and tup.dead:
+            # Dead or a stand-in's: see ``shared_catalogs``.
+            return
         problem = (
             "the mirror has no such tuple" if tup is None else _problem(new_cid, tup, xid, own_xids)
         )

@@ -16,6 +16,7 @@ What this rests on:
   not finished has an xid from N on, so the deletion, with an image, comes in WAL.
 - A tuple in an image that SQL did not show at its place is dead to S, unless its xid is from N on: then
   WAL says what becomes of it.
+- pg_authid, which a login may not read, is shown by pg_roles, without places: see ``shared_catalogs``.
 - SQL does not show the rows of TOAST tables, which a login may not read, but the values in them: see
   ``toast_value``.
 
@@ -36,6 +37,7 @@ import psycopg
 from psycopg import sql
 
 from spillway._kernels import heap
+from spillway.catalog import shared_catalogs
 from spillway.catalog.layout import (
     PG_ATTRIBUTE,
     PG_ENUM,
@@ -165,8 +167,9 @@ def _read_in_snapshot(
     for oid, rows in tables.items():
         storage = mirror.locations.add(locations[oid], oid, complete=False)
         mirror.locations.current[oid] = storage
+        storage.unplaced = any(block == shared_catalogs.NO_BLOCK for block, *_ in rows)
         for block, offset, row_xmin, row in rows:
-            if block not in storage.pages:
+            if block not in storage.pages and not storage.unplaced:
                 storage.pages[block] = Page(physical=False)
             mirror.admit(
                 CatalogTuple(storage, block << 16 | offset, xmin=row_xmin, xmax=None, row=row)
@@ -188,7 +191,7 @@ def _copy_catalogs(
     layouts: dict[int, CatalogLayout],
     facts: DatabaseFacts,
 ) -> dict[int, list[tuple[int, int, int, Any]]]:
-    """Read every catalog: block, offset, xmin, row."""
+    """Read every catalog: block, offset, xmin, row. The block is NO_BLOCK of what only a view shows."""
     # Names come as they are stored: SQL_ASCII means no conversion.
     connection.execute("SET LOCAL client_encoding = 'SQL_ASCII'")
     tables: dict[int, list[tuple[int, int, int, Any]]] = {}
@@ -196,11 +199,15 @@ def _copy_catalogs(
         if layout.catalog.is_toast:
             tables[oid] = []
             continue
-        query = sql.SQL(
-            "COPY (SELECT ctid, xmin, {} FROM pg_catalog.{}) TO STDOUT (FORMAT binary)"
-        ).format(
+        name, place = layout.catalog.name, "ctid, xmin"
+        if layout.catalog.view and not query_value(
+            connection, f"SELECT has_table_privilege('pg_catalog.{name}', 'SELECT')"
+        ):
+            name, place = layout.catalog.view, f"'({shared_catalogs.NO_BLOCK},0)'::tid, '2'::xid"
+        query = sql.SQL("COPY (SELECT {}, {} FROM pg_catalog.{}) TO STDOUT (FORMAT binary)").format(
+            sql.SQL(place),
             sql.SQL(", ").join(map(sql.Identifier, layout.names)),
-            sql.Identifier(layout.catalog.name),
+            sql.Identifier(name),
         )
         with connection.cursor() as cursor, cursor.copy(query) as copy:
             content = b"".join(bytes(block) for block in copy)

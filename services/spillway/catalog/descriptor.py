@@ -53,7 +53,7 @@ class TypeDescriptor:
     #: domains
     base_oid: int = 0
     base_typmod: int = -1
-    #: enums: (pg_enum.oid, label), in enumsortorder; regclass and its kin: (oid, text), see ``object_names``
+    #: enums: (pg_enum.oid, label), in enumsortorder; regclass and its kin, aclitem: (oid, text), see ``object_names``
     enum_labels: tuple[tuple[int, str], ...] = ()
     #: composites
     attributes: tuple[AttributeDescriptor, ...] = ()

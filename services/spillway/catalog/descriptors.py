@@ -29,7 +29,7 @@ from spillway.catalog.descriptor import (
     published,
 )
 from spillway.catalog.missing_value import UnreadableMissing
-from spillway.catalog.object_names import REG_TYPES, object_names
+from spillway.catalog.object_names import NAMING_TYPES, object_names
 from spillway.catalog.publications import all_publications, ancestors_of, memberships_of
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn
@@ -390,7 +390,7 @@ class _Builder:
         attributes: tuple[AttributeDescriptor, ...] = ()
         inner: list[int] = []
         subtype = 0
-        if oid in REG_TYPES:
+        if oid in NAMING_TYPES:
             labels = object_names(oid, self.mirror.facts, self.whole)
         if row.typelem:
             inner.append(row.typelem)

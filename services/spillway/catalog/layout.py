@@ -193,6 +193,13 @@ class PgPublicationRel(NamedTuple):
     prattrs: tuple[int, ...] | None = None
 
 
+class PgAuthid(NamedTuple):
+    """pg_authid: what regrole and aclitem show; never the password."""
+
+    oid: int
+    rolname: str
+
+
 class PgReplicationOrigin(NamedTuple):
     """pg_replication_origin."""
 
@@ -230,8 +237,10 @@ class TrackedCatalog:
     since_major: int = 14
     #: a TOAST table: a login may not read it, and nobody can lock it
     is_toast: bool = False
-    #: one for all databases of the cluster
+    #: one for all databases of the cluster; its first column is then a key
     is_shared: bool = False
+    #: a view of its columns for roles that may not read the catalog itself
+    view: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -297,6 +306,9 @@ PG_PUBLICATION_REL_TOAST: Final = TrackedCatalog(
 PG_REPLICATION_ORIGIN: Final = TrackedCatalog(
     6000, "pg_replication_origin", PgReplicationOrigin, ("roident",), is_shared=True
 )
+PG_AUTHID: Final = TrackedCatalog(
+    1260, "pg_authid", PgAuthid, ("oid",), is_shared=True, view="pg_roles"
+)
 
 #: Every mirrored catalog by oid.
 TRACKED_CATALOGS: Final = {
@@ -304,7 +316,7 @@ TRACKED_CATALOGS: Final = {
     for catalog in (
         PG_CLASS, PG_ATTRIBUTE, PG_TYPE, PG_PROC, PG_OPERATOR, PG_COLLATION, PG_TS_CONFIG, PG_TS_DICT, PG_NAMESPACE, PG_ENUM, PG_RANGE, PG_INDEX,
         PG_INHERITS, PG_PUBLICATION, PG_PUBLICATION_REL, PG_PUBLICATION_NAMESPACE,
-        PG_PUBLICATION_REL_TOAST, PG_REPLICATION_ORIGIN,
+        PG_PUBLICATION_REL_TOAST, PG_REPLICATION_ORIGIN, PG_AUTHID,
     )
 }  # fmt: skip
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway.catalog import descriptors, redo
+from spillway.catalog import descriptors, redo, shared_catalogs
 from spillway.catalog.layout import (
     ORIGIN_BY_ID,
     PG_CLASS,
@@ -88,7 +88,8 @@ class CatalogMirror:
     Made by ``bootstrap`` or ``serialization``. The owner then, for WAL from ``redo_lsn`` on, in order:
 
     - calls :meth:`apply` for each record that has a block reference to a locator in :attr:`tracked`
-      (main fork), and for each XLOG_RELMAP_UPDATE, XLOG_SMGR_TRUNCATE and XLOG_MULTIXACT_CREATE_ID;
+      (main fork), and for each XLOG_RELMAP_UPDATE, XLOG_SMGR_CREATE, XLOG_SMGR_TRUNCATE and
+      XLOG_MULTIXACT_CREATE_ID;
       other records are ignored, so when in doubt, call;
     - calls :meth:`commit` or :meth:`abort` at each commit and abort record (prepared ones too) of a
       transaction that did the above. Before ``consistent_lsn``: of *every* transaction, because a
@@ -129,8 +130,6 @@ class CatalogMirror:
         self.locations: Final = StorageMap(layouts, facts.database_oid, facts.default_tablespace)
         #: out-of-line values whose text SQL showed and whose chunks it did not, by va_valueid
         self.known_values: Final[dict[int, str]] = {}
-        #: origins from before their catalog moved to storage of which not all rows were seen
-        self.known_origins: Final[dict[int, str]] = {}
 
         # Tuples whose xmin or deleter is that unfinished transaction.
         self._pending: dict[int, set[CatalogTuple]] = {}
@@ -149,7 +148,7 @@ class CatalogMirror:
 
     @property
     def tracked(self) -> set[RelFileLocator]:
-        """Storage of mirrored catalogs; records with a block in one of them go to :meth:`apply`."""
+        """Storage of mirrored catalogs, or what may become such; records with a block in one of them go to :meth:`apply`."""
         return self.locations.tracked
 
     @property
@@ -233,6 +232,9 @@ class CatalogMirror:
         lost = [xid for xid in self._pending if precedes(xid, oldest_running_xid)]
         if lost:
             self.abort(lost, lsn)
+        for xid in {u.xid for u in self.locations.unidentified.values()}:
+            if precedes(xid, oldest_running_xid):
+                self.locations.forget_unidentified((xid,))
         if precedes(self.horizon, oldest_running_xid):
             self.horizon = oldest_running_xid
             self._finished = {
@@ -266,7 +268,7 @@ class CatalogMirror:
         if not origin_id:
             return ""
         tuples = self.visible_tuples(PG_REPLICATION_ORIGIN, ORIGIN_BY_ID, origin_id, NO_XIDS)
-        name = tuples[0].row.roname if tuples else self.known_origins.get(origin_id)
+        name = tuples[0].row.roname if tuples else ""
         return name if isinstance(name, str) else ""
 
     # Lookups, for ``descriptors``.
@@ -379,10 +381,8 @@ class CatalogMirror:
         a commit being seen has aborted; that of a copied tuple, which would not have been copied with
         an aborted xmax and no hint, has committed.
         """
-        xmax, infomask = tup.xmax, tup.infomask
-        deleter = 0
-        if xmax and not infomask & HEAP_XMAX_INVALID and not xmax_is_lock_only(infomask):
-            deleter = self._multixacts.get(xmax, 0) if infomask & HEAP_XMAX_IS_MULTI else xmax
+        infomask = tup.infomask
+        deleter = self.deleter_of(tup)
         if deleter:
             fate: bool | None
             if infomask & HEAP_XMAX_COMMITTED and not infomask & HEAP_XMAX_IS_MULTI:
@@ -398,9 +398,20 @@ class CatalogMirror:
         if deleter != tup.deleter:
             if tup.deleter and not (tup.xmin_pending and tup.xmin == tup.deleter):
                 self._pending.get(tup.deleter, set()).discard(tup)
-            tup.deleter = deleter
-            if deleter:
-                self._pending.setdefault(deleter, set()).add(tup)
+            self.note_deleter(tup, deleter)
+
+    def deleter_of(self, tup: CatalogTuple) -> int:
+        """Return the xid that deletes a tuple by its xmax and infomask, whatever became of it; 0 for none."""
+        xmax, infomask = tup.xmax, tup.infomask
+        if not xmax or infomask & HEAP_XMAX_INVALID or xmax_is_lock_only(infomask):
+            return 0
+        return self._multixacts.get(xmax, 0) if infomask & HEAP_XMAX_IS_MULTI else xmax
+
+    def note_deleter(self, tup: CatalogTuple, xid: int) -> None:
+        """Say that *xid*, which has not finished, deletes a tuple; 0: no one does."""
+        tup.deleter = xid
+        if xid:
+            self._pending.setdefault(xid, set()).add(tup)
 
     def note_multixact(self, multixact: int, updater: int) -> None:
         """Remember which member of a multixact updates; 0 for none."""
@@ -409,18 +420,22 @@ class CatalogMirror:
         else:
             self._multixacts.pop(multixact, None)
 
-    def update_relation_map(self, mappings: dict[int, int], *, shared: bool = False) -> None:
+    def update_relation_map(
+        self, mappings: dict[int, int], *, shared: bool = False
+    ) -> Sequence[Record]:
         """Take over a new relation map; from here on all read the catalogs where it says.
+
+        Returns records of storage that has turned out to be a catalog's by it, to be applied now.
 
         Raises:
             DecodingError: it points a catalog to storage whose pages were not seen.
         """
         if not shared:
             self._forget_storages(self.locations.replace_relation_map(mappings))
-            return
-        for row in self.all_visible(PG_REPLICATION_ORIGIN):
-            self.known_origins[row.roident] = row.roname
-        self._forget_storages(self.locations.replace_shared_map(mappings))
+            return ()
+        records = shared_catalogs.replace_map(self, mappings)
+        self._forget_storages(self.locations.drop_unread())
+        return records
 
     def settle(self, locator: RelFileLocator) -> None:
         """While a copy of the database may become it, learn from a use of *locator* whether it did."""
@@ -431,9 +446,12 @@ class CatalogMirror:
     # What ``bootstrap`` and ``serialization`` call.
 
     def admit(self, tup: CatalogTuple) -> None:
-        """Enter a tuple whose states are set already, under a page that exists."""
+        """Enter a tuple whose states are set already, under a page that exists; or a stand-in."""
         block, offset = tup.ctid
-        tup.storage.pages[block].tuples[offset] = tup
+        if block == shared_catalogs.NO_BLOCK:
+            tup.storage.stand_ins[tup.row[0]] = tup
+        else:
+            tup.storage.pages[block].tuples[offset] = tup
         if tup.dead:
             return
         tup.storage.index(tup)

@@ -1,21 +1,21 @@
-"""What regclass, regproc and their kin print: the name that an object has at one point in WAL.
+"""What regclass, regproc and their kin print, and aclitem: the name that an object has at one point in WAL.
 
-Values of these types are oids. Their names are in catalogs that delivery never sees, so the descriptor of a table with such
+Values of these types are oids, or hold some. Their names are in catalogs that delivery never sees, so the descriptor of a table with such
 a column holds the names of *all* objects of the kind, as (oid, text) of the type, and is made anew when one of
 them changes. That is some 100 kB for a version of a table's descriptor, for the few tables that have such columns;
 no other table pays.
 
 As in PostgreSQL, a name goes without its schema when the search path finds that object by it; the path is the
 default one, pg_catalog and public. Left to be printed as the number, which PostgreSQL reads as the same value: objects that
-are not there (any more), as it does too; temporary tables; and roles but the predefined ones, whose catalog belongs to the
-whole cluster.
+are not there (any more), as it does too, and temporary tables. Roles are every database's: see ``shared_catalogs``.
 
 Source: regprocout and others (src/backend/utils/adt/regproc.c); FuncnameGetCandidates, RelationIsVisible and others
-(src/backend/catalog/namespace.c); format_type_extended (format_type.c); pg_authid.dat
+(src/backend/catalog/namespace.c); format_type_extended (format_type.c); putid (acl.c)
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog import layout as cat
@@ -35,8 +35,10 @@ Names = tuple[tuple[int, str], ...]
 _REGPROC, _REGPROCEDURE, _REGOPER, _REGOPERATOR = 24, 2202, 2203, 2204
 _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE, _REGCOLLATION = 2205, 2206, 4089, 4096, 4191
 _REGCONFIG, _REGDICTIONARY = 3734, 3769
-REG_TYPES: Final = frozenset({
-    _REGPROC, _REGPROCEDURE, _REGOPER, _REGOPERATOR, _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE, _REGCOLLATION,
+_ACLITEM = 1033
+#: The types whose values are printed with names of objects.
+NAMING_TYPES: Final = frozenset({
+    _ACLITEM, _REGPROC, _REGPROCEDURE, _REGOPER, _REGOPERATOR, _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE, _REGCOLLATION,
     _REGCONFIG, _REGDICTIONARY,
 })  # fmt: skip
 
@@ -46,15 +48,8 @@ _ARRAY_SUBSCRIPT_HANDLER: Final = 6179
 #: int2vector and oidvector, the arrays of plain storage.
 _VECTORS: Final = frozenset({22, 30})
 _TEMPORARY_SCHEMAS: Final = ("pg_temp_", "pg_toast_temp_")
-#: Roles that no one may rename or drop: oid, name, first major.
-_PREDEFINED_ROLES: Final = (
-    (3373, "pg_monitor", 14), (3374, "pg_read_all_settings", 14), (3375, "pg_read_all_stats", 14),
-    (3377, "pg_stat_scan_tables", 14), (4200, "pg_signal_backend", 14), (4544, "pg_checkpoint", 15),
-    (4550, "pg_use_reserved_connections", 16), (4569, "pg_read_server_files", 14),
-    (4570, "pg_write_server_files", 14), (4571, "pg_execute_server_program", 14),
-    (6171, "pg_database_owner", 14), (6181, "pg_read_all_data", 14), (6182, "pg_write_all_data", 14),
-    (6304, "pg_create_subscription", 16), (6337, "pg_maintain", 17), (6392, "pg_signal_autovacuum_worker", 18),
-)  # fmt: skip
+#: A role's name that aclitem shows without quotes. Not by its locale: letters beyond ASCII are quoted.
+_SAFE_IN_ACL: Final = re.compile(r"[A-Za-z0-9_]*")
 #: pg_collation.collencoding of those for any.
 _ANY_ENCODING: Final = -1
 
@@ -62,13 +57,16 @@ _ANY_ENCODING: Final = -1
 def object_names(
     type_oid: int, facts: DatabaseFacts, whole: Callable[[TrackedCatalog], list[Any]]
 ) -> Names:
-    """Return what values of the type *type_oid*, one of :data:`REG_TYPES`, print; of InvalidOid too.
+    """Return what oids in values of the type *type_oid*, one of :data:`NAMING_TYPES`, are printed as.
+
+    That is names, and for reg types what InvalidOid is printed as. In an aclitem it may be PUBLIC, or no one.
 
     *whole* gives every visible row of a catalog.
     """
     names = _Names(facts, whole)
     found = dict(names.of(type_oid))
-    found[0] = "0" if type_oid in {_REGOPER, _REGOPERATOR} else "-"
+    if type_oid != _ACLITEM:
+        found[0] = "0" if type_oid in {_REGOPER, _REGOPERATOR} else "-"
     return tuple(sorted(found.items()))
 
 
@@ -82,10 +80,9 @@ class _Names:
         self._schemas: dict[int, str] = {}
 
     def of(self, type_oid: int) -> Iterable[tuple[int, str]]:
-        if type_oid == _REGROLE:
-            return [
-                (oid, name) for oid, name, since in _PREDEFINED_ROLES if since <= self._facts.major
-            ]
+        if type_oid in {_REGROLE, _ACLITEM}:
+            quoted = self._quoted if type_oid == _REGROLE else _quoted_in_acl
+            return [(row.oid, quoted(row.rolname)) for row in self._whole(cat.PG_AUTHID)]
         self._schemas = {row.oid: row.nspname for row in self._whole(cat.PG_NAMESPACE)}
         if type_oid == _REGNAMESPACE:
             return [(oid, self._quoted(name)) for oid, name in self._schemas.items()]
@@ -198,6 +195,10 @@ class _Names:
         return [
             (r.oid, self._name(r.collnamespace, r.collname, visible=r.oid in visible)) for r in rows
         ]
+
+
+def _quoted_in_acl(name: str) -> str:
+    return name if _SAFE_IN_ACL.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def _visible(objects: Iterable[tuple[Hashable, int, int]]) -> set[int]:

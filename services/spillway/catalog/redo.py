@@ -21,7 +21,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels import heap
-from spillway.catalog import database_redo
+from spillway.catalog import database_redo, shared_catalogs
 from spillway.catalog.page import infomask_of_infobits
 from spillway.catalog.relation_map import parse_update
 from spillway.catalog.tuple_store import CatalogTuple, Page, Storage
@@ -52,6 +52,7 @@ _FREEZE_TUPLE_SIZE: Final = 12
 _FREEZE_PLAN: Final = struct.Struct("<IHHBxH")
 _PRUNE: Final = struct.Struct("<IHH")
 _FREEZE_PAGE: Final = struct.Struct("<IH")
+_SMGR_CREATE: Final = struct.Struct("<IIIi")
 _SMGR_TRUNCATE: Final = struct.Struct("<IIIIi")
 _MULTIXACT_CREATE: Final = struct.Struct("<IIi")
 _MULTIXACT_MEMBER: Final = struct.Struct("<Ii")
@@ -86,6 +87,8 @@ def apply(mirror: CatalogMirror, record: Record) -> None:
         if handler is not None:
             handler(mirror, record)
             return
+    if mirror.locations.unidentified and shared_catalogs.keep(mirror, record):
+        return
     # Of any resource manager: a block may come as an image, as XLOG_FPI's do.
     for ref in record.blocks:
         if ref.image is not None and ref.apply_image and ref.fork == _MAIN_FORK:
@@ -98,6 +101,8 @@ def apply(mirror: CatalogMirror, record: Record) -> None:
             storage = mirror.storage_at(ref.locator)
             if storage is not None and ref.fork == _MAIN_FORK:
                 mirror.locations.note_heap_change(storage, record.xid)
+                if storage.stand_ins:
+                    shared_catalogs.supersede(mirror, storage, ref.block, record.xid)
 
 
 # Pages.
@@ -490,6 +495,13 @@ def _smgr_truncate(mirror: CatalogMirror, record: Record) -> None:
         del storage.pages[number]
 
 
+def _smgr_create(mirror: CatalogMirror, record: Record) -> None:
+    """Of our database a transient heap is known by its pg_class row, see ``storage_map``."""
+    spc, db, rel, fork = _unpack(_SMGR_CREATE, record.data, 0, "a storage's creation")
+    if fork == _MAIN_FORK:
+        shared_catalogs.note_creation(mirror, RelFileLocator(spc, db, rel), record.xid)
+
+
 def _multixact_create(mirror: CatalogMirror, record: Record) -> None:
     multixact, _, count = _unpack(_MULTIXACT_CREATE, record.data, 0, "a multixact")
     updater = 0
@@ -512,7 +524,8 @@ def _relmap_update(mirror: CatalogMirror, record: Record) -> None:
     """
     update = parse_update(record.data, mirror.version)
     if update.database_oid in (0, mirror.facts.database_oid) and mirror.consistent:
-        mirror.update_relation_map(update.mappings, shared=not update.database_oid)
+        for kept in mirror.update_relation_map(update.mappings, shared=not update.database_oid):
+            apply(mirror, kept)
 
 
 _HEAP: Final[dict[int, Callable[[CatalogMirror, Record], None]]] = {
@@ -536,8 +549,8 @@ _HEAP2: Final[dict[int, Callable[[CatalogMirror, Record], None]]] = {
 
 _OTHER: Final[dict[tuple[int, int], Callable[[CatalogMirror, Record], None]]] = {
     (rmgr.RM_SMGR_ID, rmgr.XLOG_SMGR_TRUNCATE): _smgr_truncate,
+    (rmgr.RM_SMGR_ID, rmgr.XLOG_SMGR_CREATE): _smgr_create,
     (rmgr.RM_MULTIXACT_ID, rmgr.XLOG_MULTIXACT_CREATE_ID): _multixact_create,
     (rmgr.RM_RELMAP_ID, rmgr.XLOG_RELMAP_UPDATE): _relmap_update,
     **{(rmgr.RM_DBASE_ID, info): database_redo.redo for info in (0x00, 0x10, 0x20)},
-    # SMGR_CREATE says nothing: a transient heap is known by its pg_class row, see ``storage_map``.
 }

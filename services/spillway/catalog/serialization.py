@@ -4,6 +4,8 @@ A deserialised mirror behaves as the original did, bit for bit: states of tuples
 being rewritten, transactions that are not finished. Not kept is what can be made again: indexes, rows of
 tuples whose bytes are there, cached resolutions.
 
+Bytes of pg_authid's tuples are there as WAL has them, with passwords as the server keeps them.
+
 Layout, integers little-endian::
 
     0   8   magic
@@ -25,6 +27,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway._kernels.crc32c import crc32c
+from spillway.catalog import shared_catalogs
 from spillway.catalog.layout import (
     PG_ATTRIBUTE,
     TRACKED_CATALOGS,
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptors import DescriptorRegistry
 
 _MAGIC: Final = b"SPWLCATM"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _HEADER: Final = struct.Struct("<8sIIQ")
 _SIZE: Final = struct.Struct("<I")
 _COUNTS: Final = struct.Struct("<III")
@@ -70,7 +73,6 @@ def serialize(mirror: CatalogMirror) -> bytes:
         "last_lsn": mirror.last_lsn,
         "transactions": mirror.transactions(),
         "known_values": _pairs(mirror.known_values),
-        "known_origins": _pairs(mirror.known_origins),
         "relation_map": _pairs(locations.relation_map),
         "rewrites": [[xid, rewrites] for xid, rewrites in _rewrites(mirror)],
         "own_map": [[xid, _pairs(own)] for xid, own in locations.own_map.items()],
@@ -80,8 +82,22 @@ def serialize(mirror: CatalogMirror) -> bytes:
                 "catalog": storage.catalog.oid,
                 "complete": storage.complete,
                 "current": locations.current.get(storage.catalog.oid) is storage,
+                "unplaced": storage.unplaced,
+                "stand_ins": [
+                    [tup.row, tup.xmin, tup.xmin_pending, tup.deleter]
+                    for tup in storage.stand_ins.values()
+                    if not tup.dead
+                ],
             }
             for storage in _storages(mirror)
+        ],
+        "unidentified": [
+            [
+                locator,
+                unidentified.xid,
+                [shared_catalogs.record_to_json(r) for r in unidentified.records],
+            ]
+            for locator, unidentified in locations.unidentified.items()
         ],
     }
     encoded = json.dumps(head, separators=(",", ":")).encode()
@@ -139,7 +155,6 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
     mirror.last_lsn = head["last_lsn"]
     mirror.restore_transactions(head["transactions"])
     mirror.known_values.update((value_id, text) for value_id, text in head["known_values"])
-    mirror.known_origins.update((origin_id, name) for origin_id, name in head["known_origins"])
     locations = mirror.locations
     locations.relation_map = {oid: rel for oid, rel in head["relation_map"]}  # noqa: C416
     for xid, rewrites in head["rewrites"]:
@@ -153,6 +168,21 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
         if item["current"]:
             locations.current[item["catalog"]] = storage
         at = _read_storage(mirror, storage, body, at)
+        storage.unplaced = item["unplaced"]
+        for values, xmin, pending, deleter in item["stand_ins"]:
+            shared_catalogs.stand_in(
+                mirror,
+                storage,
+                _row(storage.layout, values),
+                xmin,
+                pending=pending,
+                deleter=deleter,
+            )
+    for unidentified, xid, records in head["unidentified"]:
+        locations.unidentified[RelFileLocator(*unidentified)] = shared_catalogs.Unidentified(
+            xid, [shared_catalogs.record_from_json(record) for record in records]
+        )
+    locations.track()
     if copied_to := head.get("copied_to", 0):
         locations.copy_to(copied_to)
     if at != len(body):

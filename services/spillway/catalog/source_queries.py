@@ -16,7 +16,7 @@ from psycopg import sql
 
 from spillway.catalog.layout import CatalogLayout, PhysicalColumn, TrackedCatalog
 from spillway.catalog.mirror import DatabaseFacts
-from spillway.catalog.storage_map import GLOBAL_TABLESPACE
+from spillway.catalog.shared_catalogs import GLOBAL_TABLESPACE
 from spillway.errors import NotReady, SourceError
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
@@ -146,13 +146,14 @@ def locked_catalogs(
 ) -> Iterator[None]:
     """Run the block in one REPEATABLE READ transaction that keeps the catalogs from being rewritten.
 
-    The locks come before the snapshot. ACCESS SHARE is what any query takes.
+    The locks come before the snapshot. ACCESS SHARE is what any query takes. The lock of a view is one of what it
+    shows, too, and asks for no privilege on that.
 
     Raises:
         NotReady: *cancel* was set while somebody held ACCESS EXCLUSIVE on a catalog.
     """
     names = sql.SQL(", ").join(
-        sql.Identifier("pg_catalog", c.name) for c in catalogs if not c.is_toast
+        sql.Identifier("pg_catalog", c.view or c.name) for c in catalogs if not c.is_toast
     )
     while True:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spillway.catalog.layout import CLASS_BY_OID, PG_CLASS
+from spillway.catalog.shared_catalogs import GLOBAL_TABLESPACE, Unidentified
 from spillway.catalog.tuple_store import CatalogTuple, Storage
 from spillway.errors import DecodingError
 from spillway.wal.record import RelFileLocator
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from spillway.catalog.layout import CatalogLayout, PgClass
 
 NO_XIDS: Final[frozenset[int]] = frozenset()
-#: pg_global, where the shared catalogs are
-GLOBAL_TABLESPACE: Final = 1664
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,9 @@ class StorageMap:
         #: where the database has been copied to, which it may be about to move to; 0 for nowhere
         self.copied_to = 0
         self.storages: dict[RelFileLocator, Storage] = {}
-        #: the locators of ``storages``; a new set whenever it changes
+        #: what may be, or may not, a shared catalog's before long; see ``shared_catalogs``
+        self.unidentified: Final[dict[RelFileLocator, Unidentified]] = {}
+        #: the locators of ``storages`` and ``unidentified``; a new set whenever it changes
         self.tracked: set[RelFileLocator] = set()
         self.tracked_generation = 0
         #: catalog oid → where it is for all but a transaction that is moving it
@@ -73,7 +74,8 @@ class StorageMap:
         """Track *locator* as storage of a catalog; returns it, empty."""
         storage = Storage(self._layouts[catalog_oid], locator, complete=complete)
         self.storages[locator] = storage
-        self._track()
+        self.unidentified.pop(locator, None)
+        self.track()
         return storage
 
     def of(self, catalog_oid: int, own_xids: Collection[int]) -> Storage:
@@ -113,7 +115,7 @@ class StorageMap:
         for locator, storage in list(self.storages.items()):
             if locator.spc == self.default_tablespace:
                 self.storages[locator._replace(spc=tablespace)] = storage
-        self._track()
+        self.track()
 
     def settle(self, locator: RelFileLocator) -> bool:
         """While the database is copied, learn from a use of *locator* which is it; return whether it moved."""
@@ -135,7 +137,7 @@ class StorageMap:
         if self.copied_to:
             self.copied_to = 0
             self.storages = {storage.locator: storage for storage in self.storages.values()}
-            self._track()
+            self.track()
 
     def note_heap_change(self, storage: Storage, xid: int) -> None:
         """Notice that *xid* changes a storage by a heap record: of a new mapped one, the swap is over."""
@@ -158,23 +160,7 @@ class StorageMap:
             rel = mappings.get(oid)
             if rel is not None and rel != storage.locator.rel:
                 self._move(oid, storage.locator._replace(rel=rel))
-        return self._drop_unread()
-
-    def replace_shared_map(self, mappings: dict[int, int]) -> list[Storage]:
-        """Take over a new relation map of the shared catalogs; returns storages that nobody reads any more.
-
-        Who rewrites a shared catalog from another database leaves no pg_class row in ours: the new storage's
-        pages were not seen then, and what is known of it begins here.
-        """
-        for oid, storage in list(self.current.items()):
-            rel = mappings.get(oid)
-            if storage.catalog.is_shared and rel is not None and rel != storage.locator.rel:
-                locator = storage.locator._replace(rel=rel)
-                found = self.storages.get(locator)
-                self.current[oid] = (
-                    self.add(locator, oid, complete=False) if found is None else found
-                )
-        return self._drop_unread()
+        return self.drop_unread()
 
     def finish(self, xids: Collection[int]) -> list[Storage] | None:
         """Forget the rewrites of transactions that are over, their pg_class rows being stamped already.
@@ -184,6 +170,8 @@ class StorageMap:
         Raises:
             DecodingError: a catalog is now where no page was seen.
         """
+        if self.unidentified:
+            self.forget_unidentified(xids)
         if not self.rewrites:
             return None
         found = False
@@ -195,7 +183,14 @@ class StorageMap:
         for oid, storage in list(self.current.items()):
             if oid not in self.relation_map and not storage.catalog.is_shared:
                 self._move(oid, self._locator_in_pg_class(oid, NO_XIDS))
-        return self._drop_unread()
+        return self.drop_unread()
+
+    def forget_unidentified(self, xids: Collection[int]) -> None:
+        """Forget new shared storage of transactions that are over: had it become a catalog's, we would know."""
+        for locator, unidentified in list(self.unidentified.items()):
+            if unidentified.xid in xids:
+                del self.unidentified[locator]
+                self.track()
 
     def _move(self, oid: int, locator: RelFileLocator | None) -> None:
         replacement = None if locator is None else self.storages.get(locator)
@@ -227,16 +222,18 @@ class StorageMap:
         spc = row.reltablespace or self.default_tablespace
         return RelFileLocator(spc, 0 if spc == GLOBAL_TABLESPACE else self._database_oid, rel)
 
-    def _drop_unread(self) -> list[Storage]:
+    def drop_unread(self) -> list[Storage]:
+        """Forget storages that no one reads or fills; returns them."""
         kept = {storage.locator for storage in self.current.values()}
         kept.update(r.locator for rewrites in self.rewrites.values() for r in rewrites)
         dropped = [
             self.storages.pop(locator) for locator in list(self.storages) if locator not in kept
         ]
         if dropped:
-            self._track()
+            self.track()
         return dropped
 
-    def _track(self) -> None:
-        self.tracked = set(self.storages)
+    def track(self) -> None:
+        """Say which storages there are now."""
+        self.tracked = set(self.storages).union(self.unidentified)
         self.tracked_generation += 1

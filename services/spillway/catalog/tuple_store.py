@@ -110,6 +110,10 @@ class Storage:
         #: every tuple that ever was in it came through redo or raw pages; False: SQL showed it
         self.complete = complete
         self.pages: dict[int, Page] = {}
+        #: rows whose place is not known, by their first column; see ``shared_catalogs``
+        self.stand_ins: dict[int, CatalogTuple] = {}
+        #: what was in it at the beginning is known by stand-ins only
+        self.unplaced = False
         self.indexes: Final[list[dict[Any, dict[int, CatalogTuple]]]] = [
             {} for _ in self.catalog.indexes
         ]
@@ -125,9 +129,10 @@ class Storage:
         return None if page is None else page.tuples.get(offset)
 
     def tuples(self) -> Iterator[CatalogTuple]:
-        """Yield every tuple, dead ones too."""
+        """Yield every tuple, dead ones and stand-ins too."""
         for page in self.pages.values():
             yield from page.tuples.values()
+        yield from self.stand_ins.values()
 
     def index(self, tup: CatalogTuple) -> None:
         """Enter *tup* into every index; it must not be dead."""

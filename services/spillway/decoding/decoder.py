@@ -389,7 +389,7 @@ class Decoder:
             if self._builder.process_change(self._buffer.top_xid(xid), lsn):
                 self._audit.announce(xid, data, lsn)
         else:
-            # Relation map, storage truncation, multixacts: catalogs, or the mirror ignores it.
+            # Relation map, storages made and truncated, multixacts: catalogs, or the mirror ignores it.
             self._mirror.apply(batch.record(index))
             self._follow_tracked()
             if rmid == rmgr.RM_RELMAP_ID and xid:

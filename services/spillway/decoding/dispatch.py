@@ -102,7 +102,8 @@ _XACT: Final = {
 }
 
 _SMGR: Final = {
-    rmgr.XLOG_SMGR_CREATE: Action.IGNORE,
+    # another database may be rewriting a shared catalog
+    rmgr.XLOG_SMGR_CREATE: Action.PYTHON,
     rmgr.XLOG_SMGR_TRUNCATE: Action.PYTHON,
 }
 

@@ -277,6 +277,10 @@ class Since(IntEnum):
     JSONPATH_NUMBER_IN_PARENTHESES = 150000
     #: "char": a byte that is no character by itself is shown in octal
     CHAR_IN_OCTAL = 160000
+    #: aclitem: the privileges SET and ALTER SYSTEM
+    PARAMETER_PRIVILEGES = 150000
+    #: aclitem: the privilege MAINTAIN
+    MAINTAIN_PRIVILEGE = 170000
     #: interval: the extreme values are infinity and -infinity
     INFINITE_INTERVALS = 170000
 
