@@ -82,7 +82,7 @@ def supersede(mirror: CatalogMirror, storage: Storage, block: int, xid: int) -> 
     if page is None or not xid:
         return
     for tup in page.tuples.values():
-        if tup.xmin == xid or mirror.deleter_of(tup) == xid:
+        if (tup.xmin_pending and tup.xmin == xid) or mirror.deleter_of(tup) == xid:
             held = storage.stand_ins.get(tup.row[0])
             if held is not None and not held.dead and not held.deleter:
                 mirror.note_deleter(held, xid)
