@@ -141,11 +141,14 @@ class Follower:
         )
         audit = decoder.audit()
         states: list[tuple[int, bytes]] = []
+        # A restart goes back, maybe to a state from behind *until*: what was decoded stays decoded.
+        decoded = 0
         try:
             while decoder.position < until:
                 before = decoder.position
                 for batch in WalDirectory(wal_directory).batches(decoder.position):
                     decoder.process(batch)
+                    decoded = max(decoded, decoder.position)
                     if not self.restarts or decoder.snapshot_state != SnapshotState.CONSISTENT:
                         continue
                     if rng.random() < 0.6:
@@ -172,7 +175,7 @@ class Follower:
                     )
                     if decoder.position < until:
                         time.sleep(0.01)
-            self.position = decoder.position
+            self.position = decoded
             self.audited += audit.checked
         finally:
             decoder.close()
