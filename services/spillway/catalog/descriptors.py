@@ -127,7 +127,8 @@ def _content(descriptor: RelationDescriptor) -> Hashable:
         descriptor.persistence, descriptor.replica_identity, descriptor.columns,
         tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
         descriptor.toast_oid, descriptor.primary_key, descriptor.primary_key_deferrable, descriptor.identity_columns,
-        descriptor.publications, descriptor.database_publications, descriptor.memberships,
+        # Its publications are what the kind and these two make together.
+        descriptor.database_publications, descriptor.memberships,
         tuple(map(_content, descriptor.ancestors)),
     )  # fmt: skip
 
