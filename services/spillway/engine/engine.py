@@ -37,7 +37,12 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.plugins.interface import PluginContext
-from spillway.plugins.registry import create_plugin, validate_options, wants_streaming
+from spillway.plugins.registry import (
+    create_plugin,
+    is_built_in,
+    validate_options,
+    wants_streaming,
+)
 from spillway.store.rows import SlotRow
 
 if TYPE_CHECKING:
@@ -402,7 +407,13 @@ class Engine:
                 SlotReader.on_log, session.log, plugin, begin, upto_lsn, slot.two_phase_at or begin
             )
             stream = EngineStream(
-                slot, session, reader, self._workers, batch_bytes=batch_bytes, peek=peek
+                slot,
+                session,
+                reader,
+                self._workers,
+                batch_bytes=batch_bytes,
+                peek=peek,
+                at_once=is_built_in(slot.row.plugin),
             )
             try:
                 yield stream

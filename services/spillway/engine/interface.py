@@ -24,7 +24,8 @@ class SlotStream(Protocol):
         """Wait for messages; after *timeout_s* without any, return a batch with none (a keepalive).
 
         A batch ends after about the stream's ``batch_bytes`` or as soon as nothing more is ready.
-        Pull only: nothing is read ahead of the caller beyond one batch.
+        Of a backlog one batch is made ahead, while the caller has this one, and no more. When the caller is
+        cancelled nothing is lost: the next call has it.
         """
         ...
 

@@ -39,6 +39,11 @@ def plugin_names() -> tuple[str, ...]:
     return tuple(sorted({*_BUILT_IN, *_registered()}))
 
 
+def is_built_in(name: str) -> bool:
+    """Say whether a plugin is Spillway's own, of which is known that it waits for nothing."""
+    return name in _BUILT_IN
+
+
 def plugin_class(name: str) -> type[OutputPlugin | CallbackPlugin]:
     """Return the class of a plugin.
 

@@ -3,7 +3,7 @@
 Two things happen at once in a stream: batches go out, feedback comes in. ::
 
     engine ──next_batch──▶ sender ──write──▶ client      the sender awaits each write: HTTP/2's window bounds what is
-    engine ◀───confirm──── feedback ◀─read── client      in flight, and nothing is read ahead of it
+    engine ◀───confirm──── feedback ◀─read── client      in flight, and one batch is read ahead of it
 
 Either ends the other: an error in one cancels the other, a client that goes away cancels both, and in
 every case leaving ``engine.stream`` frees the slot. A client that is silent is fine; one that is gone
