@@ -41,6 +41,7 @@ from workloads import Workload, prepare, workloads
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from spillway._kernels.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
     from spillway.plugins.interface import OutputPlugin
 
@@ -115,6 +116,12 @@ class EncodingSink:
         self._plugin.commit(header, self._out)
         if self._out.nbytes >= _TAKE_BYTES:
             self.take()
+
+    def transactions(self, run: TransactionRun) -> None:
+        while not run.exhausted:
+            self._plugin.transactions(run, self._out, _TAKE_BYTES)
+            if self._out.nbytes >= _TAKE_BYTES:
+                self.take()
 
     def take(self) -> None:
         batch = self._out.take()

@@ -21,6 +21,7 @@ from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.walker import Walker
 from spillway.catalog.descriptor import Memberships, PublicationOptions, RelationDescriptor
 from spillway.decoding.decoder import Decoder
+from spillway.decoding.transaction import TransactionSink
 from spillway.errors import DecodingError, SpillwayError, WalError
 from spillway.plugins import registry
 from spillway.plugins.callback_driver import CallbackDriver
@@ -100,7 +101,7 @@ def published(relation: RelationDescriptor) -> RelationDescriptor:
     )
 
 
-class EncodingSink:
+class EncodingSink(TransactionSink):
     """Encodes each transaction by every plugin; a plugin may refuse it, with a DecodingError."""
 
     def __init__(self, version: int) -> None:

@@ -34,12 +34,14 @@ import psycopg
 from harness.cluster import Cluster, Database
 from harness.decoding_session import RenderingSink as SlotSink
 from harness.servers import bin_directory
+from spillway._kernels.transaction_run import TransactionRun
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_raw import bootstrap_raw
 from spillway.certify.rendering import Line, RenderingSink, Subject
 from spillway.certify.workload.driver import Workload
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
+from spillway.decoding.transaction import TransactionSink
 from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
@@ -76,7 +78,7 @@ class _Copied:
     def close(self) -> None: ...
 
 
-class _Both:
+class _Both(TransactionSink):
     """A sink of ordinary slots and of one with two_phase; transactions that come again are passed over."""
 
     def __init__(self, ordinary: RenderingSink, two_phase: SlotSink) -> None:
@@ -93,6 +95,17 @@ class _Both:
             copied = _Copied(transaction)
             for sink in self._sinks:
                 sink.transaction(copied)
+
+    def transactions(self, run: TransactionRun) -> None:
+        run.skip_before(self._last_final_lsn + 1)
+        if run.exhausted:
+            return
+        for sink in self._sinks:
+            # Each reads a run of its own.
+            read = TransactionRun(run.data, run.relations)
+            sink.transactions(read)
+            assert read.exhausted
+        self._last_final_lsn = max(t.header.final_lsn for t in run)
 
     def progress(self, decoded_lsn: int) -> None: ...
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness import changes
 from harness.oracle import LogicalSlot, OracleChange, create_slot
+from spillway._kernels.transaction_run import TransactionRun
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.decoder import Decoder
@@ -52,9 +53,9 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.decoded_lsn = 0
-        self.transaction: Transaction | None = None
+        self.transaction: Transaction | TransactionRun | None = None
 
-    def next(self) -> Transaction | None:
+    def next_run(self) -> Transaction | TransactionRun | None:
         transaction, self.transaction = self.transaction, None
         return transaction
 
@@ -106,7 +107,17 @@ class RenderingSink:
         header = transaction.header
         assert not self.headers or header.final_lsn > self.headers[-1].final_lsn
         self.headers.append(header)
-        self._cursor.transaction = _Measured(transaction, self)
+        self._render(_Measured(transaction, self))
+
+    def transactions(self, run: TransactionRun) -> None:
+        headers = [transaction.header for transaction in TransactionRun(run.data, run.relations)]
+        lsns = [header.final_lsn for header in (*self.headers[-1:], *headers)]
+        assert lsns == sorted(set(lsns))
+        self.headers += headers
+        self._render(run)
+
+    def _render(self, transaction: Transaction | TransactionRun) -> None:
+        self._cursor.transaction = transaction
         batch = self._reader.step(1 << 30).messages
         lengths = struct.unpack(f"<{batch.count}I", batch.lengths)
         lsns = struct.unpack(f"<{batch.count}Q", batch.lsns)
@@ -134,6 +145,10 @@ class CountingSink(RenderingSink):
     def transaction(self, transaction: Transaction) -> None:
         self.headers.append(transaction.header)
         self.rows += len(changes.parse(transaction.chunks()))
+
+    def transactions(self, run: TransactionRun) -> None:
+        for transaction in run:
+            self.transaction(transaction)
 
 
 class DecodingSession:

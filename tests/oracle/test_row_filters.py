@@ -10,6 +10,7 @@ import pytest
 from harness import changes
 from harness.announcements import AnnouncingSession
 from spillway.decoding import change_format
+from spillway.decoding.transaction import TransactionSink
 from spillway.errors import DecodingError, UnsupportedFeature
 from spillway.plugins.row_filter import compile_row_filter
 
@@ -260,7 +261,7 @@ FAILING = {
 }
 
 
-class _Capture:
+class _Capture(TransactionSink):
     def __init__(self) -> None:
         self.chunks: list[tuple[bytes, dict[int, RelationDescriptor]]] = []
         self.consistent_at: int | None = None

@@ -62,6 +62,7 @@ KERNELS = {
     "heap": "catalog",
     "changes": "decoding",
     "reorder*": "decoding",
+    "transaction_run": "decoding",
     "message_buffer": "plugins",
     "datum": "plugins",
     "change_cut": "plugins",

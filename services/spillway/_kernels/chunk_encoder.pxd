@@ -9,6 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.datum cimport Change
 from spillway._kernels.message_buffer cimport MessageBuffer
+from spillway._kernels.transaction_run cimport Entry, TransactionRun
 
 
 # What a TRUNCATE's section holds; *relations* are ``count`` unaligned u32.
@@ -53,6 +54,8 @@ cdef class ChunkEncoder:
 
     # Make the writer of a relation; with the GIL.
     cdef RelationWriter make_writer(self, object descriptor)
+    # Write one transaction of a run, from its beginning to its end; for encoders that offer ``encode_run``.
+    cdef int put_transaction(self, const Entry* entry, object relations, MessageBuffer out) except -1 nogil
     # Write what *change* becomes, and finish its messages.
     cdef int put_change(self, const Change* change, object relations, MessageBuffer out) except -1 nogil
 
@@ -60,4 +63,8 @@ cdef class ChunkEncoder:
     cdef void* find_writer(self, uint32_t relation, object relations) except NULL nogil
     cdef RelationWriter add_writer(self, uint32_t relation, object relations)
     cdef int encode(self, const uint8_t[::1] chunk, object relations, MessageBuffer out) except -1
+    cdef int encode_run(self, TransactionRun run, MessageBuffer out, size_t batch_bytes,
+                        size_t message_limit) except -1
+    cdef int run_transactions(self, TransactionRun run, object relations, MessageBuffer out, size_t batch_bytes,
+                              size_t message_limit) except -1 nogil
     cdef int run(self, const uint8_t* chunk, size_t size, object relations, MessageBuffer out) except -1 nogil

@@ -11,6 +11,7 @@ from libc.string cimport memset
 
 from spillway._kernels.datum cimport Change, invalid, load_u32, read_change
 from spillway._kernels.message_buffer cimport MessageBuffer
+from spillway._kernels.transaction_run cimport Entry, TransactionRun
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn
 
@@ -82,6 +83,41 @@ cdef class ChunkEncoder:
     cdef int put_change(self, const Change* change, object relations, MessageBuffer out) except -1 nogil:
         with gil:
             raise NotImplementedError
+
+    cdef int put_transaction(self, const Entry* entry, object relations, MessageBuffer out) except -1 nogil:
+        with gil:
+            raise NotImplementedError
+
+    cdef int encode_run(self, TransactionRun run, MessageBuffer out, size_t batch_bytes,
+                        size_t message_limit) except -1:
+        """Write transactions of *run* until one of them ends with *batch_bytes* or *message_limit* messages in *out*.
+
+        Raises:
+            DecodingError: as ``encode``.
+        """
+        memset(self.slots, 0, sizeof(self.slots))
+        self.lsn = 0
+        self.relation = 0
+        relations = run.relations
+        try:
+            with nogil:
+                self.run_transactions(run, relations, out, batch_bytes, message_limit)
+        except DecodingError as error:
+            out.discard()
+            raise located(error, self.lsn, relations.get(self.relation)) from error
+        except BaseException:
+            out.discard()
+            raise
+        return 0
+
+    cdef int run_transactions(self, TransactionRun run, object relations, MessageBuffer out, size_t batch_bytes,
+                              size_t message_limit) except -1 nogil:
+        cdef Entry entry
+        while run.take(&entry):
+            self.put_transaction(&entry, relations, out)
+            if out.message_start >= batch_bytes or out.count >= message_limit:
+                break
+        return 0
 
     cdef int encode(self, const uint8_t[::1] chunk, object relations, MessageBuffer out) except -1:
         """Write what every change of *chunk* becomes.

@@ -4,6 +4,7 @@ from typing import final
 from _typeshed import ReadableBuffer
 
 from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.transaction_run import TransactionRun
 from spillway.catalog.descriptor import RelationDescriptor
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.pgoutput_relation import Publishing
@@ -31,4 +32,12 @@ class Encoder:
         chunk: ReadableBuffer,
         relations: Mapping[int, RelationDescriptor],
         out: MessageBuffer,
+    ) -> None: ...
+    def transactions(
+        self,
+        run: TransactionRun,
+        out: MessageBuffer,
+        batch_bytes: int,
+        message_limit: int,
+        opened: bool,
     ) -> None: ...

@@ -13,9 +13,9 @@ per ordinary transaction, and decides before each change what must precede it:
 Row filters are asked about all rows of a chunk at once that are the same table's and action's, when the first is met.
 
 A table's rules are found out with its first change after an invalidation, and hold until the next, as PostgreSQL's.
-What a session knows of a table (:class:`RelationState`) is kept by its oid and outlives descriptors; what is compiled
-from one descriptor (:class:`RelationEncoder`) by the relation's id. The loop runs without the GIL, and takes it to
-look a relation up for the first time in a chunk, to announce it, and to raise.
+What a session knows of a table is kept by its oid and outlives descriptors, what is compiled from one descriptor by
+the relation's id (``pgoutput_table``). The loop runs without the GIL, over a chunk of one transaction or over a run of
+small ones, and takes it to look a relation up for the first time, to announce it, and to raise.
 
 Source: pgoutput_change, pgoutput_truncate, pgoutput_message, maybe_send_schema, cleanup_rel_sync_cache
 (src/backend/replication/pgoutput/pgoutput.c); logicalrep_write_insert and its like (logical/proto.c)
@@ -24,7 +24,9 @@ Source: pgoutput_change, pgoutput_truncate, pgoutput_message, maybe_send_schema,
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
+from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 
 from spillway._kernels.changes cimport (
     DELETE,
@@ -37,14 +39,20 @@ from spillway._kernels.changes cimport (
 )
 from spillway._kernels.datum cimport Change, invalid, load_u32, read_change
 from spillway._kernels.message_buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes
-from spillway._kernels.pgoutput_tuple cimport RowWriter
+from spillway._kernels.pgoutput_table cimport (
+    Judgement,
+    RelationEncoder,
+    RelationState,
+    is_current,
+    put_truncated,
+)
 from spillway._kernels.send_scalar cimport put_int32, put_int64
 from spillway._kernels.send_text cimport put_text
 from spillway._kernels.text_output cimport TextContext
+from spillway._kernels.transaction_run cimport Entry, TransactionRun
 from spillway._kernels.chunk_encoder import located
 from spillway.errors import DecodingError, SpillwayError
 from spillway.pg.versions import Since
-from spillway.plugins.pgoutput_relation import announcement, published_attnums, row_filters, with_ancestor
 
 cdef int CHECKS_OLD_ROW_FIRST = Since.PGOUTPUT_CHECKS_OLD_ROW_FIRST
 cdef int FOLLOWS_PUBLICATIONS = Since.PGOUTPUT_FOLLOWS_PUBLICATIONS
@@ -62,62 +70,6 @@ cdef enum:
     SLOTS = 64
     # Compiled relations that are kept; descriptors of the past are never asked for again.
     ENCODERS_MAX = 1024
-
-
-cdef class RelationState:
-    """What this session has told its consumer of one table, and by which rules the table is published."""
-    # a plugins.pgoutput_relation.Publishing; kept while it is valid, as PostgreSQL does
-    cdef object publishing
-    # descriptor of the table under whose name it was published last
-    cdef object target
-    # false: the rules have to be found anew before the next change
-    cdef bint rules_valid
-    # false: the table has to be announced anew before the next change; since 15 both are false or neither
-    cdef bint valid
-    # counts how often either was
-    cdef uint64_t generation
-    cdef bint schema_sent
-    # top-level xids of streamed transactions, not yet ended, within which the table was announced
-    cdef set streamed
-    # part of a streamed transaction for which ``streamed`` was looked into and has its xid
-    cdef uint64_t known_in_part
-
-    def __cinit__(self):
-        self.streamed = set()
-
-
-cdef struct Judgement:
-    # there is a row filter
-    bint filtered
-    # changes of this relation and action that the chunk had so far
-    size_t seen
-    # what the filter says of each of them, once it was asked in this chunk; in ``Encoder.verdicts``
-    const uint8_t* verdicts
-    size_t count
-
-
-cdef class RelationEncoder:
-    """A table as of one descriptor, compiled."""
-    cdef object descriptor
-    cdef RelationState state
-    cdef uint64_t generation
-    cdef RowWriter rows
-    cdef bint inserts
-    cdef bint updates
-    cdef bint deletes
-    cdef bint truncates
-    # oid that stands in a change's message: the table's, or its root's
-    cdef uint32_t target_oid
-    cdef uint32_t oid
-    # O or K: what an old tuple is
-    cdef uint8_t old_tag
-    # By action, INSERT first: a plugins.row_filter.RowFilter or None
-    cdef tuple filters
-    cdef Judgement[3] judgements
-    # the chunk that they are about
-    cdef uint64_t chunk
-    # Bodies of the messages that announce the table, without the xid that may follow their first byte.
-    cdef tuple announcement
 
 
 cdef struct Slot:
@@ -163,7 +115,8 @@ cdef class Encoder:
     cdef uint64_t part
     # The chunk at hand; chunks are numbered from 1.
     cdef uint64_t chunk
-    cdef object chunk_data
+    cdef const uint8_t* chunk_data
+    cdef size_t chunk_size
     # what row filters said of its changes
     cdef list verdicts
     # The change at hand.
@@ -184,10 +137,7 @@ cdef class Encoder:
 
     def begin(self, uint32_t xid, uint64_t final_lsn, int64_t commit_time, bytes origin):
         """Start a transaction; have BEGIN, and *origin* if there is one, ready for its first published change."""
-        self.start(xid)
-        self.is_open = False
-        self.final_lsn = final_lsn
-        self.commit_time = commit_time
+        self.start_held_back(xid, final_lsn, commit_time)
         self.origin = origin
 
     def open_now(self, uint64_t lsn, MessageBuffer out not None):
@@ -197,15 +147,7 @@ cdef class Encoder:
 
     def commit(self, uint64_t end_lsn, MessageBuffer out not None):
         """Write COMMIT, if BEGIN was written."""
-        if not self.is_open:
-            return
-        put_byte(&out.payload, c'C')
-        # No flags are defined.
-        put_byte(&out.payload, 0)
-        put_int64(&out.payload, self.final_lsn)
-        put_int64(&out.payload, end_lsn)
-        put_int64(&out.payload, self.commit_time)
-        out.finish(end_lsn, self.xid)
+        self.write_commit(end_lsn, out)
 
     def begin_opened(self, uint32_t xid):
         """Start what the plugin itself has opened."""
@@ -222,11 +164,17 @@ cdef class Encoder:
         self.in_stream = True
         self.part += 1
 
-    cdef void start(self, uint32_t xid) noexcept:
+    cdef void start(self, uint32_t xid) noexcept nogil:
         self.xid = xid
         self.is_open = True
         self.skip = False
         self.in_stream = False
+
+    cdef void start_held_back(self, uint32_t xid, uint64_t final_lsn, int64_t commit_time) noexcept nogil:
+        self.start(xid)
+        self.is_open = False
+        self.final_lsn = final_lsn
+        self.commit_time = commit_time
 
     def forget_streamed(self, uint32_t xid, bint committed):
         """Drop what is known of a streamed transaction; what it announced stays known if it committed."""
@@ -248,30 +196,75 @@ cdef class Encoder:
         cdef size_t size = data.shape[0]
         if size == 0:
             return
-        self.chunk += 1
-        self.chunk_data = chunk
-        # The same id may mean another descriptor in another chunk's relations.
-        memset(self.slots, 0, sizeof(self.slots))
-        self.lsn = 0
-        self.relation = 0
+        self.begin_call()
         try:
             with nogil:
                 self.run(&data[0], size, relations, out)
-        except SpillwayError as error:
-            out.discard()
-            raise located(error, self.lsn, relations.get(self.relation)) from error
-        except BaseException:
-            out.discard()
-            raise
+        except BaseException as error:
+            self.fail(error, relations, out)
         finally:
-            self.chunk_data = None
-            self.verdicts.clear()
+            self.end_chunk()
+
+    def transactions(self, TransactionRun run not None, MessageBuffer out not None, size_t batch_bytes,
+                     size_t message_limit, bint opened):
+        """Write transactions of *run* until one ends with *batch_bytes* or *message_limit* messages in *out*.
+
+        With *opened* BEGIN is written at once, not with the first published change.
+
+        Raises:
+            As :meth:`changes`.
+        """
+        relations = run.relations
+        self.begin_call()
+        self.origin = None
+        try:
+            with nogil:
+                self.run_transactions(run, relations, out, batch_bytes, message_limit, opened)
+        except BaseException as error:
+            self.fail(error, relations, out)
+        finally:
+            self.end_chunk()
+
+    cdef void begin_call(self) noexcept:
+        # The same id may mean another descriptor in another call's relations.
+        memset(self.slots, 0, sizeof(self.slots))
+        self.lsn = 0
+        self.relation = 0
+
+    cdef int end_chunk(self) except -1:
+        self.chunk_data = NULL
+        self.verdicts.clear()
+        return 0
+
+    cdef int fail(self, error, relations, MessageBuffer out) except -1:
+        """Raise *error* with what is known of the change at hand; the messages before it are kept."""
+        out.discard()
+        if isinstance(error, SpillwayError):
+            raise located(error, self.lsn, relations.get(self.relation)) from error
+        raise error
 
     # The loop.
+
+    cdef int run_transactions(self, TransactionRun run, relations, MessageBuffer out, size_t batch_bytes,
+                              size_t message_limit, bint opened) except -1 nogil:
+        cdef Entry entry
+        while run.take(&entry):
+            self.start_held_back(entry.header.xid, entry.header.final_lsn, entry.header.commit_time)
+            if opened:
+                self.lsn = entry.header.first_lsn
+                self.write_opening(out)
+            self.run(entry.chunk, entry.chunk_size, relations, out)
+            self.write_commit(entry.header.end_lsn, out)
+            if out.message_start >= batch_bytes or out.count >= message_limit:
+                break
+        return 0
 
     cdef int run(self, const uint8_t* chunk, size_t size, relations, MessageBuffer out) except -1 nogil:
         cdef size_t offset = 0
         cdef Change change
+        self.chunk += 1
+        self.chunk_data = chunk
+        self.chunk_size = size
         while offset < size:
             read_change(chunk, size, &offset, &change)
             self.lsn = change.header.lsn
@@ -357,8 +350,9 @@ cdef class Encoder:
     cdef int ask_filter(self, RelationEncoder encoder, uint8_t action) except -1:
         """Have all rows of the chunk judged that the same filter is about."""
         cdef Judgement* judgement = &encoder.judgements[action - INSERT]
+        cdef object chunk = PyMemoryView_FromMemory(<char*>self.chunk_data, self.chunk_size, PyBUF_READ)
         cdef bytes verdicts = encoder.filters[action - INSERT].verdicts(
-            self.chunk_data, self.relation, action, only_local=self.only_local
+            chunk, self.relation, action, only_local=self.only_local
         )
         self.verdicts.append(verdicts)
         judgement.verdicts = <const uint8_t*>PyBytes_AS_STRING(verdicts)
@@ -462,6 +456,17 @@ cdef class Encoder:
             out.finish(self.lsn, self.xid)
         return 0
 
+    cdef int write_commit(self, uint64_t end_lsn, MessageBuffer out) except -1 nogil:
+        if not self.is_open:
+            return 0
+        put_byte(&out.payload, c'C')
+        # No flags are defined.
+        put_byte(&out.payload, 0)
+        put_int64(&out.payload, self.final_lsn)
+        put_int64(&out.payload, end_lsn)
+        put_int64(&out.payload, self.commit_time)
+        return out.finish(end_lsn, self.xid)
+
     cdef int announce(self, RelationEncoder encoder, MessageBuffer out) except -1:
         cdef RelationState state = encoder.state
         cdef bytes body
@@ -536,7 +541,7 @@ cdef class Encoder:
             if not (state.valid and state.rules_valid):
                 self.validate(state, descriptor)
             previous = encoder
-            encoder = self.compile(descriptor, state)
+            encoder = RelationEncoder(descriptor, state, self.context, self.binary)
             if previous is not None and previous.chunk == self.chunk:
                 encoder.chunk = self.chunk
                 for i in range(3):
@@ -558,43 +563,3 @@ cdef class Encoder:
             state.valid = True
         state.generation += 1
         return 0
-
-    cdef RelationEncoder compile(self, descriptor, RelationState state):
-        cdef RelationEncoder encoder = RelationEncoder()
-        cdef int i
-        publishing = state.publishing
-        encoder.descriptor = descriptor
-        if state.target is not None and state.target.oid == publishing.publish_as:
-            # 14 learns only with new rules that a partition was detached.
-            descriptor = with_ancestor(descriptor, state.target)
-        state.target = target = publishing.target(descriptor)
-        encoder.state = state
-        encoder.generation = state.generation
-        encoder.oid = descriptor.oid
-        encoder.target_oid = target.oid
-        encoder.inserts = publishing.insert
-        encoder.updates = publishing.update
-        encoder.deletes = publishing.delete
-        # A partition's truncation does not go out under its root's name.
-        encoder.truncates = publishing.truncate and target.oid == descriptor.oid
-        encoder.old_tag = c'O' if target.replica_identity == "f" else c'K'
-        if not (encoder.inserts or encoder.updates or encoder.deletes or encoder.truncates):
-            return encoder
-        encoder.announcement = announcement(descriptor, publishing)
-        encoder.filters = row_filters(descriptor, publishing, self.context.settings.encoding)
-        for i in range(3):
-            encoder.judgements[i].filtered = encoder.filters[i] is not None
-        encoder.rows = RowWriter(
-            descriptor, published_attnums(descriptor, publishing), self.context, self.binary
-        )
-        return encoder
-
-
-cdef inline bint is_current(RelationEncoder encoder) noexcept nogil:
-    return encoder.state.valid and encoder.state.rules_valid and encoder.generation == encoder.state.generation
-
-
-cdef int put_truncated(RelationEncoder encoder, ByteBuffer* out) except -1 nogil:
-    if encoder.truncates:
-        return put_int32(out, encoder.oid)
-    return 0

@@ -25,6 +25,7 @@ from spillway._kernels.reorder_table cimport (
     TXN_HAS_BASE_SNAPSHOT,
     TXN_HAS_CATALOG_CHANGES,
     TXN_INCOMPLETE,
+    TXN_INVALIDATES,
     TXN_STREAMED,
     TXN_TOUCHED_CATALOG,
     Txn,
@@ -142,6 +143,12 @@ cdef class ReorderBuffer(RecordLoop):
             section[at] = item
             at += 1
         note_change(txn, lsn, False)
+
+    def expect_invalidations(self, uint32_t xid):
+        """Note that at the end of top-level *xid* invalidations are to be executed."""
+        cdef Txn *txn = self._table.lookup(xid)
+        if txn != NULL:
+            txn.flags |= TXN_INVALIDATES
 
     def top_xid(self, uint32_t xid):
         """Return the xid of the top-level transaction of *xid*."""

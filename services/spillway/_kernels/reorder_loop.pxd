@@ -4,6 +4,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.record_batch cimport RecordBatch, WalRecord
+from spillway._kernels.reorder_commit cimport CommitRun
 from spillway._kernels.reorder_extract cimport ExtractStatus
 from spillway._kernels.reorder_locators cimport LocatorCache, LocatorKind, TrackedLocators
 from spillway._kernels.reorder_spill cimport Spiller
@@ -21,10 +22,13 @@ cdef class RecordLoop:
     cdef TrackedLocators _tracked
     cdef RelationPlans _plans
     cdef Spiller _spiller
+    # Plain commits that are not handed over yet.
+    cdef readonly CommitRun commits
     cdef uint8_t _actions[4096]
     cdef uint32_t _database
     cdef int _state
     cdef uint32_t _next_phase_at
+    cdef uint64_t _start_decoding_at
     cdef int _failure
     # Transactions whose first record is here or later are streamed; STREAM_NOTHING: none
     cdef uint64_t _stream_from

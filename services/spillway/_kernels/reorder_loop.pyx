@@ -14,6 +14,9 @@ What happens to a record is read from ``actions``, one byte for each resource ma
 - goes to Python, for the catalog mirror, when one of its blocks belongs to a tracked catalog. Its transaction has
   then a view of the catalog of its own, and the locators it has bound so far are forgotten.
 
+Most commits need nobody: those go to a run (``reorder_commit``), which Python takes when it is full, before it delivers
+anything else, and at the end of a batch.
+
 Streaming. Who wants transactions while they are in progress gets them in parts. A part is due after a record by which
 what was queued for the transaction since the last part exceeds ``stream_bytes``, and which leaves nothing
 unfinished: no TOAST chunks without their row, no speculative insertion. Nothing else decides, neither memory nor
@@ -29,6 +32,13 @@ from libc.errno cimport EDQUOT, ENOMEM, ENOSPC
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from spillway._kernels.reorder_commit cimport (
+    COMMIT_FOR_PYTHON,
+    COMMIT_NO_MEMORY,
+    COMMIT_RUN_FULL,
+    CommitOutcome,
+    CommitRun,
+)
 from spillway._kernels.reorder_extract cimport (
     EXTRACT_BAD_MESSAGE,
     EXTRACT_BAD_TOAST_CHUNK,
@@ -120,6 +130,7 @@ cdef enum Stop:
     STOP_FOR_MESSAGE = 5
     STOP_FOR_INVALIDATIONS = 6
     STOP_FOR_PART = 7
+    STOP_FOR_RUN = 8
     # Below: failures, raised by run().
     STOP_UNKNOWN_RECORD = 16
     STOP_EXTRACT = 17
@@ -148,6 +159,7 @@ FOR_TRUNCATE = STOP_FOR_TRUNCATE
 FOR_MESSAGE = STOP_FOR_MESSAGE
 FOR_INVALIDATIONS = STOP_FOR_INVALIDATIONS
 FOR_PART = STOP_FOR_PART
+FOR_RUN = STOP_FOR_RUN
 
 KIND_TABLE = LOCATOR_TABLE
 KIND_TOAST = LOCATOR_TOAST
@@ -192,6 +204,7 @@ cdef class RecordLoop:
         self._tracked = TrackedLocators()
         self._plans = RelationPlans()
         self._spiller = Spiller(spill_dir, work_mem_bytes)
+        self.commits = CommitRun()
         self._database = database_oid
         self._stream_from = STREAM_NOTHING
 
@@ -218,6 +231,7 @@ cdef class RecordLoop:
         cdef Txn *txn
         cdef uint8_t action
         cdef int stop
+        cdef CommitOutcome outcome
         cdef uint32_t block
         cdef bint tracked
         cdef const WalBlockRef *ref
@@ -250,6 +264,14 @@ cdef class RecordLoop:
                     return stop
             elif action == ACTION_UNKNOWN:
                 return STOP_UNKNOWN_RECORD
+            elif action == ACTION_PYTHON_XACT and self._state == SNAPSHOT_CONSISTENT and not self._audit:
+                outcome = self.commits.commit(self._table, record, self._database, self._start_decoding_at)
+                if outcome == COMMIT_FOR_PYTHON:
+                    return STOP_FOR_PYTHON
+                if outcome == COMMIT_RUN_FULL:
+                    return STOP_FOR_RUN
+                if outcome == COMMIT_NO_MEMORY:
+                    return STOP_NO_MEMORY
             elif action == ACTION_PYTHON or action == ACTION_PYTHON_XACT:
                 return STOP_FOR_PYTHON
             if tracked:
@@ -478,10 +500,15 @@ cdef class RecordLoop:
 
     # ---- what Python tells the loop
 
-    def set_state(self, int state, uint32_t next_phase_at):
-        """Follow the snapshot builder: 0 START … 3 CONSISTENT, and from which xid on changes are kept in FULL."""
+    def set_state(self, int state, uint32_t next_phase_at, uint64_t start_decoding_at):
+        """Follow the snapshot builder: 0 START … 3 CONSISTENT.
+
+        In FULL changes are kept from xid *next_phase_at* on; in CONSISTENT what commits from *start_decoding_at* on is
+        delivered.
+        """
         self._state = state
         self._next_phase_at = next_phase_at
+        self._start_decoding_at = start_decoding_at
 
     def set_streaming(self, uint64_t stream_from, uint64_t stream_bytes):
         """Stream transactions that begin at *stream_from* or later, in parts of more than *stream_bytes*."""

@@ -26,6 +26,8 @@ cdef enum TxnFlag:
     TXN_HAS_PARTIAL_CHANGE = 0x400
     # On the top: has had a change that makes parts due, not only what catalogs need.
     TXN_HAS_STREAMABLE_CHANGE = 0x800
+    # On the top: invalidations are to be executed at its end, its own or another's.
+    TXN_INVALIDATES = 0x1000
 
 
 # A run of memory that holds whole changes; capacity bytes follow this header.

@@ -39,6 +39,7 @@ from spillway._kernels.text_datetime cimport put_timestamptz
 from spillway._kernels.text_number cimport put_uint
 from spillway._kernels.text_output cimport CompiledType, TextContext, TypeCompiler
 from spillway._kernels.text_type cimport TypeOutput
+from spillway._kernels.transaction_run cimport Entry, TransactionRun
 from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
 from spillway.pg.versions import Since
 from spillway.plugins.type_names import format_type
@@ -206,16 +207,33 @@ cdef class Encoder(ChunkEncoder):
 
     def begin(self, uint32_t xid, uint64_t first_lsn, bint transactional, MessageBuffer out not None):
         """Start a transaction: write BEGIN, or leave that to its first change."""
+        self.start(xid, first_lsn, transactional, out)
+
+    def commit(self, uint64_t end_lsn, int64_t commit_time, MessageBuffer out not None):
+        """End a transaction."""
+        self.end(end_lsn, commit_time, out)
+
+    def transactions(self, TransactionRun run not None, MessageBuffer out not None, size_t batch_bytes,
+                     size_t message_limit):
+        """Write whole transactions of *run* until one ends with *batch_bytes* or *message_limit* messages in *out*."""
+        self.encode_run(run, out, batch_bytes, message_limit)
+
+    cdef int put_transaction(self, const Entry* entry, object relations, MessageBuffer out) except -1 nogil:
+        self.start(entry.header.xid, entry.header.first_lsn, True, out)
+        self.run(entry.chunk, entry.chunk_size, relations, out)
+        return self.end(entry.header.end_lsn, entry.header.commit_time, out)
+
+    cdef int start(self, uint32_t xid, uint64_t first_lsn, bint transactional, MessageBuffer out) except -1 nogil:
         self.xid = xid
         self.transactional = transactional
         self.wrote_changes = False
         if transactional and not self.skip_empty_xacts:
             self.put_begin(first_lsn, out)
+        return 0
 
-    def commit(self, uint64_t end_lsn, int64_t commit_time, MessageBuffer out not None):
-        """End a transaction."""
+    cdef int end(self, uint64_t end_lsn, int64_t commit_time, MessageBuffer out) except -1 nogil:
         if not self.transactional or (self.skip_empty_xacts and not self.wrote_changes):
-            return
+            return 0
         put_bytes(&out.payload, b"COMMIT", 6)
         if self.include_xids:
             put_byte(&out.payload, c' ')
@@ -224,7 +242,7 @@ cdef class Encoder(ChunkEncoder):
             put_bytes(&out.payload, b" (at ", 5)
             put_timestamptz(&out.payload, commit_time, &self.context.values)
             put_byte(&out.payload, c')')
-        out.finish(end_lsn, self.xid)
+        return out.finish(end_lsn, self.xid)
 
     def news(self, const uint8_t[::1] text not None, uint64_t lsn, uint32_t xid, time, MessageBuffer out not None):
         """Write a line that begins with *text*; *time*, an int or None, follows when timestamps are wanted."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway._kernels.message_buffer import MessageBuffer
-from spillway.decoding.transaction import TransactionKind
+from spillway.decoding.transaction import TransactionKind, TransactionSink
 from spillway.plugins.registry import create_plugin
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Seen:
             )
 
 
-class RenderingSink:
+class RenderingSink(TransactionSink):
     """A transaction sink that renders what it takes for each subject."""
 
     def __init__(

@@ -40,6 +40,7 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.bootstrap import Bootstrap
     from spillway.decoding.decoder import Decoder
     from spillway.decoding.transaction import Transaction
@@ -317,6 +318,15 @@ class _Writer:
             self._write(_MESSAGES_BYTES)
         self.plugin.commit(header, self._out)
         self._write(_MESSAGES_BYTES)
+
+    def transactions(self, run: TransactionRun) -> None:
+        """Encode many small transactions and write them."""
+        run.skip_before(self._start_lsn)
+        if self._end_lsn is not None:
+            run.limit(self._end_lsn)
+        while not (run.exhausted or run.reached_upto):
+            self.plugin.transactions(run, self._out, _MESSAGES_BYTES)
+            self._write(_MESSAGES_BYTES)
 
     def flush(self) -> None:
         """Write what is held back."""

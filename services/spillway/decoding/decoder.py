@@ -223,7 +223,7 @@ class Decoder:
         else:
             start_decoding_at = max(start_decoding_at, state.start_decoding_at)
             self._build_with(SnapshotBuilder.restored(start_decoding_at))
-        self._buffer.set_state(int(self._builder.state), 0)
+        self._buffer.set_state(int(self._builder.state), 0, self._builder.start_decoding_at)
         for xid, top_xid, first_lsn, flags in state.transactions:
             self._buffer.restore_transaction(xid, top_xid, first_lsn, flags)
         self._invalidations.load(state.invalidations)
@@ -345,6 +345,17 @@ class Decoder:
         self._failed = True
         if not self._announced and self._builder.state == SnapshotState.CONSISTENT:
             self._announce()
+        try:
+            self._run(batch)
+        finally:
+            # What committed before an error is delivered, too.
+            self._delivery.hand_over()
+        self._position = self._buffer.end_lsn(batch)
+        self._failed = False
+        self._sink.progress(self._position)
+
+    def _run(self, batch: RecordBatch) -> None:
+        """Go through *batch*, and do what the kernel stops for."""
         buffer = self._buffer
         index = 0
         while (stop := buffer.run(batch, index)) != reorder_loop.AT_END:
@@ -364,14 +375,13 @@ class Decoder:
                 self._truncate(batch, index)
             elif stop == reorder_loop.FOR_INVALIDATIONS:
                 self._invalidate(batch, index)
+            elif stop == reorder_loop.FOR_RUN:
+                self._delivery.hand_over()
             elif stop != reorder_loop.FOR_PART:
                 self._delivery.message(batch, index)
             if buffer.part_due:
                 self._delivery.part(batch, index)
             index += 1
-        self._position = buffer.end_lsn(batch)
-        self._failed = False
-        self._sink.progress(self._position)
 
     def _handle(self, batch: RecordBatch, index: int) -> None:
         """Take a record that the action table gives to Python."""
@@ -504,7 +514,7 @@ class Decoder:
 
     def _state_changed(self, lsn: int) -> None:
         builder = self._builder
-        self._buffer.set_state(int(builder.state), builder.next_phase_at)
+        self._buffer.set_state(int(builder.state), builder.next_phase_at, builder.start_decoding_at)
         self._check_wal_level(lsn)
         if builder.state == SnapshotState.CONSISTENT:
             self._announce()

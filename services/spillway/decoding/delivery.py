@@ -4,6 +4,9 @@ The decoder hands over the records that end transactions (commit, abort, the two
 a crash) and those that ask for delivery before the end (PREPARE, non-transactional messages). Out go transactions
 to the sink, in the order of these records; the reorder buffer and the catalog mirror learn who committed.
 
+Plain commits never come here: the kernel gathers them in runs (``_kernels/reorder_commit.pyx``), which are handed over
+before anything that was committed after them.
+
 A prepared transaction stays in the reorder buffer until its COMMIT PREPARED or ROLLBACK PREPARED, which may
 be days, restarts and another server's life away. At PREPARE its changes are *read*, not taken. What the PREPARE record
 said is remembered here; after a restart it is read again, since decoding restarts before the first record of every
@@ -26,6 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels import reorder
+from spillway._kernels.transaction_run import TransactionRun
 from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.decoding.transaction import (
@@ -346,21 +350,34 @@ class Delivery:
             header = TransactionHeader(0, lsn, lsn, end_lsn, 0, kind=TransactionKind.MESSAGE)
             self._deliver(header, None, oids)
 
+    def hand_over(self) -> None:
+        """Deliver the plain commits that the kernel has gathered, if there are any."""
+        taken = self._buffer.commits.take()
+        if taken is None:
+            return
+        data, relation_ids, count, change_bytes = taken
+        self.total_txns += count
+        self.total_bytes += change_bytes
+        self._sink.transactions(TransactionRun(data, self._relations_of(relation_ids)))
+
+    def _relations_of(self, ids: set[int]) -> Mapping[int, RelationDescriptor]:
+        if ids != self._relation_ids:
+            self._relations = {number: self._mirror.registry[number] for number in ids}
+            self._relation_ids = ids
+        return self._relations
+
     def _deliver(
         self,
         header: TransactionHeader,
         stream: ChangeStream | None,
         invalidated: Sequence[int] = (),
     ) -> None:
+        self.hand_over()
         relations = _NO_CHANGES
         if header.origin_id:
             header = header._replace(origin_name=self._mirror.origin_name(header.origin_id))
         if stream is not None:
-            ids = stream.relation_ids()
-            if ids != self._relation_ids:
-                self._relations = {number: self._mirror.registry[number] for number in ids}
-                self._relation_ids = ids
-            relations = self._relations
+            relations = self._relations_of(stream.relation_ids())
             if header.kind is _COMMIT or header.kind not in _STAYS:
                 self.total_txns += 1
                 self.total_bytes += stream.change_bytes

@@ -98,6 +98,10 @@ class ChangeQueue(Protocol):
         """List the top-level transactions in progress that have changes."""
         ...
 
+    def expect_invalidations(self, xid: int) -> None:
+        """Note that the commit of top-level *xid* has to be told here."""
+        ...
+
 
 class Invalidations:
     """The invalidation messages of the transactions in progress in one database."""
@@ -120,7 +124,7 @@ class Invalidations:
         count, items = self.parse(data, lsn)
         if not xid:
             return items
-        pending = self._pending.setdefault(self._buffer.top_xid(xid), _Pending())
+        pending = self._pending_of(self._buffer.top_xid(xid))
         pending.own.update(dict.fromkeys(items))
         pending.own_count += count
         if items:
@@ -141,7 +145,7 @@ class Invalidations:
             for other in self._buffer.with_base_snapshot():
                 if other == xid:
                     continue
-                pending = self._pending.setdefault(other, _Pending())
+                pending = self._pending_of(other)
                 pending.distributed.update(committed.own)
                 pending.distributed_count += committed.own_count
                 if items:
@@ -149,6 +153,13 @@ class Invalidations:
         ending = Ending(items, self.at_end(xid))
         self.forget((xid,))
         return ending
+
+    def _pending_of(self, top_xid: int) -> _Pending:
+        pending = self._pending.get(top_xid)
+        if pending is None:
+            pending = self._pending[top_xid] = _Pending()
+            self._buffer.expect_invalidations(top_xid)
+        return pending
 
     def parse(self, data: bytes, lsn: int) -> tuple[int, tuple[int, ...]]:
         """Parse the main data of an XLOG_XACT_INVALIDATIONS record at *lsn*.

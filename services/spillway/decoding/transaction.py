@@ -8,6 +8,8 @@ database read one log, so the log holds what any of them may want and a reader p
 - A *large* transaction in progress may come in parts (``STREAM``), for plugins that stream; it comes whole at its
   end as always, for the others, and says then how much of it was streamed.
 
+Small committed transactions, which are nearly all that there are, come many at a time (``_kernels/transaction_run.pyx``).
+
 One LSN, ``final_lsn``, orders them all: where the record starts that made this come.
 
 The sink is the seam between decoding and the transaction log: decoding imports nothing above
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
 
 
@@ -174,6 +177,14 @@ class TransactionSink(Protocol):
         those at or before the last one that it has durably.
         """
         ...
+
+    def transactions(self, run: TransactionRun) -> None:
+        """Take many small ones at once, which committed one after the other: the common case, so made to be quick.
+
+        A sink that derives from this class may leave it at this, and get them one by one. *run* is the sink's.
+        """
+        for transaction in run:
+            self.transaction(transaction)
 
     def progress(self, decoded_lsn: int) -> None:
         """Say that WAL is decoded up to *decoded_lsn*: no transaction that commits before it is to come."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from spillway._kernels.change_cut import changes_after
 from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.transaction_run import TransactionRun
 from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.transaction import Streamed, TransactionKind
 from spillway.txlog import TransactionCursor
@@ -47,7 +48,7 @@ class Cursor(Protocol):
 
     decoded_lsn: int
 
-    def next(self) -> Transaction | None: ...
+    def next_run(self) -> Transaction | TransactionRun | None: ...
 
     def close(self) -> None: ...
 
@@ -105,6 +106,8 @@ class SlotReader:
         self._header: TransactionHeader | None = None
         self._chunks: Iterator[memoryview] | None = None
         self._endings: tuple[tuple[Callback, TransactionHeader], ...] = ()
+        # Small transactions that are being handed out.
+        self._run: TransactionRun | None = None
         # Where the parts ended whose changes are left out of the chunks; 0 for none.
         self._streamed_upto = 0
         # Payload bytes made before the current part.
@@ -175,10 +178,13 @@ class SlotReader:
         out = self._out
         exhausted = False
         while not self._reached_end:
-            if self._chunks is None and not self._next_transaction():
+            if self._chunks is None and self._run is None and not self._next_transaction():
                 exhausted = True
                 break
-            self._encode(batch_bytes)
+            if self._run is not None:
+                self._encode_run(self._run, batch_bytes, message_limit)
+            else:
+                self._encode(batch_bytes)
             if out.nbytes >= batch_bytes:
                 break
             if self._chunks is None and message_limit is not None and out.count >= message_limit:
@@ -193,9 +199,14 @@ class SlotReader:
         return Step(messages, self.confirm_lsn, exhausted, self._reached_end)
 
     def _next_transaction(self) -> bool:
-        """Begin the next transaction; False when there is none, now or ever."""
+        """Begin the next transaction, or run of small ones; False when there is none, now or ever."""
         upto = self._upto_lsn
-        while (transaction := self._cursor.next()) is not None:
+        while (transaction := self._cursor.next_run()) is not None:
+            if isinstance(transaction, TransactionRun):
+                if upto is not None:
+                    transaction.limit(upto)
+                self._run = transaction
+                return True
             header = transaction.header
             if upto is not None and header.final_lsn >= upto:
                 self._reached_end = True
@@ -413,6 +424,35 @@ class SlotReader:
             self._end_special(header)
         self._chunks = self._transaction = self._header = None
         self._gathered_to = transaction.header.end_lsn
+
+    def _encode_run(self, run: TransactionRun, batch_bytes: int, message_limit: int | None) -> None:
+        """Encode transactions of *run* until there is enough, to its end, or to upto_lsn."""
+        taken = run.taken
+        if self._streams and run.has_any_of(self._streams):
+            # It has the xid of a transaction that was streamed in part and never ended.
+            self._encode_one(next(run, None))
+        else:
+            self._plugin.transactions(run, self._out, batch_bytes, message_limit)
+        self.transactions += run.taken - taken
+        if run.taken > taken:
+            self._gathered_to = run.last_end_lsn
+        if run.reached_upto:
+            assert self._upto_lsn is not None
+            self._reached_end = True
+            self._gathered_to = max(self._gathered_to, self._upto_lsn)
+        if run.exhausted or run.reached_upto:
+            self._run = None
+
+    def _encode_one(self, transaction: Transaction | None) -> None:
+        """Encode one small transaction; parts that were handed out under its xid are taken back."""
+        if transaction is None:
+            return
+        header = transaction.header
+        self._saw_all_parts(header)
+        self._plugin.begin(header, self._out)
+        for chunk in transaction.chunks():
+            self._plugin.changes(header, chunk, transaction.relations, self._out)
+        self._plugin.commit(header, self._out)
 
     def _end_special(self, header: TransactionHeader) -> None:
         """Make the calls that end what is no ordinary transaction."""

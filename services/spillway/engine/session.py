@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from spillway._kernels.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
     from spillway.engine.layout import DatabaseLayout
     from spillway.engine.settings import EngineSettings
@@ -78,6 +79,9 @@ class _LogSink:
 
     def transaction(self, transaction: Transaction) -> None:
         self._log.transaction(transaction)
+
+    def transactions(self, run: TransactionRun) -> None:
+        self._log.transactions(run)
 
     def progress(self, decoded_lsn: int) -> None:
         self._log.progress(decoded_lsn)

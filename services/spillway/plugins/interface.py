@@ -23,6 +23,8 @@ A transaction that changed tables' definitions has INVALIDATION changes also whe
 before: ``changes`` with nothing else comes then before commit_prepared, rollback_prepared and stream_abort, and
 before a stream_commit or stream_prepare with nothing left to stream, without an opening call.
 
+``transactions(run, out, …)`` stands for the first line, repeated.
+
 ``flush(out)`` may come between transactions: emit whatever was held back to make larger messages.
 """
 
@@ -30,14 +32,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spillway._kernels.message_buffer import MessageBuffer
+    from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
+
+
+#: How kernels are told that there is no limit on the number of messages.
+NO_MESSAGE_LIMIT: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,29 @@ class OutputPlugin(ABC):
     @abstractmethod
     def commit(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """End what ``begin`` began."""
+
+    def transactions(
+        self,
+        run: TransactionRun,
+        out: MessageBuffer,
+        batch_bytes: int,
+        message_limit: int | None = None,
+    ) -> None:
+        """Encode ordinary transactions from *run*, begin to commit, until one of them ends with enough in *out*.
+
+        Enough are *batch_bytes* of payload, or *message_limit* messages. The same as the three calls for each; plugins
+        whose kernel can go through a run by itself override it.
+        """
+        for transaction in run:
+            header = transaction.header
+            self.begin(header, out)
+            for chunk in transaction.chunks():
+                self.changes(header, chunk, transaction.relations, out)
+            self.commit(header, out)
+            if out.nbytes >= batch_bytes or (
+                message_limit is not None and out.count >= message_limit
+            ):
+                break
 
     def flush(self, out: MessageBuffer) -> None:  # noqa: B027 - most hold nothing back
         """Emit what was held back."""

@@ -28,7 +28,7 @@ from spillway.decoding.transaction import TransactionKind
 from spillway.errors import NotCaptured, UnknownPublication
 from spillway.pg.text_settings import TextSettings
 from spillway.pg.versions import Since
-from spillway.plugins.interface import OutputPlugin
+from spillway.plugins.interface import NO_MESSAGE_LIMIT, OutputPlugin
 from spillway.plugins.pgoutput_options import PgoutputOptions, StreamingMode, parse_options
 from spillway.plugins.pgoutput_publications import PublicationCache
 from spillway.plugins.pgoutput_relation import Publishing, publishing_of
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spillway._kernels.message_buffer import MessageBuffer
+    from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import Prepared, TransactionHeader
     from spillway.plugins.interface import PluginContext
@@ -127,6 +128,22 @@ class Pgoutput(OutputPlugin):
         """Write COMMIT, if BEGIN was written."""
         if not self._skip and header.kind is not TransactionKind.MESSAGE:
             self._encoder.commit(header.end_lsn, out)
+
+    def transactions(
+        self,
+        run: TransactionRun,
+        out: MessageBuffer,
+        batch_bytes: int,
+        message_limit: int | None = None,
+    ) -> None:
+        """Write whole transactions; none of a run has an origin to be filtered by or to be told.
+
+        Raises:
+            As :meth:`changes`.
+        """
+        limit = NO_MESSAGE_LIMIT if message_limit is None else message_limit
+        opened = self._version < Since.PGOUTPUT_SKIPS_EMPTY
+        self._encoder.transactions(run, out, batch_bytes, limit, opened)
 
     # ---- prepared transactions
 

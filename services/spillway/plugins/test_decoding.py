@@ -20,13 +20,14 @@ from spillway.errors import InvalidOption
 from spillway.pg.boolean import parse_bool
 from spillway.pg.identifier import quote_literal
 from spillway.pg.text_settings import TextSettings
-from spillway.plugins.interface import OutputPlugin
+from spillway.plugins.interface import NO_MESSAGE_LIMIT, OutputPlugin
 from spillway.plugins.message_encoding import ConvertedMessages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spillway._kernels.message_buffer import MessageBuffer
+    from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.plugins.interface import PluginContext
@@ -111,6 +112,24 @@ class TestDecoding(OutputPlugin):
         """Write COMMIT, if BEGIN was written."""
         if not self._skip:
             self._encoder.commit(header.end_lsn, header.commit_time, out)
+
+    def transactions(
+        self,
+        run: TransactionRun,
+        out: MessageBuffer,
+        batch_bytes: int,
+        message_limit: int | None = None,
+    ) -> None:
+        """Write whole transactions; none of a run has an origin to be filtered by.
+
+        Raises:
+            DecodingError: as :meth:`changes`.
+        """
+        with self._converted.into(out) as lines:
+            # Lines that are to be converted are not in *out* yet, beside what is.
+            there, count = (0, 0) if lines is out else (out.nbytes, out.count)
+            limit = NO_MESSAGE_LIMIT if message_limit is None else max(0, message_limit - count)
+            self._encoder.transactions(run, lines, max(0, batch_bytes - there), limit)
 
     # ---- two_phase
 

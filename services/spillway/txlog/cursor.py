@@ -11,6 +11,7 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from spillway._kernels.transaction_run import TransactionRun, find_run
 from spillway.catalog.descriptor import RelationDescriptor
 from spillway.errors import LsnNotRetained
 from spillway.pg.lsn import Lsn
@@ -111,6 +112,21 @@ class TransactionCursor:
             CorruptTransactionLog: a frame is damaged.
             LsnNotRetained: the log was cut off past the cursor.
         """
+        piece = self._next_piece(runs=False)
+        assert not isinstance(piece, TransactionRun)
+        return piece
+
+    def next_run(self) -> TransactionRun | LoggedTransaction | None:
+        """Return what comes next, small transactions as many at a time as can be had; None when there is nothing yet.
+
+        A run is to be read before the cursor moves on.
+
+        Raises:
+            As :meth:`next`.
+        """
+        return self._next_piece(runs=True)
+
+    def _next_piece(self, *, runs: bool) -> TransactionRun | LoggedTransaction | None:
         while self._in_large:
             self._next_chunk()
         visible = self._log.snapshot()
@@ -125,28 +141,46 @@ class TransactionCursor:
             assert segment is not None
             self._limit = visible.end if segment is newest else segment.size
             while self._offset < self._limit:
-                frame = self._frame()
-                if frame.kind == frames.RELATION:
-                    relation_id, _ = frames.RELATION_PREFIX.unpack_from(frame.payload)
-                    self._relations[relation_id] = _descriptor(bytes(frame.payload[8:]))
-                elif frame.kind == frames.TRANSACTION:
-                    header, end = frames.decode_transaction_header(frame.payload)
-                    if header.final_lsn >= self._lsn:
-                        self._lsn = header.final_lsn + 1
-                        return LoggedTransaction(self, header, self._relations, frame.payload[end:])
-                elif frame.kind == frames.BEGIN:
-                    self._in_large = True
-                    header, _ = frames.decode_transaction_header(frame.payload)
-                    if header.final_lsn >= self._lsn:
-                        self._lsn = header.final_lsn + 1
-                        return LoggedTransaction(self, header, self._relations, None)
-                    while self._in_large:
-                        self._next_chunk()
+                piece = (self._run() if runs else None) or self._transaction()
+                if piece is not None:
+                    return piece
             if segment is newest:
                 self.decoded_lsn = visible.decoded_lsn
                 return None
             following = self._successor(visible.segments, segment)
             self._enter(following, visible.end if following is newest else following.size)
+
+    def _run(self) -> TransactionRun | None:
+        """Go behind the small transactions that come next; return them if any is wanted."""
+        assert self._reader is not None
+        window = self._reader.window(self._offset, self._limit)
+        run, size, last_final_lsn = find_run(window, self._lsn, self._relations)
+        self._offset += size
+        self._lsn = max(self._lsn, last_final_lsn + 1)
+        return run
+
+    def _transaction(self) -> LoggedTransaction | None:
+        """Go behind the frame that comes next; return what it begins if that is wanted."""
+        if self._offset >= self._limit:
+            return None
+        frame = self._frame()
+        if frame.kind == frames.RELATION:
+            relation_id, _ = frames.RELATION_PREFIX.unpack_from(frame.payload)
+            self._relations[relation_id] = _descriptor(bytes(frame.payload[8:]))
+        elif frame.kind == frames.TRANSACTION:
+            header, end = frames.decode_transaction_header(frame.payload)
+            if header.final_lsn >= self._lsn:
+                self._lsn = header.final_lsn + 1
+                return LoggedTransaction(self, header, self._relations, frame.payload[end:])
+        elif frame.kind == frames.BEGIN:
+            self._in_large = True
+            header, _ = frames.decode_transaction_header(frame.payload)
+            if header.final_lsn >= self._lsn:
+                self._lsn = header.final_lsn + 1
+                return LoggedTransaction(self, header, self._relations, None)
+            while self._in_large:
+                self._next_chunk()
+        return None
 
     def _next_chunk(self) -> memoryview | None:
         if not self._in_large:

@@ -32,6 +32,9 @@ A frame TRANSACTION or BEGIN stands for anything that has a header of its own: k
 prepared transaction, a part of one in progress, or the news that one was rolled back, which have no changes. An
 ordinary transaction has none of these parts, but maybe ORIGIN.
 
+A frame TRANSACTION without parts and without an origin is an entry of a run (``_kernels/transaction_run.pyx``): the reorder
+buffer writes such frames itself, many at a time, and readers take them as many at a time.
+
 All integers are little-endian. Payloads begin 8-byte aligned in the file, as chunks want it. A relation
 id holds until the next RELATION frame of that id; ids of two segments have nothing to do with each other.
 

@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from spillway.errors import CorruptTransactionLog, DiskFull, TransactionLogError
 from spillway.txlog import frames
-from spillway.txlog.segment import Segment
+from spillway.txlog.segment import INDEX_STEP_BYTES, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
+    from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import Transaction
 
@@ -218,10 +219,7 @@ class TransactionLog:
             return
         if header.final_lsn < self._segments[0].start_lsn:
             return
-        segment = self._segments[-1]
-        if segment.size + self._pieces_bytes >= self._segment_bytes and segment.last_final_lsn:
-            self._flush()
-            segment = self._new_segment(header.final_lsn)
+        segment = self._segment_for_more(header.final_lsn)
         self._write_relations(segment, transaction.relations)
         offset = segment.size + self._pieces_bytes
         packed = frames.encode_transaction_header(header)
@@ -241,6 +239,34 @@ class TransactionLog:
             self._append(frames.encode_frame(frames.END, end))
         segment.note_transaction(header.final_lsn, header.end_lsn, offset)
         self.last_final_lsn = header.final_lsn
+
+    def transactions(self, run: TransactionRun) -> None:
+        """Append every transaction of *run* as they lie there, without those that are here already.
+
+        Raises:
+            As :meth:`transaction`.
+        """
+        if not self._segments:
+            raise TransactionLogError("the transaction log was not started")
+        run.skip_before(max(self.last_final_lsn + 1, self.complete_to, self._segments[0].start_lsn))
+        if run.exhausted:
+            return
+        segment = self._segment_for_more(run.next_lsn())
+        self._write_relations(segment, run.relations)
+        offset = segment.size + self._pieces_bytes
+        data = run.data
+        for final_lsn, end_lsn, at in run.steps(INDEX_STEP_BYTES):
+            segment.note_transaction(final_lsn, end_lsn, offset + at)
+        self._append([data])
+        self.last_final_lsn = segment.last_final_lsn
+
+    def _segment_for_more(self, final_lsn: int) -> Segment:
+        """Return the segment that takes what comes, of *final_lsn*; a new one when the last is full."""
+        segment = self._segments[-1]
+        if segment.size + self._pieces_bytes >= self._segment_bytes and segment.last_final_lsn:
+            self._flush()
+            segment = self._new_segment(final_lsn)
+        return segment
 
     def progress(self, decoded_lsn: int) -> None:
         """Note that WAL is decoded up to *decoded_lsn*; readers see it at the next :meth:`publish`."""

@@ -200,6 +200,20 @@ class SegmentReader:
                 return None
         return self._window[start : start + length]
 
+    def window(self, offset: int, limit: int) -> memoryview:
+        """Return what can be had at once from *offset* on and before *limit*: frames, the last one maybe cut.
+
+        Empty when a frame's header is not there.
+        """
+        head = self._view(offset, frames.FRAME_HEADER_SIZE, limit)
+        if head is None:
+            return memoryview(b"")
+        _, length, _, _ = frames.FRAME.unpack(head)
+        if self._view(offset, frames.FRAME_HEADER_SIZE + length, limit) is None:
+            return memoryview(b"")
+        start = offset - self._window_start
+        return self._window[start : start + limit - offset]
+
     def frame(self, offset: int, limit: int) -> Frame | None:
         """Read the frame at *offset*; None if it is not whole before *limit* or fails its checksum."""
         head = self._view(offset, frames.FRAME_HEADER_SIZE, limit)

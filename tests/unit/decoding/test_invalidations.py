@@ -28,9 +28,13 @@ class Queue:
     def __init__(self, tops: dict[int, int]) -> None:
         self.tops = tops
         self.queued: list[tuple[int, int, tuple[int, ...]]] = []
+        self.expected: list[int] = []
 
     def add_invalidation(self, xid: int, lsn: int, oids: Sequence[int]) -> None:
         self.queued.append((xid, lsn, tuple(oids)))
+
+    def expect_invalidations(self, xid: int) -> None:
+        self.expected.append(xid)
 
     def top_xid(self, xid: int) -> int:
         return self.tops[xid]
@@ -79,6 +83,8 @@ def test_queued_executed_at_the_end_and_distributed() -> None:
     assert invalidations.record(20, messages((-2, DATABASE, 16500)), 3) == ()
     assert invalidations.record(0, messages((-2, DATABASE, 16600)), 4) == (16600,)
     assert queue.queued == [(11, 1, (16400,)), (20, 3, (16500,))]
+    # The kernel must not commit these by itself.
+    assert queue.expected == [10, 20]
 
     restored = Invalidations(WAL_VERSIONS[18], DATABASE, queue)
     restored.load(invalidations.dump())

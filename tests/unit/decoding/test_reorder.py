@@ -43,7 +43,7 @@ def make_buffer(tmp_path):
         buffer = reorder.ReorderBuffer(
             action_table(WAL_VERSIONS[major]), DATABASE, work_mem_bytes, bytes(tmp_path)
         )
-        buffer.set_state(state, 0)
+        buffer.set_state(state, 0, 0)
         buffer.add_relation(TABLE_ID, COLUMNS)
         return buffer
 
@@ -466,7 +466,7 @@ def test_a_directory_that_can_not_be_written_is_an_error(wal, tmp_path):
     buffer = reorder.ReorderBuffer(
         action_table(WAL_VERSIONS[15]), DATABASE, 1 << 14, bytes(tmp_path / "missing")
     )
-    buffer.set_state(3, 0)
+    buffer.set_state(3, 0, 0)
     for i in range(2000):
         wal.insert(100, i)
     with pytest.raises(StorageError, match="spilled"):
@@ -481,7 +481,7 @@ def test_states_of_the_snapshot_builder(wal, make_buffer):
     run(buffer, batch)
     assert take(buffer, 101) == []
     buffer = make_buffer(state=2)
-    buffer.set_state(2, 101)
+    buffer.set_state(2, 101, 0)
     run(buffer, batch)
     assert take(buffer, 100) == []
     assert values(take(buffer, 101)) == [2]
@@ -492,7 +492,7 @@ def test_a_young_subtransaction_of_a_transaction_that_began_too_early(wal, make_
     wal.insert(102, 1, top_xid=100)
     wal.insert(103, 2, top_xid=101)
     buffer = make_buffer(state=2)
-    buffer.set_state(2, 101)
+    buffer.set_state(2, 101, 0)
     run(buffer, wal.batch())
     assert take(buffer, 100) == []
     assert values(take(buffer, 101)) == [2]
@@ -570,7 +570,7 @@ def test_cut_records_never_crash():
             buffer = reorder.ReorderBuffer(
                 action_table(WAL_VERSIONS[15]), DATABASE, 1 << 20, b"/tmp"
             )
-            buffer.set_state(3, 0)
+            buffer.set_state(3, 0, 0)
             buffer.add_relation(TABLE_ID, COLUMNS)
             try:
                 run(buffer, wal.batch())

@@ -30,7 +30,7 @@ class Played:
         self.buffer = reorder.ReorderBuffer(
             action_table(WAL_VERSIONS[15]), DATABASE, 1 << 20, bytes(directory)
         )
-        self.buffer.set_state(3, 0)
+        self.buffer.set_state(3, 0, 0)
         self.buffer.add_relation(TABLE_ID, [SimpleNamespace(length=4, align="i", dropped=False)])
         #: (sub)transaction → (LSN, is a change) of each thing queued; the top-level one is first
         self.arenas: dict[int, list[tuple[int, bool]]] = {TOP: []}
@@ -139,11 +139,11 @@ def wal():
 def test_snapshots_of_others_decide(wal, tmp_path, another_behind):
     """The top-level transaction has nothing but snapshots; each of them turns the order of the two changes."""
     wal.insert(101, 1, top_xid=TOP)
-    wal.commit(OTHER)
+    wal.commit(OTHER, invals=1)
     wal.message(102, "m", b"first written", transactional=True, top_xid=TOP)
     lsn = wal.insert(103, 2, top_xid=TOP)
     if another_behind:
-        wal.commit(OTHER + 1)
+        wal.commit(OTHER + 1, invals=1)
     played = Played(wal, tmp_path)
     order = (103, 102) if another_behind else (102, 103)
     assert played.expected()[1:] == [(lsn, xid) for xid in order]
@@ -183,7 +183,7 @@ def write_at_random(wal: HeapWal, rng: random.Random, known: set[int]) -> None:
         elif choice < 0.8:
             wal.new_cid(xid)
         elif choice < 0.95 or xid == TOP:
-            wal.commit(OTHER + i)
+            wal.commit(OTHER + i, invals=1)
         else:
             wal.abort(xid)
             known.discard(xid)

@@ -93,7 +93,7 @@ class Entries:
         self._entries = iter(entries)
         self.decoded_lsn = 1 << 20
 
-    def next(self):
+    def next_run(self):
         return next(self._entries, None)
 
     def close(self) -> None: ...

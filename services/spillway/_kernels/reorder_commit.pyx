@@ -1,0 +1,253 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Commits that need no decision: the transaction goes from its arena into a run, without Python.
+
+``decoding/delivery.py`` says what a commit may bring about: the catalog mirror hears of it, others learn what became
+invalid, a prepared or streamed one ends, origins have names. An ordinary transaction of an application brings
+about none of that. It is recognised here by its record and the flags of its entry; whatever is not plainly such a one
+is left to Python, with nothing done to it but its subtransactions named by the record hung under it, which Python
+would do first, too.
+
+A run is laid out as the transaction log is (``transaction_run``), so that the log appends it as it is. It is handed over
+when it is full, before anything else is delivered, and at the end of each record batch.
+
+Memory: a run of RUN_BYTES, and one transaction of TRANSACTION_BYTES_MAX.
+
+Source: DecodeCommit, src/backend/replication/logical/decode.c; ParseCommitRecord, xactdesc.c
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+
+from spillway._kernels.record_batch cimport WalRecord, load_u32, load_u64
+from spillway._kernels.reorder_table cimport (
+    TXN_HAS_BASE_SNAPSHOT,
+    TXN_HAS_CATALOG_CHANGES,
+    TXN_INCOMPLETE,
+    TXN_INVALIDATES,
+    TXN_NEEDS_ASSEMBLY,
+    TXN_SPECULATION_OPEN,
+    TXN_STREAMED,
+    TXN_TOUCHED_CATALOG,
+    Extent,
+    IdSet,
+    TransactionTable,
+    Txn,
+    extent_data,
+    id_set_add,
+)
+from spillway._kernels.transaction_run cimport (
+    ENTRY_HEADER_BYTES,
+    FRAME_KIND_TRANSACTION,
+    EntryHeader,
+    FrameHeader,
+    entry_checksum,
+)
+
+cdef enum:
+    # Of xl_xact_commit's info and xl_xact_xinfo.
+    XACT_OPMASK = 0x70
+    XACT_COMMIT = 0x00
+    XACT_HAS_INFO = 0x80
+    HAS_DBINFO = 0x01
+    HAS_SUBXACTS = 0x02
+    HAS_AE_LOCKS = 0x40
+    # What only the server's own replay cares for: apply feedback, relcache file, forced sync. AE_LOCKS has no part.
+    COMPLETION_BITS = 0xE0000000
+    PLAIN_XINFO = HAS_DBINFO | HAS_SUBXACTS | HAS_AE_LOCKS | COMPLETION_BITS
+    # A record's parts: time and xinfo; database and tablespace; a count.
+    TIME_BYTES = 8
+    XINFO_BYTES = 4
+    DBINFO_BYTES = 8
+    COUNT_BYTES = 4
+    RUN_BYTES = 128 << 10
+    TRANSACTION_BYTES_MAX = 64 << 10
+    # A transaction with one of these is Python's.
+    NOT_PLAIN = (TXN_TOUCHED_CATALOG | TXN_HAS_CATALOG_CHANGES | TXN_INCOMPLETE | TXN_STREAMED | TXN_INVALIDATES
+                 | TXN_NEEDS_ASSEMBLY | TXN_SPECULATION_OPEN)
+
+
+cdef bint parse_commit(const WalRecord *record, CommitRecord *commit) noexcept nogil:
+    """Parse the plain commit record of an ordinary transaction; False for any other."""
+    cdef const uint8_t *at = record.main_data
+    cdef size_t left = record.main_len
+    cdef uint32_t xinfo = 0
+    if record.info & XACT_OPMASK != XACT_COMMIT or record.origin != 0 or record.xid == 0 or left < TIME_BYTES:
+        return False
+    commit.time = <int64_t> load_u64(at)
+    commit.database = 0
+    commit.subxact_count = 0
+    at += TIME_BYTES
+    left -= TIME_BYTES
+    if record.info & XACT_HAS_INFO:
+        if left < XINFO_BYTES:
+            return False
+        xinfo = load_u32(at)
+        at += XINFO_BYTES
+        left -= XINFO_BYTES
+    if xinfo & ~(<uint32_t> PLAIN_XINFO):
+        return False
+    if xinfo & HAS_DBINFO:
+        if left < DBINFO_BYTES:
+            return False
+        commit.database = load_u32(at)
+        at += DBINFO_BYTES
+        left -= DBINFO_BYTES
+    if xinfo & HAS_SUBXACTS:
+        if left < COUNT_BYTES:
+            return False
+        commit.subxact_count = load_u32(at)
+        commit.subxacts = at + COUNT_BYTES
+        if commit.subxact_count > (left - COUNT_BYTES) // 4:
+            return False
+    return True
+
+
+cdef bint adopt_subxacts(TransactionTable table, uint32_t xid, const CommitRecord *commit) noexcept nogil:
+    """ReorderBufferCommitChild: hang what the record calls subtransactions under *xid*; False when memory is out."""
+    cdef Txn *child
+    cdef Txn *top
+    cdef uint32_t i, subxid
+    for i in range(commit.subxact_count):
+        subxid = load_u32(commit.subxacts + 4 * <size_t> i)
+        child = table.lookup(subxid)
+        if child == NULL or child.top != NULL or subxid == xid:
+            continue
+        top = table.obtain(xid, child.first_lsn)
+        if top == NULL:
+            return False
+        table.adopt(top, child)
+    return True
+
+
+cdef bint find_only_arena(Txn *txn, Txn **only, size_t *size) noexcept nogil:
+    """Find the one arena in the tree of *txn* that has changes, NULL for none; False when it isn't plain and small."""
+    cdef Txn *one = txn
+    cdef Extent *extent
+    only[0] = NULL
+    size[0] = 0
+    while one != NULL:
+        if one.spilled_count > 0 or one.flags & NOT_PLAIN:
+            return False
+        if one.head != NULL:
+            if only[0] != NULL:
+                return False
+            only[0] = one
+        one = txn.first_child if one == txn else one.next
+    if only[0] != NULL:
+        extent = only[0].head
+        while extent != NULL:
+            size[0] += extent.used
+            if size[0] > TRANSACTION_BYTES_MAX:
+                return False
+            extent = extent.next
+    return True
+
+
+cdef class CommitRun:
+    """Transactions that committed one after the other and are not handed over yet."""
+
+    def __dealloc__(self):
+        free(self._data)
+        free(self._relations.slots)
+
+    cdef CommitOutcome commit(self, TransactionTable table, const WalRecord *record, uint32_t database,
+                              uint64_t start_decoding_at) noexcept nogil:
+        """Take the commit *record*, if it is a plain one, while decoding is CONSISTENT."""
+        cdef CommitRecord commit
+        cdef Txn *txn
+        cdef Txn *only
+        cdef size_t size
+        if not parse_commit(record, &commit):
+            return COMMIT_FOR_PYTHON
+        if not adopt_subxacts(table, record.xid, &commit):
+            return COMMIT_NO_MEMORY
+        txn = table.lookup(record.xid)
+        if txn == NULL:
+            return COMMIT_DONE
+        if txn.top != NULL or txn.flags & NOT_PLAIN:
+            return COMMIT_FOR_PYTHON
+        if (txn.flags & TXN_HAS_BASE_SNAPSHOT and record.lsn >= start_decoding_at
+                and (commit.database == 0 or commit.database == database)):
+            if not find_only_arena(txn, &only, &size):
+                return COMMIT_FOR_PYTHON
+            if not self._append(txn, only, size, record, commit.time):
+                return COMMIT_NO_MEMORY
+        table.destroy(txn)
+        return COMMIT_RUN_FULL if self._size >= RUN_BYTES else COMMIT_DONE
+
+    cdef bint _append(self, Txn *txn, Txn *only, size_t size, const WalRecord *record,
+                      int64_t time) noexcept nogil:
+        """Write the entry of *txn*, whose changes are the *size* bytes of *only*; False when memory is out."""
+        cdef FrameHeader *frame
+        cdef EntryHeader *header
+        cdef uint8_t *place
+        cdef Extent *extent
+        cdef Txn *one = txn
+        cdef uint32_t i
+        if not self._reserve(ENTRY_HEADER_BYTES + size):
+            return False
+        while one != NULL:
+            for i in range(one.relations.capacity):
+                if one.relations.slots[i] != 0 and not id_set_add(&self._relations, one.relations.slots[i]):
+                    return False
+            one = txn.first_child if one == txn else one.next
+        frame = <FrameHeader *> (self._data + self._size)
+        frame.length = <uint32_t> (sizeof(EntryHeader) + size)
+        frame.kind = FRAME_KIND_TRANSACTION
+        frame.zero = 0
+        header = <EntryHeader *> (frame + 1)
+        memset(header, 0, sizeof(EntryHeader))
+        header.xid = txn.xid
+        header.first_lsn = txn.first_lsn
+        header.final_lsn = record.lsn
+        header.end_lsn = record.end_lsn
+        header.commit_time = time
+        place = <uint8_t *> (header + 1)
+        extent = only.head if only != NULL else NULL
+        while extent != NULL:
+            memcpy(place, extent_data(extent), extent.used)
+            place += extent.used
+            extent = extent.next
+        frame.crc = entry_checksum(frame)
+        self._size += ENTRY_HEADER_BYTES + size
+        self.count += 1
+        self.change_bytes += size
+        return True
+
+    cdef bint _reserve(self, size_t more) noexcept nogil:
+        cdef size_t room = self._room if self._room > 0 else 4096
+        cdef uint8_t *grown
+        if self._room - self._size >= more:
+            return True
+        while room - self._size < more:
+            room *= 2
+        grown = <uint8_t *> realloc(self._data, room)
+        if grown == NULL:
+            return False
+        self._data = grown
+        self._room = room
+        return True
+
+    def take(self):
+        """Hand over the run and begin another.
+
+        Returns (entries, ids of the relations in them, how many there are, bytes of their changes), None without any.
+        """
+        cdef set ids = set()
+        cdef uint32_t i
+        if self.count == 0:
+            return None
+        for i in range(self._relations.capacity):
+            if self._relations.slots[i] != 0:
+                ids.add(self._relations.slots[i])
+        taken = PyBytes_FromStringAndSize(<const char *> self._data, <Py_ssize_t> self._size), ids, self.count, \
+            self.change_bytes
+        self._size = 0
+        self.count = 0
+        self.change_bytes = 0
+        free(self._relations.slots)
+        memset(&self._relations, 0, sizeof(IdSet))
+        return taken
