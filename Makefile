@@ -33,9 +33,11 @@ serve: install ## the service on loopback; DATA_DIR, HTTP_PORT and GRPC_PORT may
 	@SPILLWAY_AUTH=$${SPILLWAY_AUTH:-off} $(VENV)/spillway serve \
 	  --data-dir $(DATA_DIR) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT)
 
+BENCH ?=
+
 .PHONY: bench
-bench: install ## time decoding against PostgreSQL's own, on the same WAL
-	@PYTHONPATH=tests:bench $(VENV)/python -m decode_benchmark
+bench: install ## PostgreSQL's decoding and ours on the same WAL: docs/how-to/benchmark.md; options in BENCH
+	@PYTHONPATH=.:tests $(VENV)/python -m bench $(BENCH)
 
 SEEDS ?= 20
 STEPS ?= 2000
@@ -62,7 +64,7 @@ openapi: install ## write the REST contract to openapi/
 
 .PHONY: clean
 clean: ## delete what was built; downloads in .cache stay
-	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .spillway spark-warehouse
+	@rm -rf .venv build dist .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .spillway spark-warehouse
 	@rm -f services/spillway/_kernels/*.c services/spillway/_kernels/*.so
 	@find . -name __pycache__ -type d -not -path './.cache/*' -prune -exec rm -rf {} +
 	@echo "clean: done; delete .cache as well to download everything again"

@@ -1,4 +1,4 @@
-"""How fast the receiver takes WAL in: ``PYTHONPATH=tests:bench python -m receive_benchmark``.
+"""How fast the receiver takes WAL in: ``PYTHONPATH=.:tests python -m bench.receive``.
 
 A server writes WAL first; then a receiver with an empty store catches up, with every byte synced. Three
 neighbours in its process are tried, because all share the interpreter's lock: none, one that reads the store as

@@ -1,0 +1,212 @@
+"""The goals, and whether this run met them. A goal that was not measured says so; none is left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.results import POSTGRESQL, SPILLWAY
+from bench.throughput import GRPC, GRPC_COLD, IN_PROCESS, PEEK, RECVLOGICAL
+
+if TYPE_CHECKING:
+    from bench.results import Measurement, Results
+
+_WORK_MEM_MB: Final = 64
+_MEMORY_MB: Final = 150
+_MANY: Final = 8
+#: twice the size may take this many times as long and still counts as linear: runs differ
+_LINEAR: Final = 2.5
+#: likewise for what shall not grow at all
+_CONSTANT: Final = 1.5
+_RESTART_S: Final = 2.0
+_P50_MS: Final = 3.0
+_P99_MS: Final = 15.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A goal and what came of it."""
+
+    goal: str
+    measured: str
+    #: None when it was not measured
+    met: bool | None
+
+    @property
+    def verdict(self) -> str:
+        """Return a word for the table."""
+        return {True: "met", False: "**not met**", None: "not measured"}[self.met]
+
+
+def goals(results: Results) -> list[Goal]:
+    """Hold the results against the goals."""
+    return [
+        *(
+            _in_process(results, key, "pgoutput", factor)
+            for key, factor in (("b", 3), ("c", 3), ("a", 1.5))
+        ),
+        *(_in_process(results, key, "arrow", 5) for key in ("b", "c")),
+        *(_over_grpc(results, key, factor) for key, factor in (("b", 10), ("c", 10), ("a", 2))),
+        *(_many_slots(results, key) for key in ("a", "b", "c")),
+        _latency(results),
+        *_memory(results),
+        _peek(results),
+        *(
+            _linear(results, key, what)
+            for key, what in (("f", "subtransactions"), ("g", "catalog changes"))
+        ),
+        Goal("lake: 100,000 changes/s into history, 50,000/s merged into current state", "", None),
+        _restart(results),
+    ]
+
+
+def _compared(name: str, theirs: float, ours: float, factor: float, unit: str) -> Goal:
+    ratio = ours / theirs
+    return Goal(
+        f"{name}: ≥ {factor:g} x",
+        f"{ratio:.1f} x ({ours:,.0f} against {theirs:,.0f} {unit})",
+        ratio >= factor,
+    )
+
+
+def _in_process(results: Results, key: str, plugin: str, factor: float) -> Goal:
+    name = f"{key}: {plugin} in process against PostgreSQL's peek with pgoutput, rows a CPU second"
+    theirs = results.find(key, POSTGRESQL, PEEK, "pgoutput")
+    ours = results.find(key, SPILLWAY, IN_PROCESS, plugin)
+    if theirs is None or ours is None:
+        return Goal(f"{name}: ≥ {factor:g} x", "", None)
+    return _compared(name, theirs.rows_per_cpu_s, ours.rows_per_cpu_s, factor, "rows/s")
+
+
+def _over_grpc(results: Results, key: str, factor: float) -> Goal:
+    unit = "transactions/s" if key == "a" else "rows/s"
+    name = f"{key}: delivered over gRPC against pg_recvlogical, {unit}"
+    theirs = results.find(key, POSTGRESQL, RECVLOGICAL, "pgoutput")
+    ours = results.find(key, SPILLWAY, GRPC, "pgoutput")
+    if theirs is None or ours is None:
+        return Goal(f"{name}: ≥ {factor:g} x", "", None)
+
+    def speed(measurement: Measurement) -> float:
+        count = measurement.transactions if key == "a" else measurement.rows
+        return count / measurement.wall_s
+
+    return _compared(name, speed(theirs), speed(ours), factor, unit)
+
+
+def eight_slots(results: Results, key: str) -> dict[str, float] | None:
+    """Return CPU seconds of what serves eight slots: walsenders, or the service.
+
+    Ours has in it what happened before the consumers came, once for all slots: the primary's sending of WAL,
+    receiving, decoding, logging.
+    """
+    theirs = results.find(key, POSTGRESQL, RECVLOGICAL, "pgoutput", _MANY)
+    ours = results.find(key, SPILLWAY, GRPC, "pgoutput", _MANY)
+    cold = results.find(key, SPILLWAY, GRPC_COLD, "pgoutput")
+    warm = results.find(key, SPILLWAY, GRPC, "pgoutput")
+    if theirs is None or ours is None or cold is None or warm is None:
+        return None
+    before = cold.cpu_s["service"] + cold.cpu_s["server"] - warm.cpu_s["service"]
+    return {
+        POSTGRESQL: theirs.cpu_s["server"],
+        SPILLWAY: ours.cpu_s["service"] + max(0.0, before),
+    }
+
+
+def _many_slots(results: Results, key: str) -> Goal:
+    name = f"{key}: 8 slots, delivered rows a CPU second of service or walsenders: ≥ 8 x"
+    cpu_s = eight_slots(results, key)
+    if cpu_s is None or not min(cpu_s.values()):
+        return Goal(name, "", None)
+    ratio = cpu_s[POSTGRESQL] / cpu_s[SPILLWAY]
+    return Goal(
+        name,
+        f"{ratio:.1f} x ({cpu_s[SPILLWAY]:.2f} against {cpu_s[POSTGRESQL]:.2f} CPU s)",
+        ratio >= _MANY,
+    )
+
+
+def _latency(results: Results) -> Goal:
+    name = f"commit to delivery at 1,000 transactions/s: p50 ≤ {_P50_MS:g} ms, p99 ≤ {_P99_MS:g} ms"
+    figures = results.figures.get("latency")
+    if figures is None:
+        return Goal(name, "", None)
+    (ours, met), (theirs, _) = (
+        _quantiles(figures[side]["quantiles_ms"]) for side in (SPILLWAY, POSTGRESQL)
+    )
+    return Goal(name, f"{ours} (pg_recvlogical: {theirs}; {figures['rate']:,} commits/s)", met)
+
+
+def _quantiles(quantiles_ms: dict[str, Any]) -> tuple[str, bool]:
+    p50, p99 = quantiles_ms["0.5"], quantiles_ms["0.99"]
+    return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms", p50 <= _P50_MS and p99 <= _P99_MS
+
+
+def _memory(results: Results) -> list[Goal]:
+    made = []
+    for how, who in ((IN_PROCESS, "decoder"), (GRPC_COLD, "service")):
+        limit = _WORK_MEM_MB + _MEMORY_MB
+        name = f"memory, {how}: the process stays within work_mem + {_MEMORY_MB} MB ({limit} MB)"
+        peaks = [
+            (measurement.peak_bytes[who] / 2**20, measurement)
+            for measurement in results.measurements
+            if (measurement.side, measurement.how) == (SPILLWAY, how)
+            and who in measurement.peak_bytes
+        ]
+        if not peaks:
+            made.append(Goal(name, "", None))
+            continue
+        peak, where = max(peaks, key=lambda entry: entry[0])
+        made.append(
+            Goal(name, f"{peak:.0f} MB at most ({where.wal_range}, {where.plugin})", peak <= limit)
+        )
+    return made
+
+
+def _peek(results: Results) -> Goal:
+    name = "a peek's cost does not grow with the backlog"
+    figures = results.figures.get("operation")
+    if figures is None:
+        return Goal(name, "", None)
+    small, large = figures["peek_ms"]["small"], figures["peek_ms"]["large"]
+    measured = (
+        f"{small:.1f} ms at 50 transactions, {large:.1f} ms at {figures['wal_mb']:,.0f} MB of WAL"
+    )
+    return Goal(name, measured, large <= _CONSTANT * small)
+
+
+def _linear(results: Results, key: str, what: str) -> Goal:
+    """Both plugins; PostgreSQL's figure beside it."""
+    name = f"{key}: {what} in linear time: twice as many at most {_LINEAR:g} x as long"
+    ours = _growth(results, key, SPILLWAY, IN_PROCESS)
+    theirs = _growth(results, key, POSTGRESQL, PEEK)
+    if ours is None:
+        return Goal(name, "", None)
+    beside = "" if theirs is None else f"; PostgreSQL: {theirs[0]}"
+    return Goal(name, f"{ours[0]}{beside}", ours[1] <= _LINEAR)
+
+
+def _growth(results: Results, key: str, side: str, how: str) -> tuple[str, float] | None:
+    half, whole = (results.find(k, side, how, "pgoutput") for k in (f"{key}/2", key))
+    if half is None or whole is None:
+        return None
+    ratio = whole.wall_s / half.wall_s
+    more = "> " if whole.timed_out else ""
+    return f"{seconds(half)}, then {seconds(whole)}: {more}{ratio:.1f} x", ratio
+
+
+def seconds(measurement: Measurement) -> str:
+    """Return the wall seconds, with a sign where they are a lower bound."""
+    return f"{'> ' if measurement.timed_out else ''}{measurement.wall_s:.2f} s"
+
+
+def _restart(results: Results) -> Goal:
+    name = (
+        f"start-up after a crash: decoding goes on within {_RESTART_S:g} s of the process's start"
+    )
+    figures = results.figures.get("operation")
+    if figures is None:
+        return Goal(name, "", None)
+    median = figures["restart_s"]["median"]
+    return Goal(
+        name, f"{median:.2f} s with {figures['wal_mb']:,.0f} MB of WAL kept", median <= _RESTART_S
+    )

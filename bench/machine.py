@@ -1,0 +1,99 @@
+"""What /proc tells of the machine, of processes and of what they have used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1]
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds that the process has used, all of its threads."""
+    return _cpu_seconds(_stat(pid), reaped=False)
+
+
+def backend_cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process of one thread, to the nanosecond where the kernel counts so."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return cpu_seconds(pid)
+
+
+def tree_cpu_seconds(postmaster: int) -> float:
+    """Return the CPU seconds of a server: its postmaster, its processes, and those of them that have ended."""
+    total = _cpu_seconds(_stat(postmaster), reaped=True)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            # It may end while we look; then it is in the postmaster's next figure.
+            with contextlib.suppress(OSError):
+                fields = _stat(int(entry.name))
+                if int(fields[1]) == postmaster:
+                    total += _cpu_seconds(fields, reaped=False)
+    return total
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on, which is proc(5)'s field 3."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _cpu_seconds(fields: list[str], *, reaped: bool) -> float:
+    return sum(int(ticks) for ticks in fields[11 : 15 if reaped else 13]) / _TICKS_PER_S
+
+
+def memory_bytes(pid: int, name: str) -> int:
+    """Return a size that /proc/PID/status names: VmHWM, VmRSS, RssShmem."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    return 0
+
+
+def reset_peak(pid: int) -> None:
+    """Let VmHWM begin again at what the process has now, where the kernel lets us."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def describe(server_version: str) -> dict[str, Any]:
+    """Return machine, versions, date and load, for the report."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{os.cpu_count()} x {_processor()}",
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "kernel": f"Linux {platform.release()}",
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "postgresql": server_version,
+        "spillway": f"{version('spillway')} at {_commit()}",
+        "python": platform.python_version(),
+        "grpc": version("grpcio"),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=PROJECT, check=False, capture_output=True, text=True
+        )
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "services", "bench")
+    commit = git("rev-parse", "--short=10", "HEAD") or "no commit"
+    return f"{commit}, changed" if changed else commit

@@ -1,0 +1,222 @@
+"""The results as files: results.json, report.md and plots, in one directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from bench.goals import eight_slots, goals, seconds
+from bench.plots import draw
+from bench.results import POSTGRESQL, SPILLWAY
+from bench.throughput import IN_PROCESS, PEEK, RECVLOGICAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from bench.results import Measurement, Results
+
+_EIGHT_ON: Final = ("a", "b", "c")
+
+
+def write_report(results: Results, directory: Path) -> str:
+    """Write everything to *directory*; return the report."""
+    directory.mkdir(parents=True, exist_ok=True)
+    as_json = results.as_json() | {"goals": [asdict(goal) for goal in goals(results)]}
+    (directory / "results.json").write_text(json.dumps(as_json, indent=1) + "\n")
+    report = "\n".join([*_markdown(results), *_pictures(draw(results, directory))]) + "\n"
+    (directory / "report.md").write_text(report)
+    return report
+
+
+def _markdown(results: Results) -> Iterator[str]:
+    environment, settings = results.environment, results.settings
+    load = ", ".join(str(load) for load in environment["load_average"])
+    yield f"# Benchmark of {environment['date']}"
+    yield ""
+    yield f"{environment['machine']}, {environment['memory_gb']} GB, {environment['kernel']}; load average before {load}."
+    yield (
+        f"PostgreSQL {environment['postgresql']} (shared_buffers {settings['shared_buffers']}, fsync {settings['fsync']}, "
+        f"logical_decoding_work_mem {settings['logical_decoding_work_mem']}),"
+    )
+    yield (
+        f"Spillway {environment['spillway']}, Python {environment['python']}, grpcio {environment['grpc']}. "
+        f"Scale {settings['scale']:g}; medians of {settings['repeats']} runs, in turn."
+    )
+    yield "Both sides printed the same messages and bytes. [How it is measured](../../how-to/benchmark.md)."
+    yield ""
+    yield "## Goals"
+    yield ""
+    yield from _table(
+        ("goal", "measured", ""), [(g.goal, g.measured, g.verdict) for g in goals(results)]
+    )
+    if results.measurements:
+        yield "## WAL ranges"
+        yield ""
+        yield from _ranges(results)
+    if eight := [(key, cpu_s) for key in _EIGHT_ON if (cpu_s := eight_slots(results, key))]:
+        yield "## Eight slots of one database"
+        yield ""
+        yield (
+            "CPU seconds of what serves them: eight walsenders, or the service with what it did once for all of them before "
+            "(and the primary's walsender that sends it WAL)."
+        )
+        yield ""
+        yield from _table(
+            ("WAL range", POSTGRESQL, SPILLWAY, "ratio"),
+            [
+                (
+                    key,
+                    f"{s[POSTGRESQL]:.2f}",
+                    f"{s[SPILLWAY]:.2f}",
+                    f"{s[POSTGRESQL] / s[SPILLWAY]:.1f} x",
+                )
+                for key, s in eight
+                if s[SPILLWAY]
+            ],
+        )
+    yield from _latency(results)
+    yield from _primary(results)
+    yield from _operation(results)
+
+
+def _ranges(results: Results) -> Iterator[str]:
+    for key in dict.fromkeys(measurement.wal_range for measurement in results.measurements):
+        measured = [m for m in results.measurements if m.wal_range == key]
+        one = measured[0]
+        yield (
+            f"**{key}**: {one.title}. {one.wal_bytes / 1e6:,.0f} MB of WAL, {one.rows:,} rows, "
+            f"{one.transactions:,} transaction{'s' if one.transactions > 1 else ''}."
+        )
+        yield ""
+        yield from _table(
+            (
+                "who",
+                "how",
+                "plugin",
+                "slots",
+                "wall",
+                "rows/s",
+                "CPU s",
+                "rows/CPU s",
+                "peak MB",
+                "against PostgreSQL",
+            ),
+            [_row(results, measurement) for measurement in measured],
+            numbers_from=3,
+        )
+
+
+def _row(results: Results, measurement: Measurement) -> tuple[str, ...]:
+    bound = "< " if measurement.timed_out else ""
+    cpu = measurement.cpu_s
+    parts = ", ".join(f"{who} {s:.2f}" for who, s in cpu.items() if s >= 0.005 or len(cpu) == 1)
+    peaks = ", ".join(f"{who} {b / 2**20:.0f}" for who, b in measurement.peak_bytes.items())
+    return (
+        measurement.side,
+        measurement.how,
+        measurement.plugin,
+        str(measurement.slots),
+        seconds(measurement),
+        f"{bound}{measurement.rows_per_s:,.0f}",
+        parts,
+        f"{bound}{measurement.rows_per_cpu_s:,.0f}" if measurement.total_cpu_s else "",
+        peaks,
+        _against(results, measurement),
+    )
+
+
+def _against(results: Results, ours: Measurement) -> str:
+    """Return how many times as fast as its counterpart it is, by wall and by everybody's CPU seconds."""
+    if ours.side != SPILLWAY:
+        return ""
+    how = PEEK if ours.how == IN_PROCESS else RECVLOGICAL
+    plugin = "pgoutput" if ours.plugin == "arrow" else ours.plugin
+    theirs = results.find(ours.wal_range, POSTGRESQL, how, plugin, ours.slots)
+    if theirs is None:
+        return ""
+    bound = "> " if theirs.timed_out else ""
+    wall = theirs.wall_s / ours.wall_s
+    cpu = theirs.total_cpu_s / ours.total_cpu_s if ours.total_cpu_s else 0
+    return f"{bound}{wall:.1f} x wall, {bound}{cpu:.1f} x CPU"
+
+
+def _latency(results: Results) -> Iterator[str]:
+    figures = results.figures.get("latency")
+    if figures is None:
+        return
+    yield "## Commit to delivery"
+    yield ""
+    yield (
+        f"{figures['rate']:,} commits a second of one client, both consumers at the same time, {figures[SPILLWAY]['rows']:,} rows. "
+        "From when the INSERT was sent; milliseconds."
+    )
+    yield ""
+    quantiles = figures[SPILLWAY]["quantiles_ms"]
+    heading = ("", *("max" if q == "1" else f"p{float(q) * 100:g}" for q in quantiles))
+    rows = [
+        (name, *(f"{ms:.2f}" for ms in figures[side]["quantiles_ms"].values()))
+        for side, name in ((POSTGRESQL, "pg_recvlogical"), (SPILLWAY, "Spillway over gRPC"))
+    ]
+    yield from _table(heading, rows, numbers_from=1)
+
+
+def _primary(results: Results) -> Iterator[str]:
+    figures = results.figures.get("primary")
+    if figures is None:
+        return
+    yield "## The primary's CPU"
+    yield ""
+    yield f"All processes of the server during {figures['transactions']:,} pgbench transactions, slots followed meanwhile."
+    yield ""
+    rows = [(name, f"{s['median']:.2f}") for name, s in figures["cpu_s"].items()]
+    rows += [
+        (f"{side}: each further slot", f"{figures[side]['each_more_s']:.3f}")
+        for side in (POSTGRESQL, SPILLWAY)
+    ]
+    yield from _table(("slots", "CPU s"), rows, numbers_from=1)
+
+
+def _operation(results: Results) -> Iterator[str]:
+    figures = results.figures.get("operation")
+    if figures is None:
+        return
+    yield "## Operation"
+    yield ""
+    pinned, peek = figures["pinned_mb"], figures["peek_ms"]
+    yield from _table(
+        ("", POSTGRESQL, SPILLWAY),
+        [
+            (
+                f"MB of WAL that a consumer who stopped pins on the primary, of {figures['wal_mb']:,.0f} written",
+                f"{pinned[POSTGRESQL]:,.2f}",
+                f"{pinned[SPILLWAY]:,.2f}",
+            ),
+            ("ms of a peek at one transaction, with 50 in the backlog", "", f"{peek['small']:.1f}"),
+            ("the same with all of the backlog", "", f"{peek['large']:.1f}"),
+            (
+                "s from the start after a crash until decoding goes on",
+                "",
+                f"{figures['restart_s']['median']:.2f}",
+            ),
+        ],
+        numbers_from=1,
+    )
+
+
+def _pictures(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        yield f"![{name.removesuffix('.png').replace('-', ' ')}]({name})"
+        yield ""
+
+
+def _table(
+    heading: Sequence[str], rows: Iterable[Sequence[str]], *, numbers_from: int | None = None
+) -> Iterator[str]:
+    first = len(heading) if numbers_from is None else numbers_from
+    yield f"| {' | '.join(heading)} |"
+    yield f"|{'|'.join('---' if i < first else '---:' for i in range(len(heading)))}|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""

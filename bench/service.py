@@ -1,0 +1,158 @@
+"""Ours over gRPC: ``spillway serve`` in a process of its own, asleep except for its own turns, and clients.
+
+Two ways to deliver a backlog are timed. *gRPC*: the service has received and decoded it before, as it does while
+consumers are away; its clients then get it from the transaction log. *gRPC from the primary*: the service slept while
+the WAL was written, so that the time from waking to the last row has receiving, syncing, decoding, logging and delivering in
+it, which is what a walsender does as its client connects.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from bench.grpc_client import grpc_clients
+from bench.machine import cpu_seconds, memory_bytes, reset_peak, tree_cpu_seconds
+from bench.postgresql import PLUGINS
+from bench.results import Run
+from bench.source import wait_until
+from spillway.demo.service import Service
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from harness.cluster import Cluster, Database
+
+
+class SleepingService(Service):
+    """The service, stopped by SIGSTOP but in :meth:`awake`."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Let it run for the length of a ``with``; it may be nested."""
+        assert self._process is not None
+        before = self._awake
+        self._awake = True
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._awake = before
+            if not before and self._process.poll() is None:
+                self._process.send_signal(signal.SIGSTOP)
+
+    _awake = False
+
+    def start(self) -> None:
+        """Start it; it sleeps once it is ready."""
+        super().start()
+        assert self._process is not None
+        if not self._awake:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def stop(self) -> int:
+        """Stop it, asleep or awake."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+        return super().stop()
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    # ---- one source, whose slots are named after their plugins
+
+    def create_source(self, database: Database, capture: Mapping[str, Any]) -> None:
+        """Add the source."""
+        body: dict[str, Any] = {"name": "bench", "dsn": database.dsn}
+        if capture:
+            body["capture"] = dict(capture)
+        self.call("POST", "/sources", json=body)
+
+    def create_slots(self, database: Database, plugin: str, number: int) -> list[str]:
+        """Create slots with the options that PostgreSQL's side reads with."""
+        names = [f"{plugin}_{i}" for i in range(number)]
+        for name in names:
+            body = {
+                "slot_name": name,
+                "source": "bench",
+                "database": database.name,
+                "plugin": plugin,
+                "options": PLUGINS[plugin][1],
+            }
+            self.call("POST", "/slots", json=body)
+        return names
+
+    def drop_source(self) -> None:
+        """Drop the source with its slots, and what it holds on the primary."""
+        for slot in self.call("GET", "/slots")["slots"]:
+            self.call("DELETE", f"/slots/{slot['slot_name']}")
+        self.call("DELETE", "/sources/bench")
+
+    def decoded_lsn(self, slot: str) -> Lsn:
+        """Return how far a slot's source is decoded."""
+        return Lsn.parse(self.call("GET", f"/slots/{slot}")["decoded_lsn"] or "0/0")
+
+    def wait_decoded(self, slot: str, lsn: Lsn) -> None:
+        """Wait until everything before *lsn* is decoded."""
+        wait_until(lambda: self.decoded_lsn(slot) >= lsn, f"decoding up to {lsn}", 600)
+
+
+@contextmanager
+def bench_source(
+    service: SleepingService, database: Database, capture: Mapping[str, Any]
+) -> Iterator[None]:
+    """Have the source for the length of a ``with``."""
+    with service.awake():
+        service.create_source(database, capture)
+    try:
+        yield
+    finally:
+        with service.awake():
+            service.drop_source()
+
+
+def deliver(service: SleepingService, cluster: Cluster, slots: Sequence[str], end_lsn: Lsn) -> Run:
+    """Wake the service, and let a client of each slot take everything up to *end_lsn*."""
+    with grpc_clients(service.grpc_target, slots, end_lsn) as clients:
+        reset_peak(service.pid)
+        server_cpu_s, service_cpu_s = tree_cpu_seconds(cluster.pid), cpu_seconds(service.pid)
+        with service.awake():
+            for client in clients:
+                client.begin()
+            results = [client.result() for client in clients]
+            service_cpu_s = cpu_seconds(service.pid) - service_cpu_s
+            server_cpu_s = tree_cpu_seconds(cluster.pid) - server_cpu_s
+            peak = memory_bytes(service.pid, "VmHWM")
+    return Run(
+        max(r["ended_s"] for r in results) - min(r["started_s"] for r in results),
+        {
+            "service": service_cpu_s,
+            "client": sum(r["cpu_s"] for r in results),
+            "server": server_cpu_s,
+        },
+        sum(r["messages"] for r in results),
+        sum(r["payload_bytes"] for r in results),
+        {"service": peak, "client": max(r["peak_bytes"] for r in results)},
+    )
+
+
+def restart_seconds(service: SleepingService, slot: str, lsn: Lsn) -> float:
+    """Kill the service, start it, and return the seconds from its start until it has decoded what is before *lsn*."""
+    with service.awake():
+        service.kill()
+        started_s = time.perf_counter()
+        service.start()
+        service.wait_decoded(slot, lsn)
+        return time.perf_counter() - started_s
