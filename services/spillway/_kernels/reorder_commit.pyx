@@ -1,18 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Commits that need no decision: the transaction goes from its arena into a run, without Python.
+"""Ends of transactions that need no decision: what committed goes into a run, what aborted is forgotten.
 
-``decoding/delivery.py`` says what a commit may bring about: the catalog mirror hears of it, others learn what became
+``decoding/delivery.py`` says what an end may bring about: the catalog mirror hears of it, others learn what became
 invalid, a prepared or streamed one ends, origins have names. An ordinary transaction of an application brings
 about none of that. It is recognised here by its record and the flags of its entry; whatever is not plainly such a one
 is left to Python, with nothing done to it but its subtransactions named by the record hung under it, which Python
 would do first, too.
 
-A run is laid out as the transaction log is (``transaction_run``), so that the log appends it as it is. It is handed over
+A run is laid out as the transaction log is (``transaction_run``), so that the log appends it as it is. It is handed on
 when it is full, before anything else is delivered, and at the end of each record batch.
 
 Memory: a run of RUN_BYTES, and one transaction of TRANSACTION_BYTES_MAX.
 
-Source: DecodeCommit, src/backend/replication/logical/decode.c; ParseCommitRecord, xactdesc.c
+Source: DecodeCommit, DecodeAbort, src/backend/replication/logical/decode.c; ParseCommitRecord, ParseAbortRecord,
+src/backend/access/rmgrdesc/xactdesc.c
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -22,6 +23,7 @@ from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
 from spillway._kernels.record_batch cimport WalRecord, load_u32, load_u64
+from spillway._kernels.reorder_merge cimport MERGE_OK, ChangeStream
 from spillway._kernels.reorder_table cimport (
     TXN_HAS_BASE_SNAPSHOT,
     TXN_HAS_CATALOG_CHANGES,
@@ -38,6 +40,7 @@ from spillway._kernels.reorder_table cimport (
     extent_data,
     id_set_add,
 )
+from spillway._kernels.reorder_toast cimport RelationPlans
 from spillway._kernels.transaction_run cimport (
     ENTRY_HEADER_BYTES,
     FRAME_KIND_TRANSACTION,
@@ -47,9 +50,10 @@ from spillway._kernels.transaction_run cimport (
 )
 
 cdef enum:
-    # Of xl_xact_commit's info and xl_xact_xinfo.
+    # Of the record's info and xl_xact_xinfo.
     XACT_OPMASK = 0x70
     XACT_COMMIT = 0x00
+    XACT_ABORT = 0x20
     XACT_HAS_INFO = 0x80
     HAS_DBINFO = 0x01
     HAS_SUBXACTS = 0x02
@@ -65,20 +69,21 @@ cdef enum:
     RUN_BYTES = 128 << 10
     TRANSACTION_BYTES_MAX = 64 << 10
     # A transaction with one of these is Python's.
-    NOT_PLAIN = (TXN_TOUCHED_CATALOG | TXN_HAS_CATALOG_CHANGES | TXN_INCOMPLETE | TXN_STREAMED | TXN_INVALIDATES
-                 | TXN_NEEDS_ASSEMBLY | TXN_SPECULATION_OPEN)
+    NOT_PLAIN = TXN_TOUCHED_CATALOG | TXN_HAS_CATALOG_CHANGES | TXN_INCOMPLETE | TXN_STREAMED | TXN_INVALIDATES
 
 
-cdef bint parse_commit(const WalRecord *record, CommitRecord *commit) noexcept nogil:
-    """Parse the plain commit record of an ordinary transaction; False for any other."""
+cdef bint parse_end(const WalRecord *record, EndRecord *end) noexcept nogil:
+    """Parse the plain commit or abort record of an ordinary transaction; False for any other."""
     cdef const uint8_t *at = record.main_data
     cdef size_t left = record.main_len
     cdef uint32_t xinfo = 0
-    if record.info & XACT_OPMASK != XACT_COMMIT or record.origin != 0 or record.xid == 0 or left < TIME_BYTES:
+    if record.info & XACT_OPMASK != XACT_COMMIT and record.info & XACT_OPMASK != XACT_ABORT:
         return False
-    commit.time = <int64_t> load_u64(at)
-    commit.database = 0
-    commit.subxact_count = 0
+    if record.origin != 0 or record.xid == 0 or left < TIME_BYTES:
+        return False
+    end.time = <int64_t> load_u64(at)
+    end.database = 0
+    end.subxact_count = 0
     at += TIME_BYTES
     left -= TIME_BYTES
     if record.info & XACT_HAS_INFO:
@@ -92,26 +97,26 @@ cdef bint parse_commit(const WalRecord *record, CommitRecord *commit) noexcept n
     if xinfo & HAS_DBINFO:
         if left < DBINFO_BYTES:
             return False
-        commit.database = load_u32(at)
+        end.database = load_u32(at)
         at += DBINFO_BYTES
         left -= DBINFO_BYTES
     if xinfo & HAS_SUBXACTS:
         if left < COUNT_BYTES:
             return False
-        commit.subxact_count = load_u32(at)
-        commit.subxacts = at + COUNT_BYTES
-        if commit.subxact_count > (left - COUNT_BYTES) // 4:
+        end.subxact_count = load_u32(at)
+        end.subxacts = at + COUNT_BYTES
+        if end.subxact_count > (left - COUNT_BYTES) // 4:
             return False
     return True
 
 
-cdef bint adopt_subxacts(TransactionTable table, uint32_t xid, const CommitRecord *commit) noexcept nogil:
+cdef bint adopt_subxacts(TransactionTable table, uint32_t xid, const EndRecord *end) noexcept nogil:
     """ReorderBufferCommitChild: hang what the record calls subtransactions under *xid*; False when memory is out."""
     cdef Txn *child
     cdef Txn *top
     cdef uint32_t i, subxid
-    for i in range(commit.subxact_count):
-        subxid = load_u32(commit.subxacts + 4 * <size_t> i)
+    for i in range(end.subxact_count):
+        subxid = load_u32(end.subxacts + 4 * <size_t> i)
         child = table.lookup(subxid)
         if child == NULL or child.top != NULL or subxid == xid:
             continue
@@ -122,72 +127,121 @@ cdef bint adopt_subxacts(TransactionTable table, uint32_t xid, const CommitRecor
     return True
 
 
-cdef bint find_only_arena(Txn *txn, Txn **only, size_t *size) noexcept nogil:
-    """Find the one arena in the tree of *txn* that has changes, NULL for none; False when it isn't plain and small."""
+cdef inline uint32_t aborted_xid(const WalRecord *record, const EndRecord *end, uint32_t i) noexcept nogil:
+    """The xids that an abort names: subtransactions, then the one that it is of."""
+    return load_u32(end.subxacts + 4 * <size_t> i) if i < end.subxact_count else record.xid
+
+
+cdef bint find_arenas(Txn *txn, Arenas *arenas) noexcept nogil:
+    """Look over the arenas in the tree of *txn*; False when it isn't plain and small."""
     cdef Txn *one = txn
     cdef Extent *extent
-    only[0] = NULL
-    size[0] = 0
+    memset(arenas, 0, sizeof(Arenas))
     while one != NULL:
         if one.spilled_count > 0 or one.flags & NOT_PLAIN:
             return False
+        if one.flags & (TXN_NEEDS_ASSEMBLY | TXN_SPECULATION_OPEN):
+            arenas.assembled = True
+        arenas.change_bytes += one.change_bytes
+        if arenas.change_bytes > TRANSACTION_BYTES_MAX:
+            return False
         if one.head != NULL:
-            if only[0] != NULL:
-                return False
-            only[0] = one
+            arenas.assembled |= arenas.only != NULL
+            arenas.only = one
         one = txn.first_child if one == txn else one.next
-    if only[0] != NULL:
-        extent = only[0].head
+    if arenas.only != NULL and not arenas.assembled:
+        extent = arenas.only.head
         while extent != NULL:
-            size[0] += extent.used
-            if size[0] > TRANSACTION_BYTES_MAX:
-                return False
+            arenas.size += extent.used
             extent = extent.next
     return True
+
+
+cdef bint is_left_to_python(Txn *txn) noexcept nogil:
+    """Say whether Python must hear of it when *txn*, with what is below it, aborts."""
+    cdef Txn *child = txn.first_child
+    if txn.flags & NOT_PLAIN:
+        return True
+    while child != NULL:
+        if child.flags & NOT_PLAIN:
+            return True
+        child = child.next
+    return False
 
 
 cdef class CommitRun:
     """Transactions that committed one after the other and are not handed over yet."""
 
+    def __init__(self, TransactionTable table not None, RelationPlans plans not None):
+        self._table = table
+        self._merge = ChangeStream()
+        self._merge.prepare(table, plans)
+
     def __dealloc__(self):
         free(self._data)
         free(self._relations.slots)
 
-    cdef CommitOutcome commit(self, TransactionTable table, const WalRecord *record, uint32_t database,
-                              uint64_t start_decoding_at) noexcept nogil:
-        """Take the commit *record*, if it is a plain one, while decoding is CONSISTENT."""
-        cdef CommitRecord commit
-        cdef Txn *txn
-        cdef Txn *only
-        cdef size_t size
-        if not parse_commit(record, &commit):
+    cdef CommitOutcome end(self, const WalRecord *record, uint32_t database, uint64_t start_decoding_at) noexcept nogil:
+        """Take the end of a transaction, if it is a plain one, while decoding is CONSISTENT."""
+        cdef EndRecord end
+        if not parse_end(record, &end):
             return COMMIT_FOR_PYTHON
-        if not adopt_subxacts(table, record.xid, &commit):
+        if record.info & XACT_OPMASK == XACT_COMMIT:
+            return self._commit(record, &end, database, start_decoding_at)
+        return self._abort(record, &end)
+
+    cdef CommitOutcome _commit(self, const WalRecord *record, const EndRecord *end, uint32_t database,
+                               uint64_t start_decoding_at) noexcept nogil:
+        cdef Txn *txn
+        cdef Arenas arenas
+        if not adopt_subxacts(self._table, record.xid, end):
             return COMMIT_NO_MEMORY
-        txn = table.lookup(record.xid)
+        txn = self._table.lookup(record.xid)
         if txn == NULL:
             return COMMIT_DONE
         if txn.top != NULL or txn.flags & NOT_PLAIN:
             return COMMIT_FOR_PYTHON
         if (txn.flags & TXN_HAS_BASE_SNAPSHOT and record.lsn >= start_decoding_at
-                and (commit.database == 0 or commit.database == database)):
-            if not find_only_arena(txn, &only, &size):
+                and (end.database == 0 or end.database == database)):
+            if not find_arenas(txn, &arenas):
                 return COMMIT_FOR_PYTHON
-            if not self._append(txn, only, size, record, commit.time):
+            if arenas.assembled:
+                self._status = self._merge.gather(txn)
+                if self._status != MERGE_OK:
+                    return COMMIT_FAILED
+                arenas.size = self._merge._out_used
+            if not self._append(txn, &arenas, record, end.time):
                 return COMMIT_NO_MEMORY
-        table.destroy(txn)
+        self._table.destroy(txn)
         return COMMIT_RUN_FULL if self._size >= RUN_BYTES else COMMIT_DONE
 
-    cdef bint _append(self, Txn *txn, Txn *only, size_t size, const WalRecord *record,
-                      int64_t time) noexcept nogil:
-        """Write the entry of *txn*, whose changes are the *size* bytes of *only*; False when memory is out."""
+    cdef CommitOutcome _abort(self, const WalRecord *record, const EndRecord *end) noexcept nogil:
+        """Forget the transaction, or subtransaction with its own, that *record* is the abort of."""
+        cdef uint32_t i
+        cdef Txn *txn
+        for i in range(end.subxact_count + 1):
+            txn = self._table.lookup(aborted_xid(record, end, i))
+            if txn != NULL and is_left_to_python(txn):
+                return COMMIT_FOR_PYTHON
+        for i in range(end.subxact_count + 1):
+            txn = self._table.lookup(aborted_xid(record, end, i))
+            if txn != NULL:
+                self._table.destroy(txn)
+        return COMMIT_DONE
+
+    def failure(self):
+        """Return the exception for what ended :meth:`end` with COMMIT_FAILED."""
+        return self._merge._fail(self._status)
+
+    cdef bint _append(self, Txn *txn, const Arenas *arenas, const WalRecord *record, int64_t time) noexcept nogil:
+        """Write the entry of *txn*; False when memory is out."""
         cdef FrameHeader *frame
         cdef EntryHeader *header
         cdef uint8_t *place
         cdef Extent *extent
         cdef Txn *one = txn
         cdef uint32_t i
-        if not self._reserve(ENTRY_HEADER_BYTES + size):
+        if not self._reserve(ENTRY_HEADER_BYTES + arenas.size):
             return False
         while one != NULL:
             for i in range(one.relations.capacity):
@@ -195,7 +249,7 @@ cdef class CommitRun:
                     return False
             one = txn.first_child if one == txn else one.next
         frame = <FrameHeader *> (self._data + self._size)
-        frame.length = <uint32_t> (sizeof(EntryHeader) + size)
+        frame.length = <uint32_t> (sizeof(EntryHeader) + arenas.size)
         frame.kind = FRAME_KIND_TRANSACTION
         frame.zero = 0
         header = <EntryHeader *> (frame + 1)
@@ -206,15 +260,19 @@ cdef class CommitRun:
         header.end_lsn = record.end_lsn
         header.commit_time = time
         place = <uint8_t *> (header + 1)
-        extent = only.head if only != NULL else NULL
-        while extent != NULL:
-            memcpy(place, extent_data(extent), extent.used)
-            place += extent.used
-            extent = extent.next
+        if arenas.assembled:
+            if arenas.size > 0:
+                memcpy(place, self._merge._out, arenas.size)
+        else:
+            extent = arenas.only.head if arenas.only != NULL else NULL
+            while extent != NULL:
+                memcpy(place, extent_data(extent), extent.used)
+                place += extent.used
+                extent = extent.next
         frame.crc = entry_checksum(frame)
-        self._size += ENTRY_HEADER_BYTES + size
+        self._size += ENTRY_HEADER_BYTES + arenas.size
         self.count += 1
-        self.change_bytes += size
+        self.change_bytes += arenas.change_bytes
         return True
 
     cdef bint _reserve(self, size_t more) noexcept nogil:

@@ -14,8 +14,8 @@ What happens to a record is read from ``actions``, one byte for each resource ma
 - goes to Python, for the catalog mirror, when one of its blocks belongs to a tracked catalog. Its transaction has
   then a view of the catalog of its own, and the locators it has bound so far are forgotten.
 
-Most commits need nobody: those go to a run (``reorder_commit``), which Python takes when it is full, before it delivers
-anything else, and at the end of a batch.
+Most ends of transactions need nobody: commits go to a run (``reorder_commit``), which Python takes when it is full,
+before it delivers anything else, and at the end of a batch.
 
 Streaming. Who wants transactions while they are in progress gets them in parts. A part is due after a record by which
 what was queued for the transaction since the last part exceeds ``stream_bytes``, and which leaves nothing
@@ -33,6 +33,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from spillway._kernels.reorder_commit cimport (
+    COMMIT_FAILED,
     COMMIT_FOR_PYTHON,
     COMMIT_NO_MEMORY,
     COMMIT_RUN_FULL,
@@ -137,6 +138,7 @@ cdef enum Stop:
     STOP_SPILL = 18
     STOP_NO_MEMORY = 19
     STOP_NO_XID = 20
+    STOP_COMMIT = 21
 
 cdef enum SnapshotState:
     SNAPSHOT_START = 0
@@ -204,7 +206,7 @@ cdef class RecordLoop:
         self._tracked = TrackedLocators()
         self._plans = RelationPlans()
         self._spiller = Spiller(spill_dir, work_mem_bytes)
-        self.commits = CommitRun()
+        self.commits = CommitRun(self._table, self._plans)
         self._database = database_oid
         self._stream_from = STREAM_NOTHING
 
@@ -265,13 +267,15 @@ cdef class RecordLoop:
             elif action == ACTION_UNKNOWN:
                 return STOP_UNKNOWN_RECORD
             elif action == ACTION_PYTHON_XACT and self._state == SNAPSHOT_CONSISTENT and not self._audit:
-                outcome = self.commits.commit(self._table, record, self._database, self._start_decoding_at)
+                outcome = self.commits.end(record, self._database, self._start_decoding_at)
                 if outcome == COMMIT_FOR_PYTHON:
                     return STOP_FOR_PYTHON
                 if outcome == COMMIT_RUN_FULL:
                     return STOP_FOR_RUN
                 if outcome == COMMIT_NO_MEMORY:
                     return STOP_NO_MEMORY
+                if outcome == COMMIT_FAILED:
+                    return STOP_COMMIT
             elif action == ACTION_PYTHON or action == ACTION_PYTHON_XACT:
                 return STOP_FOR_PYTHON
             if tracked:
@@ -470,6 +474,8 @@ cdef class RecordLoop:
         """Make the exception for a failure at *record*."""
         lsn = str(Lsn(record.lsn))
         what = f"rmgr {record.rmid}, info {record.info:#04x}"
+        if stop == STOP_COMMIT:
+            return self.commits.failure()
         if stop == STOP_NO_MEMORY or (stop == STOP_SPILL and self._spiller.error == ENOMEM):
             return MemoryError(f"no memory for the changes of the record at {lsn}")
         if stop == STOP_UNKNOWN_RECORD:

@@ -33,6 +33,7 @@ cdef enum MergeStatus:
 cdef class ChangeStream:
     cdef TransactionTable _table
     cdef Txn *_txn
+    cdef uint32_t _xid
     cdef bint _borrowed         # the transaction stays as it is, in the table
     cdef bint _news             # only what came after the last part
     cdef RelationPlans _plans
@@ -41,6 +42,8 @@ cdef class ChangeStream:
     cdef uint32_t *_heap
     cdef uint32_t _heap_size
     cdef uint32_t _source_count
+    cdef uint32_t _sources_room
+    cdef bint _assembles        # changes pass through the output buffer one by one
     cdef bint _started
     cdef bint _handed_on
     cdef object _view
@@ -57,7 +60,10 @@ cdef class ChangeStream:
 
     cdef void take(self, TransactionTable table, Txn *txn, RelationPlans plans) noexcept
     cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans, bint news) noexcept
-    cdef int _start(self) except -1
+    cdef int prepare(self, TransactionTable table, RelationPlans plans) except -1
+    cdef MergeStatus gather(self, Txn *txn) noexcept nogil
+    cdef MergeStatus _start(self) noexcept nogil
+    cdef bint _make_room(self, uint32_t sources) noexcept nogil
     cdef bint _settle(self, Source *source) noexcept nogil
     cdef void _keep_one(self) noexcept nogil
     cdef bint _open(self, Source *source, Txn *txn) noexcept nogil

@@ -18,6 +18,9 @@ A transaction that ends is *taken*: the stream owns it, and frees it as it goes.
 part is streamed, is *borrowed*: the same changes will be read again, so nothing is freed, and what is in memory
 stays there. A part begins at the byte of each arena where the last one ended.
 
+Small transactions are not even iterated over: ``gather`` puts all of one into the output buffer, and the stream is used
+again for the next one (``reorder_commit``).
+
 The common case has nothing to merge or assemble: one arena of plain changes. Its extents are handed on as they are,
 without copying.
 
@@ -102,6 +105,7 @@ cdef class ChangeStream:
         cdef Txn *child = txn.first_child
         self._table = table
         self._txn = txn
+        self._xid = txn.xid
         self._plans = plans
         self.change_bytes = txn.change_bytes
         while child != NULL:
@@ -141,6 +145,7 @@ cdef class ChangeStream:
         self._out = NULL
         self._speculative = NULL
         self._out_room = 0
+        self._sources_room = 0
         self._speculative_room = 0
         if self._txn != NULL and not self._borrowed:
             self._table.destroy(self._txn)
@@ -172,7 +177,11 @@ cdef class ChangeStream:
         if self._txn == NULL:
             raise StopIteration
         if not self._started:
-            self._start()
+            status = self._start()
+            if status != MERGE_OK:
+                raise self._fail(status)
+            if self._assembles:
+                self._toast = ToastGatherer(self._plans)
         if self._handed_on:
             # The last chunk was the piece itself; it has been read now.
             source = &self._sources[0]
@@ -182,7 +191,7 @@ cdef class ChangeStream:
             self._handed_on = False
         if self._heap_size == 0:
             raise StopIteration
-        if self._source_count == 1 and not self._sources[0].txn.flags & (TXN_NEEDS_ASSEMBLY | TXN_SPECULATION_OPEN):
+        if not self._assembles:
             source = &self._sources[0]
             with nogil:
                 status = self._load(source)
@@ -207,7 +216,34 @@ cdef class ChangeStream:
             self._view.release()
             self._view = None
 
-    cdef int _start(self) except -1:
+    cdef int prepare(self, TransactionTable table, RelationPlans plans) except -1:
+        """Make it one that gathers small transactions of *table*."""
+        self._table = table
+        self._plans = plans
+        self._toast = ToastGatherer(plans)
+        return 0
+
+    cdef MergeStatus gather(self, Txn *txn) noexcept nogil:
+        """Put all changes of *txn*, a small one that has not been spilled, into ``_out``, without the GIL.
+
+        Its arenas are empty then; the stream may gather the next one.
+        """
+        cdef MergeStatus status
+        self._txn = txn
+        self._xid = txn.xid
+        self._started = False
+        self._has_speculative = False
+        self._out_used = 0
+        status = self._start()
+        if status == MERGE_OK:
+            status = self._fill()
+        self._toast.reset()
+        self._source_count = 0
+        self._heap_size = 0
+        self._txn = NULL
+        return status
+
+    cdef MergeStatus _start(self) noexcept nogil:
         """Collect the arenas that hold anything and build the heap."""
         cdef Txn *txn = self._txn
         cdef uint32_t room = 0
@@ -216,16 +252,15 @@ cdef class ChangeStream:
         cdef MergeStatus status
         cdef Source *source
         self._started = True
+        self._assembles = False
         while txn != NULL:
             if txn.head != NULL or txn.spilled_count > 0 or txn.passed_count > 0:
                 room += 1
             txn = self._txn.first_child if txn == self._txn else txn.next
         if room == 0:
-            return 0
-        self._sources = <Source *> malloc(room * sizeof(Source))
-        self._heap = <uint32_t *> malloc(room * sizeof(uint32_t))
-        if self._sources == NULL or self._heap == NULL:
-            raise MemoryError
+            return MERGE_OK
+        if not self._make_room(room):
+            return MERGE_NO_MEMORY
         txn = self._txn
         while txn != NULL:
             if txn.head != NULL or txn.spilled_count > 0 or txn.passed_count > 0:
@@ -237,7 +272,7 @@ cdef class ChangeStream:
                         # The LSN of the change that it begins with is inside.
                         status = self._load(source)
                         if status != MERGE_OK:
-                            raise self._fail(status)
+                            return status
                 if not self._settle(source):
                     self._source_count -= 1
             txn = self._txn.first_child if txn == self._txn else txn.next
@@ -248,14 +283,27 @@ cdef class ChangeStream:
         self._heap_size = self._source_count
         for i in range(self._heap_size // 2, 0, -1):
             self._sift_down(i - 1)
-        if self._source_count == 0:
-            return 0
-        if self._source_count > 1 or self._txn.flags & TXN_NEEDS_ASSEMBLY or self._sources[0].txn.flags & (
-                TXN_NEEDS_ASSEMBLY):
-            self._toast = ToastGatherer(self._plans)
-        elif self._sources[0].txn.flags & TXN_SPECULATION_OPEN:
-            self._toast = ToastGatherer(self._plans)
-        return 0
+        if self._source_count > 0:
+            self._assembles = self._source_count > 1 or self._txn.flags & TXN_NEEDS_ASSEMBLY or (
+                self._sources[0].txn.flags & (TXN_NEEDS_ASSEMBLY | TXN_SPECULATION_OPEN))
+        return MERGE_OK
+
+    cdef bint _make_room(self, uint32_t sources) noexcept nogil:
+        """Have room for *sources*; False when memory is out."""
+        cdef Source *grown_sources
+        cdef uint32_t *grown_heap
+        if sources <= self._sources_room:
+            return True
+        grown_sources = <Source *> realloc(self._sources, sources * sizeof(Source))
+        if grown_sources == NULL:
+            return False
+        self._sources = grown_sources
+        grown_heap = <uint32_t *> realloc(self._heap, sources * sizeof(uint32_t))
+        if grown_heap == NULL:
+            return False
+        self._heap = grown_heap
+        self._sources_room = sources
+        return True
 
     cdef void _keep_one(self) noexcept nogil:
         """Forget the sources without changes and all passed entries; at most one source has changes."""
@@ -501,7 +549,7 @@ cdef class ChangeStream:
 
     cdef object _fail(self, MergeStatus status):
         """Make the exception for a status."""
-        xid = self._txn.xid
+        xid = self._xid
         lsn = str(Lsn(self._error_lsn))
         if status == MERGE_NO_MEMORY or (status == MERGE_TOAST and self._toast_status == TOAST_NO_MEMORY):
             return MemoryError()
