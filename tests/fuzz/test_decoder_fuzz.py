@@ -106,7 +106,7 @@ class EncodingSink(TransactionSink):
 
     def __init__(self, version: int) -> None:
         self.plugins = plugins(version)
-        self.transactions = self.refused = 0
+        self.taken = self.refused = 0
         self.chunks: list[tuple[TransactionHeader, bytes, Mapping[int, RelationDescriptor]]] | None
         self.chunks = None
 
@@ -115,7 +115,7 @@ class EncodingSink(TransactionSink):
     def progress(self, decoded_lsn: int) -> None: ...
 
     def transaction(self, transaction: Transaction) -> None:
-        self.transactions += 1
+        self.taken += 1
         relations = {number: published(r) for number, r in transaction.relations.items()}
         for chunk in transaction.chunks():
             assert len(chunk) < CHUNK_BYTES_MAX
@@ -262,7 +262,7 @@ def test_damaged_records(recorded: Recorded, tmp_path: Path) -> None:
     # Records of catalogs are most; those of tables and ends of transactions are what is of interest.
     sound = EncodingSink(recorded.version_num)
     recorded.decode(recorded.records, sound, tmp_path / "spill")
-    assert sound.transactions > 30
+    assert sound.taken > 30
     assert sound.refused == 0
     delivered = refused = 0
     for _ in rounds(8):
@@ -278,7 +278,7 @@ def test_damaged_records(recorded: Recorded, tmp_path: Path) -> None:
         except SpillwayError as error:
             refused += 1
             assert_typed(error)
-        delivered += sink.transactions
+        delivered += sink.taken
     assert refused
     assert delivered
 

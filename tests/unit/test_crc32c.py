@@ -34,6 +34,16 @@ def test_implementations_agree_at_every_length_and_alignment():
             assert crc32c(piece) == checksum_by_table(piece)
 
 
+@pytest.mark.parametrize("near", [3 * 128, 2 * 3 * 128, 3 * 2048, 3 * 2048 + 3 * 128, 3 * 3 * 2048])
+def test_implementations_agree_where_stretches_begin_and_end(near):
+    data = random.Random(3).randbytes(near + 64)
+    for size in range(near - 17, near + 18):
+        for offset in (0, 1, 7):
+            piece = memoryview(data)[offset : offset + size]
+            for crc in (0, 1, 0xFFFFFFFF, 0xDEADBEEF):
+                assert crc32c(piece, crc) == checksum_by_table(piece, crc)
+
+
 def test_going_on_from_a_sum():
     data = random.Random(2).randbytes(1000)
     for cut in (0, 1, 8, 500, 999, 1000):
