@@ -175,8 +175,8 @@ def _peek(results: Results) -> Goal:
 
 
 def _linear(results: Results, key: str, what: str) -> Goal:
-    """Both plugins; PostgreSQL's figure beside it."""
-    name = f"{key}: {what} in linear time: twice as many at most {_LINEAR:g} x as long"
+    """PostgreSQL's figure stands beside it."""
+    name = f"{key}: {what} in linear time: twice as many take at most {_LINEAR:g} x the CPU"
     ours = _growth(results, key, SPILLWAY, IN_PROCESS)
     theirs = _growth(results, key, POSTGRESQL, PEEK)
     if ours is None:
@@ -189,7 +189,7 @@ def _growth(results: Results, key: str, side: str, how: str) -> tuple[str, float
     half, whole = (results.find(k, side, how, "pgoutput") for k in (f"{key}/2", key))
     if half is None or whole is None:
         return None
-    ratio = whole.wall_s / half.wall_s
+    ratio = whole.total_cpu_s / half.total_cpu_s
     more = "> " if whole.timed_out else ""
     return f"{seconds(half)}, then {seconds(whole)}: {more}{ratio:.1f} x", ratio
 
@@ -206,7 +206,9 @@ def _restart(results: Results) -> Goal:
     figures = results.figures.get("operation")
     if figures is None:
         return Goal(name, "", None)
-    median = figures["restart_s"]["median"]
+    ready_s, median_s = (figures["restart_s"][what]["median"] for what in ("ready", "decoding"))
     return Goal(
-        name, f"{median:.2f} s with {figures['wal_mb']:,.0f} MB of WAL kept", median <= _RESTART_S
+        name,
+        f"{median_s:.2f} s, of which {ready_s:.2f} s until the process answers; {figures['wal_mb']:,.0f} MB of WAL kept",
+        median_s <= _RESTART_S,
     )

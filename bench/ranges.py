@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster, Database
 
 PUBLICATION: Final = "bench"
-#: of the range of subtransactions and that of catalog changes: how many at a scale of 1
+#: of the range of subtransactions and that of catalog changes: how many at a scale of a half and more
 SUBTRANSACTIONS: Final = 100_000
 CATALOG_COMMITS: Final = 10_000
 _ROWS_A_COPY: Final = 10_000
@@ -80,13 +80,13 @@ BEGIN
         COMMIT;
     END LOOP;
 END $$""",
-    # A block with an exception clause is a subtransaction.
+    # A block with an exception clause is a subtransaction. All of them are more than logical_decoding_work_mem.
     """
 CREATE PROCEDURE nest(subtransactions int) LANGUAGE plpgsql AS $$
 BEGIN
     FOR n IN 1..subtransactions LOOP
         BEGIN
-            INSERT INTO nested VALUES (n, 'subtransaction ' || n);
+            INSERT INTO nested VALUES (n, repeat(md5(n::text), 56));
         EXCEPTION WHEN unique_violation THEN RAISE;
         END;
     END LOOP;
@@ -95,7 +95,11 @@ END $$""",
 CREATE PROCEDURE churn(commits int) LANGUAGE plpgsql AS $$
 BEGIN
     FOR n IN 1..commits LOOP
-        EXECUTE format('ALTER TABLE churned ALTER COLUMN v SET DEFAULT %s', n);
+        IF n % 2 = 0 THEN
+            EXECUTE format('CREATE TABLE churned_%s (id int, v text)', txid_current());
+        ELSE
+            EXECUTE format('ALTER TABLE churned ALTER COLUMN v SET DEFAULT %s', n);
+        END IF;
         INSERT INTO churned (id) VALUES (n);
         COMMIT;
     END LOOP;
@@ -149,6 +153,10 @@ def wal_ranges(scale: float) -> list[WalRange]:
     def scaled(number: int, least: int = 1) -> int:
         return max(least, int(number * scale))
 
+    # Full size at the default scale: how they grow is the matter.
+    nested_most, commits_most = (
+        int(number * min(1.0, 2 * scale)) for number in (SUBTRANSACTIONS, CATALOG_COMMITS)
+    )
     pgbench, copies = scaled(100_000, 20), scaled(200)
     wide, documents = scaled(50_000, 100), scaled(5_000, 20)
     relevant = scaled(_BACKLOG_BYTES // 100 // _BACKLOG_ROW_BYTES, 100)
@@ -176,7 +184,7 @@ def wal_ranges(scale: float) -> list[WalRange]:
     ]
     # Last: what they leave in the catalogs is no other range's matter.
     for part in (2, 1):
-        nested = max(100, scaled(SUBTRANSACTIONS) // part)
+        nested = max(100, nested_most // part)
         ranges.append(
             WalRange(
                 "f" if part == 1 else "f/2",
@@ -188,7 +196,7 @@ def wal_ranges(scale: float) -> list[WalRange]:
             )
         )
     for part in (2, 1):
-        commits = max(50, scaled(CATALOG_COMMITS) // part)
+        commits = max(50, commits_most // part)
         ranges.append(
             WalRange(
                 "g" if part == 1 else "g/2",
