@@ -1,13 +1,14 @@
-"""Where the service may listen without a token."""
+"""Where the service may listen without a token, and how it listens."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from spillway.errors import InvalidRequest
-from spillway.serve import ServeSettings, check_settings
+from spillway.serve import ServeSettings, _bind, check_settings
 
 DATA = Path("data")
 
@@ -26,3 +27,10 @@ def test_another_address_needs_one(host: str) -> None:
     with pytest.raises(InvalidRequest, match="SPILLWAY_AUTH=off is refused"):
         check_settings(ServeSettings(DATA, host=host, token="t", auth_off=True))
     check_settings(ServeSettings(DATA, host=host, token="t"))
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    # asyncio sets TCP_NODELAY on connections only of a listener that was made with its protocol named.
+    listener = _bind("127.0.0.1", 0)
+    with listener:
+        assert listener.proto == socket.IPPROTO_TCP
