@@ -11,6 +11,7 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
@@ -24,6 +25,7 @@ from hypothesis.stateful import (
 from spillway import failpoints
 from spillway.errors import LsnNotRetained, StorageError
 from spillway.pg.wal_segment import parse_segment_name
+from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState
 from spillway.receiver.wal_store import WalStore
 
@@ -118,6 +120,30 @@ class WalStoreModel(RuleBasedStateMachine):
     def sync(self) -> None:
         assert self.store.sync() == self.received
         self.succeeded()
+
+    @rule(count=NEAR_BOUNDARY, fails=st.booleans())
+    def sync_beside_append(self, count: int, fails: bool) -> None:
+        """Append while the segments are synced, as the receiver does."""
+        flushed, received = int(self.store.flushed_lsn), self.received
+        appended = False
+
+        def sync(segment: SegmentFile) -> None:
+            nonlocal appended
+            if not appended:
+                appended = True
+                self.append_bytes(count)
+            original(segment)
+
+        original = SegmentFile.sync
+        with patch.object(SegmentFile, "sync", sync):
+            try:
+                with failpoints.armed("walstore.before_fsync=error:EIO@1" if fails else ""):
+                    assert self.store.sync() == received
+            except StorageError:
+                assert self.store.received_lsn == flushed
+                self.failed()
+            else:
+                self.succeeded()
 
     @rule(count=NEAR_BOUNDARY, spec=FAILURE)
     def fail(self, count: int, spec: str) -> None:

@@ -56,11 +56,12 @@ class EndOfStream(Exception):
 
 
 class WakeUp:
-    """Ends a poll in another thread; once set it stays set."""
+    """Ends a poll in another thread: once by :meth:`nudge`, for good by :meth:`set`."""
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._set = False
+        self._nudged = False
 
     def set(self) -> None:
         """Wake every present and future wait. May be repeated, from any thread."""
@@ -68,14 +69,25 @@ class WakeUp:
         with contextlib.suppress(BlockingIOError):
             os.write(self._write_fd, b"\0")
 
+    def nudge(self) -> None:
+        """Wake the present wait, or else the next one; from any thread."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_fd, b"\0")
+        # After the byte: who sees this finds it.
+        self._nudged = True
+
     def check(self) -> None:
-        """Raise if set.
+        """Raise if set; a nudge has done its work.
 
         Raises:
             Interrupted: the wake-up is set.
         """
         if self._set:
             raise Interrupted
+        if self._nudged:
+            self._nudged = False
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._read_fd, 4096)
 
     def fileno(self) -> int:
         """Return what to poll."""
@@ -87,9 +99,12 @@ class WakeUp:
         Raises:
             Interrupted: the wake-up is, or gets, set.
         """
+        deadline = time.monotonic() + seconds
         poller = select.poll()
         poller.register(self._read_fd, select.POLLIN)
-        poller.poll(seconds * 1000)
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            poller.poll(remaining_s * 1000)
+            self.check()
         self.check()
 
     def __del__(self) -> None:

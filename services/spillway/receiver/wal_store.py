@@ -22,8 +22,9 @@ Invariants:
 * A full disk fails the one call, with :class:`~spillway.errors.DiskFull`; the store stands where it stood
   and the call may be repeated.
 
-One thread writes (``append``, ``sync``, ``switch_timeline``); every other method is for any thread. An
-flock on the directory keeps a second process out.
+One thread writes (``append``, ``switch_timeline``). ``sync`` may run on another at the same time: it makes durable what was
+appended when it began, and if it fails, an ``append`` that is under way fails, too. Every other method is for any
+thread. An flock on the directory keeps a second process out.
 
 Memory: none for WAL; see :mod:`spillway.receiver.segment_directory` for open files.
 """
@@ -108,6 +109,7 @@ class WalStore:
         self.max_bytes = max_bytes
         self._changed = threading.Condition()
         self._state_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
         self._closed = False
         self._tail: SegmentFile | None = None
         self._dirty: list[SegmentFile] = []
@@ -246,6 +248,7 @@ class WalStore:
         Raises:
             WalNotContiguous: *lsn* is not where the store ends.
             DiskFull: no space (WalStoreFull: no allowance); repeat when there is.
+            WalFlushFailed: a sync that ran beside it failed; ``received_lsn`` is back at ``flushed_lsn``.
             StorageError: the write failed otherwise.
         """
         if lsn != self._received_lsn:
@@ -265,17 +268,27 @@ class WalStore:
                 tail.write(offset, view[:count])
             except OSError as error:
                 raise self._storage_error(error, "write", lsn) from error
-            lsn += count
-            view = view[count:]
             with self._changed:
                 self._raise_if_closed()
+                if lsn != self._received_lsn:
+                    raise WalFlushFailed(
+                        f"a sync of the WAL store {self.directory} failed while WAL at {Lsn(lsn)} was written",
+                        hint="Check the disk and the kernel's log. What is not durable is received again.",
+                        lsn=str(self.flushed_lsn),
+                        path=str(self.directory),
+                    )
+                lsn += count
+                view = view[count:]
+                # Together with received_lsn, so that a sync up to there knows of the file.
+                if not self._dirty or self._dirty[-1] is not tail:
+                    self._dirty.append(tail)
                 if lsn % size == 0:
                     self._tail = None
                 self._received_lsn = Lsn(lsn)
                 self._changed.notify_all()
 
     def _tail_file(self, lsn: int) -> SegmentFile:
-        """Return the file that the byte at *lsn* goes to, and remember that it needs a sync."""
+        """Return the file that the byte at *lsn* goes to."""
         self._raise_if_closed()
         tail = self._tail
         if tail is None:
@@ -296,37 +309,40 @@ class WalStore:
             else:
                 tail = SegmentFile.create(self._segments.new_path(number, self.timeline), size)
                 self._segments.add(number, self.timeline)
-            self._directory_dirty = True
             with self._changed:
-                self._tail = tail
-        if not self._dirty or self._dirty[-1] is not tail:
-            self._dirty.append(tail)
+                self._directory_dirty = True
+                # Not after a failed sync beside us: the tail must be the file of received_lsn.
+                if lsn == self._received_lsn:
+                    self._tail = tail
         return tail
 
     def sync(self) -> Lsn:
-        """Make all that was appended durable and return ``flushed_lsn``; cheap when nothing is new.
+        """Make all that was appended so far durable and return ``flushed_lsn``; cheap when nothing is new.
 
         Raises:
             DiskFull: the kernel found no space for what it had accepted.
             WalFlushFailed: any other failure. After either, ``received_lsn`` is back at ``flushed_lsn``.
         """
-        self._raise_if_closed()
-        target = self._received_lsn
-        if target == self.flushed_lsn:
+        with self._sync_lock:
+            with self._changed:
+                self._raise_if_closed()
+                target = self._received_lsn
+                if target == self.flushed_lsn:
+                    return target
+                # What is appended from here on makes its file dirty again.
+                dirty, self._dirty = self._dirty, []
+                directory_dirty, self._directory_dirty = self._directory_dirty, False
+            try:
+                for segment in dirty:
+                    segment.sync()
+                if directory_dirty:
+                    os.fsync(self._lock_fd)
+                failpoint("walstore.after_fsync")
+                self._write_state(flushed_lsn=target)
+            except OSError as error:
+                self._fall_back()
+                raise self._flush_error(error) from error
             return target
-        try:
-            for segment in self._dirty:
-                segment.sync()
-            if self._directory_dirty:
-                os.fsync(self._lock_fd)
-            failpoint("walstore.after_fsync")
-            self._write_state(flushed_lsn=target)
-        except OSError as error:
-            self._fall_back()
-            raise self._flush_error(error) from error
-        self._dirty.clear()
-        self._directory_dirty = False
-        return target
 
     def _write_state(self, **changes: object) -> None:
         with self._state_lock:
@@ -344,6 +360,7 @@ class WalStore:
         """
         with self._changed:
             self._dirty.clear()
+            self._directory_dirty = True
             self._tail = None
             self._received_lsn = self.flushed_lsn
         self._segments.drop_readers()

@@ -14,9 +14,10 @@ A thread of its own for each source. It speaks physical streaming replication as
                                  stop() from anywhere ▶ STOPPED
 
 Confirmation is the point of it. ``write`` is what the store has received, ``flush`` what it has fsynced;
-the primary recycles WAL up to ``flush``. Syncs are grouped: when nothing more is ready on the socket, at
-most every ``sync_delay_s``, at least every ``_SYNC_BYTES_MAX``; at once when the server asks for a reply (it
-does before it shuts down). Readers don't wait for syncs, so the delay costs them nothing.
+the primary recycles WAL up to ``flush``. Syncs are grouped: at most every ``sync_delay_s``, at least every
+``_SYNC_BYTES_MAX``; at once when the server asks for a reply (it does before it shuts down). Readers don't wait for
+syncs, so the delay costs them nothing; nor do they wait for the disk, since ordinary syncs run beside this thread
+(:mod:`~spillway.receiver.sync_thread`). Those that are due at once are waited for.
 
 Transient errors (network, restart, authentication, slot still active, no disk space) are shown in
 :attr:`WalReceiver.error` and retried for ever, with exponential back-off and jitter. Fatal ones would lose
@@ -52,6 +53,7 @@ from spillway.errors import (
     TimelineDiverged,
     UnsupportedVersion,
     WalGap,
+    WalNotContiguous,
     WalRemoved,
 )
 from spillway.failpoints import failpoint
@@ -75,6 +77,7 @@ from spillway.receiver.streaming_protocol import (
     unknown_message,
 )
 from spillway.receiver.supported_versions import is_supported, unsupported_version
+from spillway.receiver.sync_thread import SyncThread
 from spillway.receiver.timeline_history import fork_lsn
 
 if TYPE_CHECKING:
@@ -158,6 +161,7 @@ class WalReceiver:
         self._thread = threading.Thread(
             target=self._run, name=f"walreceiver {slot_name}", daemon=True
         )
+        self._syncs = SyncThread(store, f"walsync {slot_name}", self._wake_up.nudge)
         self._state = ReceiverState.CONNECTING
         self._error: SpillwayError | None = None
         self._server_wal_end = Lsn(0)
@@ -200,11 +204,19 @@ class WalReceiver:
     # -- the thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._syncs.start()
+        try:
+            self._receive()
+        finally:
+            self._syncs.stop()
+
+    def _receive(self) -> None:
         try:
             while True:
                 try:
                     self._attempt()
-                except SpillwayError as error:
+                except SpillwayError as raised:
+                    error = self._cause(raised)
                     if isinstance(error, _FATAL) and not self._filled_in_from_archive(error):
                         self._show(error, ReceiverState.FAILED)
                         log.error("receiver of slot %s has failed: %s", self._slot_name, error)  # noqa: TRY400
@@ -219,6 +231,14 @@ class WalReceiver:
             log.exception("receiver of slot %s has failed", self._slot_name)
             unexpected = SpillwayError(f"the receiver failed unexpectedly: {error!r}")
             self._show(unexpected, ReceiverState.FAILED)
+
+    def _cause(self, error: SpillwayError) -> SpillwayError:
+        """Wait for the sync that may be under way; return what it raised if *error* only follows from that."""
+        try:
+            self._syncs.finish()
+        except SpillwayError as failed:
+            return failed if isinstance(error, WalNotContiguous) else error
+        return error
 
     def _attempt(self) -> None:
         """Connect and stream until something ends it; always by an exception."""
@@ -310,8 +330,10 @@ class WalReceiver:
         store = self._store
         heard_at = synced_at = time.monotonic()
         status_at = 0.0  # the first one is due: the slot takes our position from it
+        told_lsn = store.flushed_lsn
         reply_requested = asked = False
         while True:
+            self._syncs.check()
             taken = self._take(connection)
             reply_requested |= taken.reply_requested
             now = time.monotonic()
@@ -320,12 +342,16 @@ class WalReceiver:
             silence_s = now - heard_at  # not counting our own sync
             unsynced_bytes = store.received_lsn - store.flushed_lsn
             urgent = reply_requested or unsynced_bytes >= _SYNC_BYTES_MAX
-            sync_due = unsynced_bytes > 0 and (urgent or now - synced_at >= self._sync_delay_s)
-            if sync_due:
+            if unsynced_bytes > 0 and urgent:
                 store.sync()
+                unsynced_bytes = 0
                 now = synced_at = time.monotonic()
-            if sync_due or reply_requested or now - status_at >= self._status_interval_s:
-                self._send_status(connection)
+            sync_wait_s = self._sync_delay_s - (now - synced_at)
+            if unsynced_bytes > 0 and sync_wait_s <= 0 and self._syncs.begin():
+                synced_at = now
+            flushed = store.flushed_lsn > told_lsn
+            if flushed or reply_requested or now - status_at >= self._status_interval_s:
+                told_lsn = self._send_status(connection)
                 status_at, reply_requested = now, False
             if silence_s >= self._receiver_timeout_s:
                 raise ReplicationFailed(
@@ -336,8 +362,8 @@ class WalReceiver:
                 self._send_status(connection, reply_requested=True)
                 asked = True
             timeout_s = self._status_interval_s - (now - status_at)
-            if unsynced_bytes > 0 and not sync_due:
-                timeout_s = min(timeout_s, self._sync_delay_s - (now - synced_at))
+            if unsynced_bytes > 0 and sync_wait_s > 0:
+                timeout_s = min(timeout_s, sync_wait_s)
             if taken.drained:
                 connection.wait(max(0.0, timeout_s))
             else:
@@ -400,6 +426,7 @@ class WalReceiver:
                 if self._error is None:
                     log.warning("receiver of slot %s pauses: %s", self._slot_name, error)
                 self._show(error, ReceiverState.WAITING)
+                self._syncs.finish()  # had one failed, the store would not end where this began
                 taken = self._store.received_lsn - lsn
                 lsn, data = lsn + taken, data[taken:]
                 self._store.sync()  # may fall back, then the exception makes us reconnect
@@ -421,12 +448,14 @@ class WalReceiver:
 
     def _send_status(
         self, connection: ReplicationConnection, *, reply_requested: bool = False
-    ) -> None:
+    ) -> Lsn:
+        """Tell the server our positions; return what it was told to be flushed."""
         failpoint("walreceiver.before_status")
-        store = self._store
-        connection.send(
-            format_status(store.received_lsn, store.flushed_lsn, reply_requested=reply_requested)
-        )
+        flushed_lsn = self._store.flushed_lsn
+        # In this order: what is received never is behind it.
+        received_lsn = max(self._store.received_lsn, flushed_lsn)
+        connection.send(format_status(received_lsn, flushed_lsn, reply_requested=reply_requested))
+        return flushed_lsn
 
     def _say_goodbye(self, connection: ReplicationConnection) -> None:
         """On stop: make what was received durable and confirm it, so that nothing is received twice."""

@@ -28,10 +28,11 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import segment_name
+from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.wal_store import WalStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SIZE = 1 << 20
@@ -472,6 +473,107 @@ def test_failed_sync_falls_back(opener: Opener) -> None:
     assert store.sync() == START + 1000
     append(store, SIZE)
     assert store.sync() == START + SIZE + 1000
+
+
+class BesideSync:
+    """Runs *action* in the middle of the store's next sync, when segments are being synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
+        self.synced: list[str] = []
+        actions = [action]
+
+        def sync(segment: SegmentFile) -> None:
+            if actions:
+                actions.pop()()
+            original(segment)
+            self.synced.append(segment.path.name)
+
+        original = SegmentFile.sync
+        monkeypatch.setattr(SegmentFile, "sync", sync)
+
+
+@pytest.mark.parametrize("count", [100, SIZE])
+def test_append_beside_a_sync_is_of_the_next_one(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    store = opener()
+    append(store, 1000)
+    beside = BesideSync(monkeypatch, lambda: append(store, count))
+    assert store.sync() == store.flushed_lsn == START + 1000
+    assert store.received_lsn == START + 1000 + count
+    first, second = (segment_name(1, 3 + n, SIZE) for n in range(2))
+    assert beside.synced == [first]
+    assert store.sync() == START + 1000 + count
+    assert beside.synced == [first, first, second][: 2 + (count == SIZE)]
+    assert read_all(opener.again()) == wal(START, 1000 + count)
+
+
+def test_append_after_a_sync_that_failed_beside_it_is_refused(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opener()
+    append(store, 1000)
+    BesideSync(monkeypatch, lambda: append(store, 2 * SIZE))
+    with failpoints.armed("walstore.before_fsync=error:EIO"), pytest.raises(WalFlushFailed):
+        store.sync()
+    assert store.received_lsn == store.flushed_lsn == START
+    with pytest.raises(WalNotContiguous):
+        store.append(START + 1000 + 2 * SIZE, b"more")
+    append(store, 3 * SIZE)
+    assert read_all(store) == wal(START, 3 * SIZE)
+    assert store.sync() == START + 3 * SIZE
+    assert read_all(opener.again()) == wal(START, 3 * SIZE)
+
+
+@pytest.mark.parametrize("instant", ["create", "write"])
+@pytest.mark.parametrize("position", [1000, SIZE, SIZE + 1000])
+def test_sync_that_fails_in_the_middle_of_an_append(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch, position: int, instant: str
+) -> None:
+    """The append fails, too; neither it nor the segment that it began is taken for what comes next."""
+    store = opener()
+    append(store, 500)
+    store.sync()
+    append(store, position - 500)
+    failures: list[StorageError] = []
+
+    def fail_once() -> None:
+        if not failures:
+            with failpoints.armed("walstore.before_fsync=error:EIO"):
+                thread = threading.Thread(target=sync)
+                thread.start()
+                thread.join()
+
+    def sync() -> None:
+        try:
+            store.sync()
+        except StorageError as error:
+            failures.append(error)
+
+    if instant == "create":
+        original_create = SegmentFile.create
+        monkeypatch.setattr(
+            SegmentFile,
+            "create",
+            lambda *arguments: (fail_once(), original_create(*arguments))[1],
+        )
+    else:
+        original_write = SegmentFile.write
+        monkeypatch.setattr(
+            SegmentFile,
+            "write",
+            lambda *arguments: (fail_once(), original_write(*arguments))[1],
+        )
+    with pytest.raises(WalFlushFailed):
+        append(store, 2 * SIZE)
+    assert len(failures) == 1
+    assert store.received_lsn == store.flushed_lsn == START + 500
+    assert read_all(store) == wal(START, 500)
+    for _ in range(5):
+        append(store, SIZE // 2)
+    assert read_all(store) == wal(START, 500 + 5 * SIZE // 2)
+    store.sync()
+    assert read_all(opener.again()) == wal(START, 500 + 5 * SIZE // 2)
 
 
 def test_max_bytes(opener: Opener) -> None:
