@@ -3,6 +3,7 @@ from collections.abc import Iterable, Sequence
 from spillway._kernels.record_batch import RecordBatch
 from spillway._kernels.reorder_loop import RecordLoop
 from spillway._kernels.reorder_merge import ChangeStream
+from spillway._kernels.reorder_own_xids import OwnXids
 
 STREAM_FROM_NEVER: int
 HAS_BASE_SNAPSHOT: int
@@ -22,7 +23,7 @@ class ReorderBuffer(RecordLoop):
     def spill_count(self) -> int: ...
     @property
     def spill_bytes(self) -> int: ...
-    def own_xids(self, xid: int) -> list[int]: ...
+    def own_xids(self, xid: int) -> OwnXids: ...
     def touch_catalog(self, xid: int) -> None: ...
     def add_truncate(
         self, batch: RecordBatch, index: int, flags: int, relation_ids: Sequence[int]

@@ -17,6 +17,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc
 
 from spillway._kernels.changes cimport FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
+from spillway._kernels.reorder_own_xids cimport own_xids_of
 from spillway._kernels.record_batch cimport RecordBatch, WalRecord
 from spillway._kernels.reorder_extract cimport EXTRACT_OK, ExtractStatus, extract_message
 from spillway._kernels.reorder_loop cimport STREAM_NOTHING, RecordLoop
@@ -51,15 +52,8 @@ cdef class ReorderBuffer(RecordLoop):
     """Transactions in progress in one database."""
 
     def own_xids(self, uint32_t xid):
-        """Return the xids of *xid*'s whole transaction that have changed the catalog."""
-        cdef Txn *txn = self._table.lookup(xid)
-        cdef list xids = []
-        if txn == NULL:
-            return xids
-        txn = top_of(txn)
-        if not txn.flags & TXN_TOUCHED_CATALOG:
-            return xids
-        return self._touched(txn, xids)
+        """Return a view of the xids of *xid*'s whole transaction that have changed the catalog."""
+        return own_xids_of(self._table, xid)
 
     cdef list _touched(self, Txn *txn, list xids):
         """Add the xids under *txn* that have changed the catalog; a top-level one counts when any of them has."""

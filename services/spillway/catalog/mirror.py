@@ -202,6 +202,8 @@ class CatalogMirror:
                 if tup.xmin_pending and tup.xmin == xid:
                     tup.xmin_pending = False
                     self._invalidate((tup,))
+                    if tup.deleter and tup.deleter != xid:
+                        tup.storage.index(tup)
                 if tup.deleter == xid:
                     self._bury(tup)
         self._forget_storages(self.locations.finish(xids))
@@ -370,6 +372,7 @@ class CatalogMirror:
             return
         if infomask & HEAP_XMIN_COMMITTED:
             tup.xmin_pending = False
+            tup.storage.index(tup)
             self._invalidate((tup,))
         elif infomask & HEAP_XMIN_INVALID:
             self._bury(tup)
@@ -412,6 +415,10 @@ class CatalogMirror:
         tup.deleter = xid
         if xid:
             self._pending.setdefault(xid, set()).add(tup)
+            if tup.xmin_pending:
+                tup.storage.unindex(tup)
+        elif tup.xmin_pending:
+            tup.storage.index(tup)
 
     def note_multixact(self, multixact: int, updater: int) -> None:
         """Remember which member of a multixact updates; 0 for none."""
@@ -547,6 +554,7 @@ class CatalogMirror:
                 continue
             if tup.deleter == xid:
                 tup.deleter = 0
+                tup.storage.index(tup)
             if tup.xmin_pending and tup.xmin == xid:
                 tup.storage.unindex(tup)
                 tup.xmin_pending = False

@@ -12,6 +12,10 @@ table afterwards:
   multixact's updater is.
 - ``dead``: xmin aborted or a deleter committed. Never revoked; kept until the page forgets it, because
   later images hold it again and a compressed update may refer to its bytes.
+
+A version that its own unfinished transaction has replaced or deleted again is in no index either: nobody sees it as
+long as both go on. A transaction that changes one row ten thousand times would make every look-up of that row pass ten
+thousand versions. When a subtransaction rolls back what it did to such a version, that is indexed again.
 """
 
 from __future__ import annotations
@@ -135,7 +139,9 @@ class Storage:
         yield from self.stand_ins.values()
 
     def index(self, tup: CatalogTuple) -> None:
-        """Enter *tup* into every index; it must not be dead."""
+        """Enter *tup*, which must not be dead, into every index, unless nobody can see it; safe to repeat."""
+        if tup.deleter and tup.xmin_pending:
+            return
         for number, column, skip_zero in self._indexed:
             key = tup.row[column]
             if key or not skip_zero:

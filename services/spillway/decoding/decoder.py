@@ -47,6 +47,7 @@ from spillway.pg.lsn import Lsn
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from spillway._kernels.record_batch import RecordBatch
@@ -417,7 +418,7 @@ class Decoder:
         """Ask the mirror whose storage record *index* writes to, and tell the kernel."""
         locator = RelFileLocator(*self._buffer.block_locator(batch, index))
         rmid, _, xid, lsn, *_ = self._buffer.fields(batch, index)
-        own_xids = frozenset(self._buffer.own_xids(xid))
+        own_xids = self._buffer.own_xids(xid)
         resolution = self._mirror.resolve(locator, own_xids)
         if resolution.reason is SkipReason.UNKNOWN and self._buffer.has_tuple(batch, index):
             raise DecodingError(
@@ -440,7 +441,7 @@ class Decoder:
             resolution.relation_id if resolution.kind is ResolutionKind.TABLE else 0,
         )
 
-    def _captures(self, resolution: Resolution, own_xids: frozenset[int]) -> bool:
+    def _captures(self, resolution: Resolution, own_xids: Collection[int]) -> bool:
         """Say whether the capture filter lets a table through; TOAST goes with its table."""
         if not self._capture.selects_tables or resolution.kind is ResolutionKind.SKIP:
             return True
@@ -464,7 +465,7 @@ class Decoder:
                 hint="Fetch the WAL segment again from the source or the archive.",
                 lsn=str(Lsn(lsn)),
             ) from error
-        own_xids = frozenset(self._buffer.own_xids(xid))
+        own_xids = self._buffer.own_xids(xid)
         relation_ids = []
         for oid in oids:
             resolution = self._mirror.resolve_oid(oid, own_xids)

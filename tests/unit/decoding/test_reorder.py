@@ -363,10 +363,37 @@ def test_a_rolled_back_savepoint_drops_the_view_that_it_gave(wal, make_buffer):
     buffer = make_buffer()
     buffer.set_tracked({CATALOG})
     assert run(buffer, wal.batch())[0][0] == reorder_loop.FOR_CATALOG
-    assert buffer.own_xids(100) == [100, 101]
+    assert list(buffer.own_xids(100)) == [100, 101]
     assert buffer.forget(101) == [101]
     wal.insert(100, 2)
     assert buffer.run(wal.batch(), 0) == reorder_loop.UNRESOLVED
+
+
+def test_own_xids_are_a_view(wal, make_buffer):
+    """The asking one first, then the top-level one, then others, the youngest first; none without a catalog change."""
+    wal.insert(100, 1)
+    for xid in (101, 102, 103, 104):
+        wal.insert(xid, 1, locator=TABLE if xid == 103 else CATALOG, flags=0, top_xid=100)
+    wal.insert(200, 1, locator=CATALOG, flags=0)
+    buffer = make_buffer()
+    buffer.set_tracked({CATALOG})
+    batch = wal.batch()
+    own = buffer.own_xids(102)
+    assert not own
+    assert list(own) == []
+    run(buffer, batch)
+    assert not buffer.own_xids(300)
+    assert list(buffer.own_xids(102)) == [102, 100, 104, 101]
+    assert list(buffer.own_xids(103)) == [100, 104, 102, 101]
+    own = buffer.own_xids(100)
+    assert own
+    assert len(own) == 4
+    assert [xid in own for xid in (100, 101, 102, 103, 104, 200, 300)] == [
+        True, True, True, False, True, False, False,
+    ]  # fmt: skip
+    buffer.forget(102)
+    assert list(own) == [100, 104, 101]
+    assert 102 not in own
 
 
 @pytest.mark.parametrize("work_mem_bytes", [64 * 1024, 1 << 30])
