@@ -6,10 +6,12 @@ with full_page_writes = off writes none, and its catalogs are read as files.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spillway.catalog.bootstrap import Bootstrap, bootstrap_sql
 from spillway.catalog.bootstrap_raw import bootstrap_raw
+from spillway.catalog.serialization import deserialize, serialize
 from spillway.catalog.source_queries import connected, query_value
 
 if TYPE_CHECKING:
@@ -36,4 +38,7 @@ def bootstrap_database(
     with connected(conninfo) as connection:
         has_images = query_value(connection, "SHOW full_page_writes") == "on"
     begin = bootstrap_sql if has_images else bootstrap_raw
-    return begin(conninfo, registry=registry, progress=progress, cancel=cancel)
+    bootstrap = begin(conninfo, registry=registry, progress=progress, cancel=cancel)
+    # As after a restart: rows that nobody asks for are bytes, and no objects (``packed_pages``).
+    packed = deserialize(serialize(bootstrap.mirror), bootstrap.mirror.registry)
+    return replace(bootstrap, mirror=packed)

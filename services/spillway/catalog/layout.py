@@ -426,7 +426,7 @@ class CatalogLayout:
             row = row._replace(chunk_data=varlena_body(row.chunk_data))
         return row
 
-    def sent_row(self, values: tuple[Any, ...]) -> Any:
+    def sent_row(self, values: Sequence[Any]) -> Any:
         """Make a row of values that came from COPY; attmissingval is still in its send format."""
         row = self._row_type(*values)
         if self.catalog is PG_PUBLICATION_REL and isinstance(row.prqual, bytes):

@@ -19,8 +19,8 @@ Why it is hard:
 - *Rewrites.* VACUUM FULL and CLUSTER give a catalog a new relfilenode while a transaction, their own, may
   go on changing it, and reads the new storage before others do: see ``storage_map``.
 
-Memory: one tuple object per catalog row and per version that no prune record has removed, their bytes,
-and a cache of resolutions; a few MB for an ordinary database. Statuses of transactions are stamped into
+Memory: one tuple object per catalog row and per version that no prune record has removed, or their bytes only
+(``packed_pages``), and a cache of resolutions; a few MB for an ordinary database. Statuses of transactions are stamped into
 tuples and forgotten at the next :meth:`~CatalogMirror.advance`.
 
 Not safe for concurrent use: one decoder owns a mirror.
@@ -199,6 +199,7 @@ class CatalogMirror:
             for tup in tuples or ():
                 if tup.dead:
                     continue
+                tup.storage.touch(tup)
                 if tup.xmin_pending and tup.xmin == xid:
                     tup.xmin_pending = False
                     self._invalidate((tup,))
@@ -279,9 +280,7 @@ class CatalogMirror:
         self, catalog: TrackedCatalog, index: int, key: Any, own_xids: Collection[int]
     ) -> list[CatalogTuple]:
         """Find the tuples with *key* that a transaction with *own_xids* sees."""
-        bucket = self.locations.of(catalog.oid, own_xids).indexes[index].get(key)
-        if not bucket:
-            return []
+        bucket = self.locations.of(catalog.oid, own_xids).bucket(index, key)
         return [tup for tup in bucket.values() if tup.visible(own_xids)]
 
     def all_visible(
@@ -306,6 +305,7 @@ class CatalogMirror:
         storage = tup.storage
         block, offset = tup.ctid
         page = storage.pages[block]
+        page.packed = None
         previous = page.tuples.get(offset)
         if previous is not None:
             self.remove(previous)
@@ -337,6 +337,7 @@ class CatalogMirror:
         page = tup.storage.pages.get(block)
         if page is not None and page.tuples.get(offset) is tup:
             del page.tuples[offset]
+            page.packed = None
         if not tup.dead:
             tup.storage.unindex(tup)
             if not tup.xmin_pending:
@@ -350,15 +351,15 @@ class CatalogMirror:
     def replace_row(self, tup: CatalogTuple, data: bytes, row: Any) -> None:
         """Overwrite a tuple's attributes, as an in-place update does, or an image what SQL showed."""
         tup.data = data
-        if row == tup.row:
+        before = tup.row
+        if before is None or row == before:
             return
         if tup.storage.catalog is PG_PUBLICATION_REL:
-            pointer, shown = row.prqual, tup.row.prqual
+            pointer, shown = row.prqual, before.prqual
             if isinstance(pointer, ToastPointer) and isinstance(shown, str):
                 self.known_values[pointer.value_id] = shown
-        before = tup.row
         if tup.dead:
-            tup.row = row
+            tup.forget_row()
             return
         tup.storage.unindex(tup)
         self._dropped |= self._cache.invalidate(tup.storage.keys(before))
@@ -543,6 +544,7 @@ class CatalogMirror:
         tup.deleter = 0
         tup.xmin_pending = False
         self._invalidate((tup,))
+        tup.forget_row()
 
     def _abort(self, xid: int) -> None:
         tuples = self._pending.pop(xid, None)
@@ -552,6 +554,7 @@ class CatalogMirror:
         for tup in tuples or ():
             if tup.dead:
                 continue
+            tup.storage.touch(tup)
             if tup.deleter == xid:
                 tup.deleter = 0
                 tup.storage.index(tup)
@@ -559,6 +562,7 @@ class CatalogMirror:
                 tup.storage.unindex(tup)
                 tup.xmin_pending = False
                 tup.dead = True
+                tup.forget_row()
 
     def _invalidate(self, tuples: Iterable[CatalogTuple]) -> None:
         for tup in tuples:
@@ -586,7 +590,7 @@ class CatalogMirror:
         used = {
             tup.xmax
             for storage in self.locations.storages.values()
-            for tup in storage.tuples()
+            for tup in storage.live_tuples()
             if tup.infomask & HEAP_XMAX_IS_MULTI
         }
         self._multixacts = {

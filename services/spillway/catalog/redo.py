@@ -115,6 +115,7 @@ def replace_page(
     page = storage.pages.get(block)
     if page is None:
         page = storage.pages[block] = Page()
+    page.packed = None
     tuples = heap.parse_page(image)
     offsets = {t[0] for t in tuples}
     for offset in [o for o in page.tuples if o not in offsets]:
@@ -164,6 +165,7 @@ def _page_to_change(
         page = storage.pages[ref.block] = Page(physical=False)
     elif record.end_lsn <= page.lsn:
         return None
+    page.packed = None
     if page.lsn:
         page.lsn = record.end_lsn
     return storage, page

@@ -206,7 +206,7 @@ class StorageMap:
     def _locator_in_pg_class(
         self, catalog_oid: int, own_xids: Collection[int]
     ) -> RelFileLocator | None:
-        bucket = self.of(PG_CLASS.oid, own_xids).indexes[CLASS_BY_OID].get(catalog_oid, {})
+        bucket = self.of(PG_CLASS.oid, own_xids).bucket(CLASS_BY_OID, catalog_oid)
         rows = [tup.row for tup in bucket.values() if tup.visible(own_xids)]
         if len(rows) != 1:
             raise DecodingError(

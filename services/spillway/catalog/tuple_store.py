@@ -20,18 +20,22 @@ thousand versions. When a subtransaction rolls back what it did to such a versio
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog.layout import NULL_KEYS, WHOLE_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from array import array
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from spillway.catalog.layout import CatalogLayout
     from spillway.wal.record import RelFileLocator
 
 #: Something that a descriptor was made from: catalog oid, index number, key.
 DependencyKey = tuple[int, int, Any]
+
+_NONE: Final[Mapping[int, CatalogTuple]] = {}
 
 
 class CatalogTuple:
@@ -82,6 +86,11 @@ class CatalogTuple:
             return False
         return self.deleter == 0 or self.deleter not in own_xids
 
+    def forget_row(self) -> None:
+        """Free what nobody asks a dead tuple for; its bytes stay. Stand-ins are found by rows, of dead tuples too."""
+        if self.data is not None and not self.storage.unplaced:
+            self.row = None
+
     def __repr__(self) -> str:
         return (
             f"<{self.storage.layout.catalog.name} {self.ctid} xmin={self.xmin} xmax={self.xmax}"
@@ -93,14 +102,27 @@ class CatalogTuple:
 class Page:
     """What is known of one block."""
 
-    __slots__ = ("lsn", "physical", "tuples")
+    __slots__ = ("_tuples", "lsn", "packed", "physical", "unpack")
 
     def __init__(self, lsn: int = 0, *, physical: bool = True) -> None:
         #: end of the last record that is contained; records at or before it are skipped
         self.lsn = lsn
         #: False: rows that SQL showed, without their bytes and without the dead ones
         self.physical = physical
-        self.tuples: dict[int, CatalogTuple] = {}
+        #: the page as it was written or read last; None when something has changed since
+        self.packed: bytes | None = None
+        #: makes the tuples of a page that was read and not asked for yet
+        self.unpack: Callable[[], None] | None = None
+        self._tuples: dict[int, CatalogTuple] = {}
+
+    @property
+    def tuples(self) -> dict[int, CatalogTuple]:
+        """The tuples by their offsets."""
+        unpack = self.unpack
+        if unpack is not None:
+            self.unpack = None
+            unpack()
+        return self._tuples
 
 
 class Storage:
@@ -121,6 +143,8 @@ class Storage:
         self.indexes: Final[list[dict[Any, dict[int, CatalogTuple]]]] = [
             {} for _ in self.catalog.indexes
         ]
+        #: which keys packed pages have, sorted, an array for each index; see ``packed_pages``
+        self.packed_keys: list[array[int]] = []
         columns = self.catalog.columns
         self._indexed: Final = [
             (i, columns.index(name), (self.catalog.oid, i) in NULL_KEYS)
@@ -131,6 +155,39 @@ class Storage:
         """Return the tuple there, dead or alive."""
         page = self.pages.get(block)
         return None if page is None else page.tuples.get(offset)
+
+    def bucket(self, number: int, key: Any) -> Mapping[int, CatalogTuple]:
+        """Return the tuples with *key* in an index, which are not dead, by their tids."""
+        if self.packed_keys:
+            keys = self.packed_keys[number]
+            at = bisect_left(keys, key << 32)
+            while at < len(keys) and keys[at] >> 32 == key:
+                page = self.pages.get(keys[at] & 0xFFFFFFFF)
+                if page is not None and page.unpack is not None:
+                    page.tuples  # noqa: B018 - asked for, it is unpacked
+                at += 1
+        return self.indexes[number].get(key, _NONE)
+
+    def keys_of(self, tuples: Iterable[CatalogTuple]) -> list[set[int]]:
+        """Return the keys that *tuples* have in each index, those of dead ones left out."""
+        rows = [tup.row for tup in tuples if not tup.dead]
+        return [
+            {row[column] for row in rows if row[column] or not skip_zero}
+            for _, column, skip_zero in self._indexed
+        ]
+
+    def touch(self, tup: CatalogTuple) -> None:
+        """Note that a tuple's state has changed: its page is not as it was written last."""
+        page = self.pages.get(tup.tid >> 16)
+        if page is not None:
+            page.packed = None
+
+    def live_tuples(self) -> Iterator[CatalogTuple]:
+        """Yield every tuple but those of packed pages."""
+        for page in self.pages.values():
+            if page.unpack is None:
+                yield from page.tuples.values()
+        yield from self.stand_ins.values()
 
     def tuples(self) -> Iterator[CatalogTuple]:
         """Yield every tuple, dead ones and stand-ins too."""

@@ -66,9 +66,12 @@ def dump(state: DecoderState) -> bytes:
         for xid, top_xid, first_lsn, flags in state.transactions
     ]
     parts.append(state.invalidations)
-    parts.append(catalog_serialization.serialize(state.mirror))
-    rest = b"".join(parts)
-    return _HEAD.pack(MAGIC, FORMAT, crc32c(rest), len(rest)) + rest
+    parts += catalog_serialization.serialized_parts(state.mirror)
+    # Of a large catalog these are megabytes: joined once, and not copied before.
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    return b"".join((_HEAD.pack(MAGIC, FORMAT, crc, sum(map(len, parts))), *parts))
 
 
 def load(data: bytes) -> DecoderState:

@@ -7,6 +7,7 @@ import random
 import struct
 from dataclasses import replace
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,16 +17,20 @@ from harness.catalog_pages import empty_mirror, locator, page
 from spillway._kernels.crc32c import crc32c
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
 from spillway.catalog.descriptors import DescriptorRegistry
-from spillway.catalog.layout import PG_ATTRIBUTE, PG_NAMESPACE, PgAttribute
+from spillway.catalog.layout import NAMESPACE_BY_OID, PG_ATTRIBUTE, PG_NAMESPACE, PgAttribute
 from spillway.catalog.missing_value import UnreadableMissing, element_of_array, varlena_body
 from spillway.catalog.numeric_datum import numeric_body_of_text
 from spillway.catalog.relation_map import parse_map_file, parse_update
 from spillway.catalog.resolution_cache import ResolutionCache
 from spillway.catalog.serialization import deserialize, serialize
+from spillway.catalog.storage_map import NO_XIDS
 from spillway.catalog.tuple_store import CatalogTuple, Page
 from spillway.errors import DecodingError, SourceError, StorageError
 from spillway.pg.encoding import server_encoding
 from spillway.pg.versions import WAL_VERSIONS
+
+if TYPE_CHECKING:
+    from spillway.catalog.mirror import CatalogMirror
 
 
 def _serialised() -> bytes:
@@ -64,6 +69,81 @@ def test_serialised_mirror_comes_back() -> None:
     assert [t.row.attmissingval for t in storage.tuples()] == [
         None, b"\7\0\0\0", UnreadableMissing("hstore"),
     ]  # fmt: skip
+
+
+def _schemas(count: int) -> CatalogMirror:
+    """Schemas, each on a page of its own."""
+    mirror = empty_mirror()
+    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    assert storage is not None
+    for oid in range(count):
+        storage.pages[oid] = Page(lsn=77)
+        data = b"\0" + struct.pack("<I64s", 100 + oid, b"s%d" % oid)
+        row = storage.layout.row(2, 0, 24, data)
+        mirror.admit(
+            CatalogTuple(storage, oid << 16 | 1, xmin=3, row=row, infomask2=2, hoff=24, data=data)
+        )
+    return mirror
+
+
+def _unpacked(mirror: CatalogMirror) -> list[int]:
+    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    assert storage is not None
+    return [block for block, page in storage.pages.items() if page.unpack is None]
+
+
+def test_tuples_are_made_of_pages_that_are_asked_for() -> None:
+    mirror = deserialize(serialize(_schemas(50)))
+    assert _unpacked(mirror) == []
+    for _ in range(2):
+        (tup,) = mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107, NO_XIDS)
+        assert (tup.row.nspname, tup.ctid) == ("s7", (7, 1))
+    assert mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 99, NO_XIDS) == []
+    assert _unpacked(mirror) == [7]
+    assert len(mirror.all_visible(PG_NAMESPACE)) == 50
+    assert len(_unpacked(mirror)) == 50
+
+
+def test_only_changed_pages_are_written_again() -> None:
+    mirror = deserialize(serialize(_schemas(50)))
+    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    assert storage is not None
+    before = {block: page.packed for block, page in storage.pages.items()}
+    (tup,) = mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107, NO_XIDS)
+    mirror.note_deleter(tup, 900)
+    mirror.commit((900,), 2000)
+    content = serialize(mirror)
+    assert [b for b, page in storage.pages.items() if page.packed is not before[b]] == [7]
+    again = deserialize(content)
+    assert again.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107, NO_XIDS) == []
+    assert len(again.all_visible(PG_NAMESPACE)) == 49
+
+
+def test_what_has_not_changed_since_the_last_time_is_packed_again() -> None:
+    mirror = _schemas(50)
+    content = serialize(mirror)
+    assert len(_unpacked(mirror)) == 50
+    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    assert storage is not None
+    tup = storage.tuple_at(7, 1)
+    assert tup is not None
+    # The page of an unfinished transaction's tuple is not packed: the transaction's end has to find it.
+    storage.pages[7].packed = None
+    mirror.note_deleter(tup, 900)
+    for _ in range(2):
+        assert serialize(mirror) != content
+        assert _unpacked(mirror) == [7]
+    assert len(storage.indexes[NAMESPACE_BY_OID]) == 1
+    mirror.abort((900,), 2000)
+    assert [t.row.nspname for t in mirror.visible_tuples(PG_NAMESPACE, 0, 107, NO_XIDS)] == ["s7"]
+    assert [t.row.nspname for t in mirror.visible_tuples(PG_NAMESPACE, 0, 108, NO_XIDS)] == ["s8"]
+    assert _unpacked(mirror) == [7, 8]
+    for _ in range(2):
+        serialize(mirror)
+    assert _unpacked(mirror) == []
+    for oid in range(50):
+        (found,) = mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 100 + oid, NO_XIDS)
+        assert found.ctid == (oid, 1)
 
 
 def test_damaged_serialised_mirrors() -> None:
