@@ -3,8 +3,8 @@
 
 The catalog mirror asks, for rows that it comes across, whether the xid of whoever wrote one belongs to the transaction
 at hand. A set of that transaction's xids would answer, but it would have to be made anew for each change whose table
-must be looked up, and a transaction may have a hundred thousand subtransactions that changed the catalog. So the question
-goes to the table of transactions, a hash look-up for each.
+must be looked up, and a transaction may have a hundred thousand subtransactions that changed the catalog. So the
+question goes to the table of transactions, a hash look-up for each.
 
 Iterating yields the xids that have changed the catalog: the asking one first, then the top-level one, then
 subtransactions, the newest first. Whoever looks for *one* that is of interest (``isdisjoint``) finds it at once.

@@ -41,17 +41,18 @@ from spillway._kernels.reorder_table cimport (
     extent_data,
 )
 
-cdef enum:
-    FRAME_MAGIC = 0x4C4C5053  # SPLL
-    FRAME_HEADER_SIZE = 16
-    SPILLED_FIRST = 8
-
-
 cdef struct FrameHeader:
     uint32_t magic
     uint32_t size
     uint32_t xid
     uint32_t crc
+
+
+cdef enum:
+    FRAME_MAGIC = 0x4C4C5053  # SPLL
+    FRAME_HEADER_SIZE = 16
+    # Most subtransactions are small: what is spilled of them is one extent.
+    SPILLED_FIRST = 1
 
 
 cdef bint _write_all(SpillFile *file, const uint8_t *data, size_t size) noexcept nogil:
@@ -67,6 +68,20 @@ cdef bint _write_all(SpillFile *file, const uint8_t *data, size_t size) noexcept
         size -= <size_t> written
         file.size += <uint64_t> written
     return True
+
+
+cdef bint _write_frame(Txn *txn, Extent *extent, uint32_t crc) noexcept nogil:
+    """Append *extent* as a frame, in one write: for its time the frame's header stands in place of the extent's own."""
+    cdef Extent own = extent[0]
+    cdef FrameHeader *header = <FrameHeader *> (extent_data(extent) - FRAME_HEADER_SIZE)
+    cdef bint written
+    header.magic = FRAME_MAGIC
+    header.size = own.used
+    header.xid = txn.xid
+    header.crc = crc
+    written = _write_all(txn.file, <const uint8_t *> header, FRAME_HEADER_SIZE + own.used)
+    extent[0] = own
+    return written
 
 
 cdef RestoreStatus restore_extent(Txn *txn, SpilledExtent *spilled, uint8_t *buffer) noexcept nogil:
@@ -91,6 +106,7 @@ cdef class Spiller:
     """Writes extents to files in one directory."""
 
     def __cinit__(self, bytes directory, size_t work_mem_bytes):
+        assert sizeof(FrameHeader) == FRAME_HEADER_SIZE and sizeof(Extent) >= FRAME_HEADER_SIZE
         self._directory = directory
         self._path = self._directory
         self._path_size = len(directory)
@@ -130,7 +146,6 @@ cdef class Spiller:
 
     cdef bint _spill_one(self, TransactionTable table, Txn *txn, Txn *top) noexcept nogil:
         cdef Extent *extent
-        cdef FrameHeader header
         cdef SpilledExtent *grown
         cdef SpilledExtent *entry
         cdef uint32_t room
@@ -149,17 +164,12 @@ cdef class Spiller:
                         return False
                     txn.spilled = grown
                     txn.spilled_room = room
-                header.magic = FRAME_MAGIC
-                header.size = extent.used
-                header.xid = txn.xid
-                header.crc = crc32c(0, extent_data(extent), extent.used)
                 entry = &txn.spilled[txn.spilled_count]
                 entry.offset = txn.file.size + FRAME_HEADER_SIZE
                 entry.first_lsn = (<ChangeHeader *> extent_data(extent)).lsn
                 entry.size = extent.used
-                entry.crc = header.crc
-                if (not _write_all(txn.file, <const uint8_t *> &header, FRAME_HEADER_SIZE)
-                        or not _write_all(txn.file, extent_data(extent), extent.used)):
+                entry.crc = crc32c(0, extent_data(extent), extent.used)
+                if not _write_frame(txn, extent, entry.crc):
                     self.error = errno if errno != 0 else EIO
                     return False
                 txn.spilled_count += 1

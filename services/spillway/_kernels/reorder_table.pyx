@@ -31,8 +31,8 @@ from posix.unistd cimport close, unlink
 cdef enum:
     EXTENT_BYTES_FIRST = 1024 - sizeof(Extent)
     SLOTS_FIRST = 256
-    IDS_FIRST = 8
-    PASSED_FIRST = 4
+    IDS_FIRST = 2
+    PASSED_FIRST = 1
 
 
 cdef inline uint32_t _mix(uint32_t value) noexcept nogil:
