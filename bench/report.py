@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -79,6 +80,7 @@ def _markdown(results: Results) -> Iterator[str]:
     yield from _latency(results)
     yield from _primary(results)
     yield from _operation(results)
+    yield from _lake(results)
 
 
 def _ranges(results: Results) -> Iterator[str]:
@@ -208,6 +210,28 @@ def _operation(results: Results) -> Iterator[str]:
             ),
         ],
         numbers_from=1,
+    )
+
+
+def _lake(results: Results) -> Iterator[str]:
+    figures = results.figures.get("lake")
+    if figures is None:
+        return
+    yield "## Into Delta Lake"
+    yield ""
+    yield "Changes over the time from a batch's first envelope to the confirmed slot; the service, PostgreSQL and Spark share the machine."
+    yield ""
+    rows = [
+        (
+            name,
+            f"{s['changes']:,}",
+            f"{s['changes_per_s']:,.0f}",
+            f"{statistics.median(run['cpu_s'] for run in s['runs']):.1f}",
+        )
+        for name, s in figures.items()
+    ]
+    yield from _table(
+        ("", "changes", "changes/s", "CPU s of Spark and its workers"), rows, numbers_from=1
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench import latency
 from bench.grpc_client import grpc_clients
+from bench.lake import lake
 from bench.machine import tree_cpu_seconds
 from bench.postgresql import (
     base_slot,
@@ -163,6 +164,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "latency": commit_to_delivery,
     "primary": primary_cpu,
     "operation": operation,
+    "lake": lake,
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 
 
-def run_bench(output: Path, *options: str) -> dict[str, Any]:
+def run_bench(output: Path, *options: str, **environment: str) -> dict[str, Any]:
     search_path = os.pathsep.join(str(PROJECT / part) for part in ("", "tests"))
     done = subprocess.run(
         [
@@ -22,7 +22,7 @@ def run_bench(output: Path, *options: str) -> dict[str, Any]:
             *("--output", str(output), *options),
         ],
         cwd=output,
-        env={**os.environ, "PYTHONPATH": search_path},
+        env={**os.environ, "PYTHONPATH": search_path, **environment},
         check=False,
         capture_output=True,
         text=True,

@@ -1,0 +1,164 @@
+"""How many changes a second the Spark job brings into Delta Lake.
+
+The job is a process of its own, as ``spillway lake run`` is, whose Spark session stays from run to run: what is timed is
+batches, from the first envelope to the confirmed slot, not the start of a JVM. A table without a key has a history only; one
+with a key has its current state merged as well. Warm-up runs come first, since Java compiles while it runs.
+
+The parent half, :class:`LakeJob`, writes a line for each run and reads its figures.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from bench.machine import tree_cpu_seconds
+from bench.results import BenchFailed
+from bench.service import bench_source
+from bench.source import flushed_lsn
+from spillway.lake.job import JobSettings, run_job
+from spillway.lake.session import spark_session
+
+if TYPE_CHECKING:
+    from bench.scenarios import Scene
+    from harness.cluster import Database
+
+_WARM_UPS: Final = 3
+_WARM_UP_ROWS: Final = 20_000
+_ROW: Final = "n, 'note number ' || n || ' of a text that is about sixty characters', now(), n % 100000 / 100.0, n * 0.37"
+_COLUMNS: Final = "(id int{key}, note text, at timestamptz, amount numeric(12, 2), reading float8)"
+
+
+class LakeJob:
+    """The parent's half; use it as a context manager."""
+
+    def __init__(self, grpc: str, slot: str, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.lake", grpc, slot, str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(120)
+
+    def run(self) -> dict[str, Any]:
+        """Bring everything that is decoded now into the lake; return changes, seconds in batches, CPU seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        cpu_s = tree_cpu_seconds(self._process.pid)
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                answer["cpu_s"] = round(tree_cpu_seconds(self._process.pid) - cpu_s, 2)
+                return answer
+        raise BenchFailed("the lake job ended; what it said is above")
+
+
+def lake(scene: Scene) -> dict[str, Any]:
+    """Changes a second into Delta Lake: history alone, and history with the current state merged."""
+    database, service = scene.on.bench, scene.service
+    rows = max(100, int(1_000_000 * scene.scale))
+    database.execute(f"CREATE TABLE lake_events {_COLUMNS.format(key='')}")
+    database.execute(f"CREATE TABLE lake_rows {_COLUMNS.format(key=' PRIMARY KEY')}")
+    database.execute("ALTER TABLE lake_events REPLICA IDENTITY NOTHING")
+    figures: dict[str, Any] = {}
+    with (
+        bench_source(service, database, {}),
+        service.awake(),
+        tempfile.TemporaryDirectory(prefix="spillway-bench-lake-") as directory,
+    ):
+        slot = {"slot_name": "lake", "source": "bench", "database": database.name}
+        service.call("POST", "/slots", json={**slot, "plugin": "arrow"})
+        with LakeJob(service.grpc_target, "lake", Path(directory)) as job:
+
+            def run(name: str, *statements: str) -> dict[str, Any]:
+                for statement in statements:
+                    database.execute(statement)
+                service.wait_decoded("lake", flushed_lsn(database))
+                answer = job.run()
+                answer["changes_per_s"] = round(answer["changes"] / answer["batch_s"])
+                scene.say(f"   {name}: {answer}")
+                return answer
+
+            # The short form compares no speed.
+            for n in range(_WARM_UPS if rows > _WARM_UP_ROWS else 0):
+                first = 1 - (n + 1) * _WARM_UP_ROWS
+                run(
+                    "warming up",
+                    _insert("lake_events", first, _WARM_UP_ROWS),
+                    _insert("lake_rows", first, _WARM_UP_ROWS),
+                    f"UPDATE lake_rows SET amount = amount + 1 WHERE id < {first + _WARM_UP_ROWS}",
+                )
+            for name, count, make in (
+                ("history", rows, _history),
+                ("inserts", rows // 2, _inserts),
+                ("updates", rows // 2, _updates),
+            ):
+                runs = [run(name, make(count, n)) for n in range(scene.repeats)]
+                figures[name] = {
+                    "changes": count,
+                    "changes_per_s": statistics.median(one["changes_per_s"] for one in runs),
+                    "runs": runs,
+                }
+    _drop(database)
+    return figures
+
+
+def _history(count: int, n: int) -> str:
+    return _insert("lake_events", 1 + n * count, count)
+
+
+def _inserts(count: int, n: int) -> str:
+    return _insert("lake_rows", 1 + n * count, count)
+
+
+def _updates(count: int, n: int) -> str:
+    last = (n + 1) * count
+    return f"UPDATE lake_rows SET amount = amount + 1, note = note || '.' WHERE id BETWEEN {last - count + 1} AND {last}"
+
+
+def _insert(table: str, first: int, count: int) -> str:
+    return f"INSERT INTO {table} SELECT {_ROW} FROM generate_series({first}, {first + count - 1}) n"
+
+
+def _drop(database: Database) -> None:
+    for table in ("lake_events", "lake_rows"):
+        database.execute(f"DROP TABLE {table}")
+
+
+def _serve(grpc: str, slot: str, directory: Path) -> None:
+    """The child's half."""
+    spark = spark_session(table_format="delta", master="local[2]")
+    settings = JobSettings(slot, directory / "lake", directory / "checkpoint", grpc=grpc)
+    for line in sys.stdin:
+        assert line == "run\n"
+        seconds: list[float] = []
+        started_s = time.monotonic()
+        summary = run_job(settings, spark=spark, on_batch=lambda r: seconds.append(r.seconds))  # noqa: B023
+        answer = {
+            "changes": sum(summary.changes.values()),
+            "batches": summary.batches,
+            "batch_s": round(sum(seconds), 3),
+            "wall_s": round(time.monotonic() - started_s, 3),
+        }
+        print(json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
