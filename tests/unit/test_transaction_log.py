@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import struct
@@ -13,6 +14,7 @@ from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor
 from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
 from spillway.errors import CorruptTransactionLog, DiskFull, LsnNotRetained
 from spillway.txlog import TransactionCursor, TransactionLog, frames
+from spillway.txlog import cursor as cursor_module
 from spillway.txlog import log as log_module
 
 SYSTEM_ID = 7_000_000_000_000_000_001
@@ -95,6 +97,31 @@ def test_transactions_already_there_are_dropped(tmp_path):
             log.transaction(transaction(n))
         log.publish()
         assert [h.xid for h, _, _ in read(log, 0x1000)] == [700, 701, 702, 703]
+
+
+def test_descriptors_are_parsed_when_they_are_asked_for(tmp_path, monkeypatch):
+    """One who begins behind a thousand tables that came and went parses the last."""
+    parsed = []
+    monkeypatch.setattr(
+        cursor_module, "_descriptor", lambda text: parsed.append(text) or json.loads(text)
+    )
+    with open_log(tmp_path) as log:
+        begin(log)
+        for n in range(1000):
+            log.transaction(transaction(n, name=f"table_{n}", relation_id=1 + n))
+        log.publish()
+        cursor = TransactionCursor(log, 0x1000 + 999 * 0x100)
+        entry = cursor.next()
+        assert entry is not None
+        assert entry.header.xid == 1699
+        assert parsed == []
+        assert (len(entry.relations), 1000 in entry.relations) == (1000, True)
+        parsed.clear()
+        for _ in range(2):
+            assert entry.relations.get(1000)["name"] == "table_999"
+        assert entry.relations.get(1001) is None
+        assert len(parsed) <= 1
+        cursor.close()
 
 
 def test_segments_stand_alone(tmp_path):

@@ -8,6 +8,7 @@ it never meets half a transaction; where it finds a frame damaged it raises, wit
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from spillway.txlog import frames
 from spillway.txlog.segment import Frame, Segment, SegmentReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from spillway.decoding.transaction import TransactionHeader
     from spillway.txlog.log import TransactionLog
@@ -29,6 +30,35 @@ if TYPE_CHECKING:
 def _descriptor(text: bytes) -> RelationDescriptor:
     """Parse a descriptor once, so that encoders may compare descriptors by identity."""
     return RelationDescriptor.from_json(json.loads(text))
+
+
+class LoggedRelations(Mapping[int, RelationDescriptor]):
+    """Descriptors by id, parsed when they are asked for.
+
+    A segment in which tables come and go has tens of thousands, and one who begins near its end asks for a few.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[int, bytes] = {}
+        self._parsed: dict[int, RelationDescriptor] = {}
+
+    def add(self, payload: memoryview) -> None:
+        """Take a RELATION frame: from here on its id means what it says."""
+        relation_id, _ = frames.RELATION_PREFIX.unpack_from(payload)
+        self._texts[relation_id] = bytes(payload[frames.RELATION_PREFIX.size :])
+        self._parsed.pop(relation_id, None)
+
+    def __getitem__(self, relation_id: int) -> RelationDescriptor:
+        found = self._parsed.get(relation_id)
+        if found is None:
+            found = self._parsed[relation_id] = _descriptor(self._texts[relation_id])
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
 
 
 class LoggedTransaction:
@@ -84,7 +114,7 @@ class TransactionCursor:
         self._segment: Segment | None = None
         self._reader: SegmentReader | None = None
         self._offset = 0
-        self._relations: dict[int, RelationDescriptor] = {}
+        self._relations = LoggedRelations()
         self._in_large = False
         self._limit = 0
         #: how far WAL was decoded when ``next`` last looked: with None from ``next``, nothing that
@@ -165,8 +195,7 @@ class TransactionCursor:
             return None
         frame = self._frame()
         if frame.kind == frames.RELATION:
-            relation_id, _ = frames.RELATION_PREFIX.unpack_from(frame.payload)
-            self._relations[relation_id] = _descriptor(bytes(frame.payload[8:]))
+            self._relations.add(frame.payload)
         elif frame.kind == frames.TRANSACTION:
             header, end = frames.decode_transaction_header(frame.payload)
             if header.final_lsn >= self._lsn:
@@ -233,12 +262,11 @@ class TransactionCursor:
             ) from error
         self._segment, self._reader = segment, reader
         self._offset = segment.offset_for(self._lsn, limit)
-        self._relations = {}
+        self._relations = LoggedRelations()
         for offset in tuple(segment.relations):
             if offset >= self._offset:
                 break
             frame = reader.frame(offset, limit)
             if frame is None or frame.kind != frames.RELATION:
                 raise self._corrupt("a relation's frame fails its checksum")
-            relation_id, _ = frames.RELATION_PREFIX.unpack_from(frame.payload)
-            self._relations[relation_id] = _descriptor(bytes(frame.payload[8:]))
+            self._relations.add(frame.payload)
