@@ -4,6 +4,8 @@ from _typeshed import ReadableBuffer
 
 from spillway.plugins.messages import EncodedBatch
 
+def total_length(lengths: ReadableBuffer) -> int: ...
+
 @final
 class MessageBuffer:
     def __init__(self, initial_bytes: int = 65536) -> None: ...

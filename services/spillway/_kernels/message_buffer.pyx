@@ -12,6 +12,7 @@ reader bounds it by looking at ``nbytes`` between chunks of changes. One message
 
 from libc.stdlib cimport free, realloc
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
@@ -141,3 +142,23 @@ cdef class MessageBuffer:
         self.lengths.size = 0
         self.lsns.size = 0
         self.xids.size = 0
+
+
+def total_length(const uint8_t[::1] lengths not None):
+    """Return the sum of a batch's lengths: u32 in the machine's byte order, at any alignment.
+
+    Raises:
+        ValueError: *lengths* is no whole number of them.
+    """
+    cdef size_t size = <size_t>lengths.shape[0]
+    cdef size_t offset = 0
+    cdef uint64_t total = 0
+    cdef uint32_t length
+    if size % sizeof(uint32_t):
+        raise ValueError("a length is cut")
+    with nogil:
+        while offset < size:
+            memcpy(&length, &lengths[offset], sizeof(uint32_t))
+            total += length
+            offset += sizeof(uint32_t)
+    return total

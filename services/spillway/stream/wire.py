@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from spillway._kernels.message_buffer import total_length
 from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
 from spillway.stream._generated import change_stream_pb2
@@ -137,7 +138,7 @@ def decode_response(data: bytes) -> Batch:
         batch = _slow_batch(data) if fields is None else _batch(fields)
     except (IndexError, ValueError, TypeError) as error:
         raise MalformedMessage(f"the service sent a malformed message: {error}") from error
-    if sum(batch.lengths) != len(batch.payload) or not (
+    if total_length(batch.lengths.cast("B")) != len(batch.payload) or not (
         len(batch.lengths) == len(batch.lsns) == len(batch.xids)
     ):
         raise MalformedMessage("the service sent a batch whose arrays do not fit its payload")

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.message_buffer import MessageBuffer, total_length
 
 
 def test_take_returns_what_was_appended() -> None:
@@ -50,3 +50,17 @@ def test_numbers_out_of_range_are_refused(arguments: tuple[int, int, bytes]) -> 
     with pytest.raises(OverflowError):
         buffer.append(*arguments)
     assert buffer.count == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 4096])
+@pytest.mark.parametrize("shift", range(4))
+def test_total_length_at_any_alignment(count: int, shift: int) -> None:
+    lengths = array.array("I", [0xFFFFFFFF - n for n in range(count)])
+    data = memoryview(bytes(shift) + lengths.tobytes())[shift:]
+    assert total_length(data) == sum(lengths)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4097])
+def test_total_length_of_a_cut_array(size: int) -> None:
+    with pytest.raises(ValueError, match="cut"):
+        total_length(bytes(size))
