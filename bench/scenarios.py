@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PLUGIN: Final = "pgoutput"
 _RATE: Final = 1000
 _MANY: Final = 8
-_PEEKS: Final = 5
+_PEEKS: Final = 20
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ it, which is what a walsender does as its client connects.
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.grpc_client import grpc_clients
 from bench.machine import cpu_seconds, memory_bytes, reset_peak, tree_cpu_seconds
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster, Database
 
 
+#: Waits for the end of a pipe that nobody writes to: ours. A process that sleeps would outlive it for good.
+_WARDEN: Final = 'read -r _; kill -KILL "$0"'
+
+
 class SleepingService(Service):
-    """The service, stopped by SIGSTOP but in :meth:`awake`."""
+    """The service, stopped by SIGSTOP but in :meth:`awake`; it is gone when this process is, even if that is killed."""
 
     @property
     def pid(self) -> int:
@@ -51,11 +56,15 @@ class SleepingService(Service):
                 self._process.send_signal(signal.SIGSTOP)
 
     _awake = False
+    _warden: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; it sleeps once it is ready."""
         super().start()
         assert self._process is not None
+        self._warden = subprocess.Popen(
+            ["sh", "-c", _WARDEN, str(self.pid)], stdin=subprocess.PIPE, start_new_session=True
+        )
         if not self._awake:
             self._process.send_signal(signal.SIGSTOP)
 
@@ -63,13 +72,23 @@ class SleepingService(Service):
         """Stop it, asleep or awake."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
-        return super().stop()
+        code = super().stop()
+        self._dismiss_warden()
+        return code
 
     def kill(self) -> None:
         """End it as a crash would."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        self._dismiss_warden()
+
+    def _dismiss_warden(self) -> None:
+        """Call it off before its pipe is closed, which it would take for our end."""
+        if self._warden is not None:
+            self._warden.kill()
+            self._warden.communicate()
+            self._warden = None
 
     # ---- one source, whose slots are named after their plugins
 
