@@ -204,9 +204,14 @@ def _growth(results: Results, key: str, side: str, how: str) -> tuple[str, float
     half, whole = (results.find(k, side, how, "pgoutput") for k in (f"{key}/2", key))
     if half is None or whole is None:
         return None
+    spent = [
+        f"{'> ' if m.timed_out else ''}{m.total_cpu_s:.2f} CPU s in {seconds(m)}"
+        for m in (half, whole)
+    ]
     ratio = whole.total_cpu_s / half.total_cpu_s
-    more = "> " if whole.timed_out else ""
-    return f"{seconds(half)}, then {seconds(whole)}: {more}{ratio:.1f} x", ratio
+    # Nobody knows how long either would have taken.
+    growth = "" if half.timed_out else f": {'> ' if whole.timed_out else ''}{ratio:.1f} x"
+    return f"{spent[0]}, then {spent[1]}{growth}", ratio
 
 
 def seconds(measurement: Measurement) -> str:
