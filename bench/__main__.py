@@ -7,7 +7,10 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import machine, publish, scenarios
 from bench.ranges import prepare, wal_ranges
@@ -17,6 +20,9 @@ from bench.service import SleepingService
 from bench.throughput import MEASURES, Throughput
 from harness.cluster import Cluster
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _STARTED_S = time.monotonic()
 
 
@@ -25,17 +31,15 @@ def main() -> int:
     chosen = _arguments()
     # So that every ``with`` is left, and nothing stays behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        results = _measure(chosen)
-    except BenchFailed as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+    results = _measure(chosen)
     report = write_report(results, chosen.output)
     say(f"written: {chosen.output}")
-    if chosen.publish:
+    if chosen.publish and not results.failures:
         say(f"published: {publish.publish(chosen.output, results)}")
     print(f"\n{report}")
-    return 0
+    for failure in results.failures:
+        print(f"bench: {failure}", file=sys.stderr)
+    return 1 if results.failures else 0
 
 
 def say(line: str) -> None:
@@ -118,16 +122,31 @@ def _measure(chosen: argparse.Namespace) -> Results:
         ranges = [r for r in wal_ranges(chosen.scale) if r.key[0] in chosen.ranges]
         for wal_range in ranges:
             if not wal_range.steep:
-                throughput.measure(wal_range)
+                with _going_on(results, wal_range.key):
+                    throughput.measure(wal_range)
         for name in chosen.scenarios:
             say(scenarios.SCENARIOS[name].__doc__.partition("\n")[0])
             scene = scenarios.Scene(on, service, chosen.scale, chosen.repeats, say)
-            results.figures[name] = scenarios.SCENARIOS[name](scene)
+            with _going_on(results, name):
+                results.figures[name] = scenarios.SCENARIOS[name](scene)
         # Last: what they leave in the catalogs is nobody else's matter.
         for wal_range in ranges:
             if wal_range.steep:
-                throughput.measure(wal_range)
+                with _going_on(results, wal_range.key):
+                    throughput.measure(wal_range)
     return results
+
+
+@contextmanager
+def _going_on(results: Results, what: str) -> Iterator[None]:
+    """Note a failure of one part: the others' figures stand, and the run has failed all the same."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it was, the rest can be measured
+        if not isinstance(error, BenchFailed):
+            traceback.print_exc()
+        results.failures.append(f"{what}: {error}")
+        say(f"   FAILED: {error}")
 
 
 if __name__ == "__main__":

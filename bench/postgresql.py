@@ -42,7 +42,8 @@ def base_slot(plugin: str) -> str:
 
 
 def create_base_slots(database: Database, plugins: Sequence[str]) -> None:
-    """Create a slot of each plugin where WAL is now."""
+    """Create a slot of each plugin where WAL is now; those of a part that failed go."""
+    drop_slots(database)
     for plugin in plugins:
         database.query(
             "SELECT pg_create_logical_replication_slot(%s, %s)", [base_slot(plugin), plugin]

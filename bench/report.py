@@ -45,7 +45,11 @@ def _markdown(results: Results) -> Iterator[str]:
         f"Spillway {environment['spillway']}, Python {environment['python']}, grpcio {environment['grpc']}. "
         f"Scale {settings['scale']:g}; medians of {settings['repeats']} runs, in turn."
     )
-    yield "Both sides printed the same messages and bytes. [How it is measured](../../how-to/benchmark.md)."
+    if not results.failures:
+        yield "Both sides printed the same messages and bytes. [How it is measured](../../how-to/benchmark.md)."
+    for failure in results.failures:
+        yield ""
+        yield f"**Failed**: {failure}"
     yield ""
     yield "## Goals"
     yield ""

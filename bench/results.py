@@ -106,6 +106,8 @@ class Results:
     measurements: list[Measurement] = field(default_factory=list)
     #: scenario → its figures
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: what went wrong; what was measured before and after it stands
+    failures: list[str] = field(default_factory=list)
 
     def find(
         self, wal_range: str, side: str, how: str, plugin: str, slots: int = 1
@@ -128,4 +130,5 @@ class Results:
             "settings": self.settings,
             "measurements": [measurement.as_json() for measurement in self.measurements],
             "figures": self.figures,
+            "failures": self.failures,
         }

@@ -187,7 +187,7 @@ class Throughput:
                     rows = checking.rows()
                 if rows != written.wal_range.rows:
                     raise BenchFailed(
-                        f"{written.wal_range.key}: {written.wal_range.rows} rows were written, Arrow messages have {rows}"
+                        f"{written.wal_range.rows} rows were written, Arrow messages have {rows}"
                     )
             process = stack.enter_context(InProcess(job))
             yield Contestant(SPILLWAY, IN_PROCESS, plugin, 1, process.run)
@@ -263,7 +263,7 @@ def check_same(measured: Sequence[Measurement]) -> None:
             *before, who = expected.setdefault(measurement.plugin, (*counts, name))
             if tuple(before) != counts:
                 raise BenchFailed(
-                    f"{measurement.wal_range}, {measurement.plugin}: {who} made {before[0]} messages of {before[1]} bytes,"
+                    f"{measurement.plugin}: {who} made {before[0]} messages of {before[1]} bytes,"
                     f" {name} {counts[0]} of {counts[1]}"
                 )
     for measurement in measured:
@@ -274,6 +274,6 @@ def check_same(measured: Sequence[Measurement]) -> None:
             written = run.payload_bytes
             if not run.timed_out and written != (messages + payload_bytes) * measurement.slots:
                 raise BenchFailed(
-                    f"{measurement.wal_range}, {measurement.plugin}: pg_recvlogical x {measurement.slots} wrote {written}"
+                    f"{measurement.plugin}: pg_recvlogical x {measurement.slots} wrote {written}"
                     f" bytes; {who} made {messages} messages of {payload_bytes} bytes, and each has a newline"
                 )

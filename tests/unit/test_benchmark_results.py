@@ -118,7 +118,7 @@ def test_goals_are_met_missed_or_not_measured() -> None:
     assert verdict(results, "b: pgoutput in process")
     assert verdict(results, "b: arrow in process") is False
     assert verdict(results, "c: pgoutput in process") is None
-    assert verdict(results, "lake") is None
+    assert verdict(results, "lake: appended") is None
 
 
 def test_eight_slots_count_what_was_done_once_for_all() -> None:
@@ -143,6 +143,12 @@ def test_every_row_must_have_come() -> None:
     del latencies[500]
     with pytest.raises(BenchFailed, match="999 were delivered"):
         summary(latencies, 1000)
+
+
+def test_a_report_says_first_what_failed(tmp_path) -> None:
+    results = Results(ENVIRONMENT, SETTINGS, failures=["b: they differ"])
+    report = write_report(results, tmp_path)
+    assert report.index("b: they differ") < report.index("## Goals")
 
 
 def test_a_report_of_nothing_has_all_goals(tmp_path) -> None:
