@@ -86,9 +86,8 @@ fill_tables()
 
 # Integers.
 
-cdef int put_uint(ByteBuffer* out, uint64_t value) except -1 nogil:
-    """Append *value* in decimal."""
-    cdef char digits[20]
+cdef inline int write_digits(char* digits, uint64_t value) noexcept nogil:
+    """Write *value* in decimal so that it ends where *digits* does, which has room for 20; return where it begins."""
     cdef int start = 20
     cdef uint64_t rest
     while value >= 100:
@@ -102,6 +101,13 @@ cdef int put_uint(ByteBuffer* out, uint64_t value) except -1 nogil:
     else:
         start -= 1
         digits[start] = 48 + <char>value
+    return start
+
+
+cdef int put_uint(ByteBuffer* out, uint64_t value) except -1 nogil:
+    """Append *value* in decimal."""
+    cdef char digits[20]
+    cdef int start = write_digits(digits, value)
     return put_bytes(out, digits + start, 20 - start)
 
 
@@ -204,22 +210,25 @@ cdef uint64_t shortest(uint64_t significand, int exponent, bint lower_is_closer,
 
 cdef int put_decimal(ByteBuffer* out, uint64_t decimal, int exponent, int fixed_below) except -1 nogil:
     """Append decimal·10^exponent: as a fixed-point number from 10^-4 to below 10^fixed_below, else with an exponent."""
-    cdef char digits[20]
-    cdef int count = 0
+    cdef char room[20]
+    cdef int start
+    cdef int count
     cdef int point
-    cdef uint64_t rest = decimal
+    cdef char* digits
     cdef char* p
+    # A number of few digits comes with up to sixteen zeros behind them.
+    if decimal % 100000000 == 0:
+        decimal //= 100000000
+        exponent += 8
+    while decimal % 10000 == 0:
+        decimal //= 10000
+        exponent += 4
     while decimal % 10 == 0:
         decimal //= 10
         exponent += 1
-    rest = decimal
-    while rest:
-        rest //= 10
-        count += 1
-    rest = decimal
-    for point in range(count - 1, -1, -1):
-        digits[point] = 48 + <char>(rest % 10)
-        rest //= 10
+    start = write_digits(room, decimal)
+    digits = room + start
+    count = 20 - start
     # Digits before the decimal point, may be ≤ 0.
     point = count + exponent
     reserve(out, 48)
