@@ -37,7 +37,7 @@ BENCH ?=
 
 .PHONY: bench
 bench: install ## PostgreSQL's decoding and ours on the same WAL: docs/how-to/benchmark.md; options in BENCH
-	@PYTHONPATH=.:tests $(VENV)/python -m bench $(BENCH)
+	@PYTHONPATH=.:tests SPILLWAY_JARS=$${SPILLWAY_JARS:-$${SPILLWAY_CACHE:-.cache}/jars} $(VENV)/python -m bench $(BENCH)
 
 SEEDS ?= 20
 STEPS ?= 2000
