@@ -297,7 +297,10 @@ cdef int locate_attributes(
                 offset = align_up(offset, attribute.align)
                 if offset >= size:
                     return invalid(b"a tuple ends before a variable-length value")
-            value.size = varlena_size(data + offset, size - offset)
+            value.size = data[offset] >> 1
+            # Most are short and have a short header; what is not takes longer.
+            if not data[offset] & 0x01 or value.size == 0 or value.size > size - offset:
+                value.size = varlena_size(data + offset, size - offset)
         else:
             offset = align_up(offset, attribute.align)
             if offset >= size:
@@ -402,6 +405,7 @@ cdef class Deformer:
         cdef TupleHeader header
         cdef const AttributeLayout* layout = self.layout.attributes
         cdef const uint8_t* bits = NULL
+        cdef Datum* value
         cdef size_t before
         cdef int natts, i
         if self.scratch.blocks != NULL and (self.scratch.blocks.used or self.scratch.blocks.next != NULL):
@@ -421,10 +425,16 @@ cdef class Deformer:
                 return invalid(b"a tuple's null bitmap is longer than its header")
         locate_attributes(layout, self.natts, bits, natts, section + before, size - before, self.values)
         for i in range(self.natts):
+            value = &self.values[i]
             if layout[i].dropped:
-                self.values[i].state = DATUM_NULL
-            elif layout[i].length == -1 and self.values[i].state == DATUM_VALUE:
-                open_varlena(&self.values[i], change, &self.scratch)
+                value.state = DATUM_NULL
+            elif layout[i].length == -1 and value.state == DATUM_VALUE:
+                if value.data[0] & 0x01 and value.data[0] != 0x01:
+                    # a short header
+                    value.data += 1
+                    value.size -= 1
+                else:
+                    open_varlena(value, change, &self.scratch)
         return 0
 
 

@@ -92,9 +92,12 @@ cdef class MessageBuffer:
         reserve(&self.lengths, sizeof(uint32_t))
         reserve(&self.lsns, sizeof(uint64_t))
         reserve(&self.xids, sizeof(uint32_t))
-        put_bytes(&self.lengths, &length, sizeof(uint32_t))
-        put_bytes(&self.lsns, &lsn, sizeof(uint64_t))
-        put_bytes(&self.xids, &xid, sizeof(uint32_t))
+        memcpy(self.lengths.data + self.lengths.size, &length, sizeof(uint32_t))
+        memcpy(self.lsns.data + self.lsns.size, &lsn, sizeof(uint64_t))
+        memcpy(self.xids.data + self.xids.size, &xid, sizeof(uint32_t))
+        self.lengths.size += sizeof(uint32_t)
+        self.lsns.size += sizeof(uint64_t)
+        self.xids.size += sizeof(uint32_t)
         self.message_start = self.payload.size
         self.count += 1
         return 0

@@ -90,31 +90,28 @@ cdef class RowWriter:
         return self.put_values(self.deformer.values, self.old.values, out)
 
     cdef int put_values(self, const Datum* values, const Datum* fallback, ByteBuffer* out) except -1 nogil:
-        cdef const ColumnWriter* column
+        cdef const ColumnWriter* column = self.columns
+        cdef const ColumnWriter* end = column + self.count
         cdef const Datum* value
         cdef size_t start, size
-        cdef int i
         put_int16(out, self.count)
-        for i in range(self.count):
-            column = &self.columns[i]
+        while column < end:
             value = &values[column.source]
             if value.state == DATUM_UNCHANGED and fallback != NULL and fallback[column.source].state == DATUM_VALUE:
                 value = &fallback[column.source]
-            if value.state == DATUM_NULL:
-                put_byte(out, c'n')
-                continue
-            if value.state == DATUM_UNCHANGED:
-                put_byte(out, c'u')
-                continue
-            reserve(out, 5)
-            out.data[out.size] = column.format
-            out.size += 5
-            start = out.size
-            column.output.write(column.output, value.data, value.size, out)
-            if column.format == TEXT:
-                convert_text(out, start, column.output.settings)
-            size = out.size - start
-            if size > VALUE_BYTES_MAX:
-                return invalid(b"a value is too long for the protocol")
-            patch_int32(out, start - 4, <uint32_t>size)
+            if value.state == DATUM_VALUE:
+                reserve(out, 5)
+                out.data[out.size] = column.format
+                out.size += 5
+                start = out.size
+                column.output.write(column.output, value.data, value.size, out)
+                if column.format == TEXT and column.output.settings.codec != NULL:
+                    convert_text(out, start, column.output.settings)
+                size = out.size - start
+                if size > VALUE_BYTES_MAX:
+                    return invalid(b"a value is too long for the protocol")
+                patch_int32(out, start - 4, <uint32_t>size)
+            else:
+                put_byte(out, c'n' if value.state == DATUM_NULL else c'u')
+            column += 1
         return 0

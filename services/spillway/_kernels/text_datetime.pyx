@@ -11,10 +11,11 @@ Source: EncodeDateOnly, EncodeDateTime, EncodeTimeOnly (src/backend/utils/adt/da
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from spillway._kernels.datum cimport invalid, load_i32, load_i64
 from spillway._kernels.message_buffer cimport ByteBuffer, put_byte, put_bytes, reserve
-from spillway._kernels.text_number cimport put_padded, put_uint
+from spillway._kernels.text_number cimport write_uint
 from spillway._kernels.text_type cimport (
     DATE_STYLE_GERMAN,
     DATE_STYLE_ISO,
@@ -27,17 +28,29 @@ from spillway._kernels.text_type cimport (
 cdef extern from "<string.h>" nogil:
     size_t strnlen(const char* text, size_t size)
 
+# In C, so that they are constants to its compiler, too: dividing by a variable takes ten times as long.
+cdef extern from *:
+    """
+    #define SPILLWAY_SECOND INT64_C(1000000)
+    #define SPILLWAY_DAY (86400 * SPILLWAY_SECOND)
+    """
+    const int64_t SECOND "SPILLWAY_SECOND"
+    const int64_t DAY "SPILLWAY_DAY"
+
 cdef enum:
-    DAYS_TO_1970 = 10957
     DAYS_OF_CYCLE = 146097
+    # from 0000-03-01 to 2000-01-01
+    DAYS_TO_2000 = 730425
+    # so many cycles earlier there is no date: before it lies the first day that an int32 can give
+    CYCLES_BEFORE = 14700
     # MAXTZLEN
     ZONE_NAME_MAX = 10
+    # what a timestamp in style ISO has room in, zone and era included
+    ISO_BYTES_MAX = 64
 
 cdef const char* WEEKDAYS = b"SunMonTueWedThuFriSat"
 cdef const char* MONTHS = b"JanFebMarAprMayJunJulAugSepOctNovDec"
 
-cdef int64_t SECOND = 1000000
-cdef int64_t DAY = 86400 * SECOND
 # PostgreSQL's DT_NOBEGIN; written so that no literal is out of C's range.
 cdef int64_t INT64_LOWEST = <int64_t>(<uint64_t>1 << 63)
 cdef int64_t INT64_HIGHEST = 0x7FFFFFFFFFFFFFFF
@@ -50,11 +63,11 @@ cdef int64_t CYCLE = DAYS_OF_CYCLE * DAY
 
 cdef struct Date:
     uint32_t year
-    int month
-    int day
-    # 0: Sunday
-    int weekday
+    uint32_t month
+    uint32_t day
     bint before_christ
+    # since 2000-01-01
+    int64_t days
 
 
 cdef inline int64_t floor_divide(int64_t a, int64_t b) noexcept nogil:
@@ -62,34 +75,58 @@ cdef inline int64_t floor_divide(int64_t a, int64_t b) noexcept nogil:
     return quotient - 1 if a % b < 0 else quotient
 
 
-cdef inline void pair(char* p, int value) noexcept nogil:
+cdef inline char* pair(char* p, uint32_t value) noexcept nogil:
+    """Write a number below 100 with two digits; return where they end."""
     p[0] = 48 + <char>(value // 10)
     p[1] = 48 + <char>(value % 10)
+    return p + 2
 
 
 cdef void set_date(Date* date, int64_t days) noexcept nogil:
-    """Set *date* to the calendar's for days since 2000-01-01."""
-    # Days since 0000-03-01: years that begin in March have their leap day at the end.
-    cdef int64_t day = days + DAYS_TO_1970 + 719468
-    cdef int64_t era = floor_divide(day, DAYS_OF_CYCLE)
-    cdef uint32_t day_of_era = <uint32_t>(day - era * DAYS_OF_CYCLE)
-    cdef uint32_t year_of_era = (
-        day_of_era - day_of_era // 1460 + day_of_era // 36524 - day_of_era // 146096) // 365
-    cdef uint32_t day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    cdef uint32_t shifted_month = (5 * day_of_year + 2) // 153
-    cdef int64_t year
-    date.day = <int>(day_of_year - (153 * shifted_month + 2) // 5 + 1)
-    date.month = <int>(shifted_month + 3 if shifted_month < 10 else shifted_month - 9)
-    year = <int64_t>year_of_era + era * 400 + (date.month <= 2)
+    """Set *date* to the calendar's for days since 2000-01-01, an int32's range around it.
+
+    Years begin in March, so that a leap day is a year's last. Each division by the length of a century, of a year
+    and of a month is one of a number that was brought to whole multiples (Cassio Neri, Lorenz Schneider, "Euclidean
+    affine functions and their application to calendar algorithms", 2022).
+    """
+    cdef uint64_t quarters = 4 * <uint64_t>(days + DAYS_TO_2000 + <int64_t>CYCLES_BEFORE * DAYS_OF_CYCLE) + 3
+    cdef uint64_t century = quarters // DAYS_OF_CYCLE
+    cdef uint32_t day_of_century = <uint32_t>(quarters - century * DAYS_OF_CYCLE) // 4
+    # Its upper half is the year, its lower one how much of the year has passed.
+    cdef uint64_t years = <uint64_t>2939745 * (4 * day_of_century + 3)
+    cdef uint32_t day_of_year = <uint32_t>years // 2939745 // 4
+    cdef uint32_t months = 2141 * day_of_year + 197913
+    cdef bint after_december = day_of_year >= 306
+    cdef int64_t year = <int64_t>(100 * century + (years >> 32)) - 400 * CYCLES_BEFORE + after_december
+    date.day = (months & 0xFFFF) // 2141 + 1
+    date.month = (months >> 16) - (12 if after_december else 0)
     date.before_christ = year <= 0
     date.year = <uint32_t>(1 - year if year <= 0 else year)
-    # 2000-01-01 was a Saturday.
-    date.weekday = <int>((days + 6) % 7)
-    if date.weekday < 0:
-        date.weekday += 7
+    date.days = days
 
 
-cdef int put_pair(ByteBuffer* out, int value) except -1 nogil:
+cdef inline int weekday(const Date* date) noexcept nogil:
+    """0: Sunday. 2000-01-01 was a Saturday."""
+    cdef int day = <int>((date.days + 6) % 7)
+    return day + 7 if day < 0 else day
+
+
+cdef inline char* year_digits(char* p, uint32_t year) noexcept nogil:
+    """Write a year with four digits, or as many as it has."""
+    if year >= 10000:
+        return write_uint(p, year)
+    return pair(pair(p, year // 100), year % 100)
+
+
+cdef inline char* iso_date(char* p, const Date* date) noexcept nogil:
+    p = year_digits(p, date.year)
+    p[0] = c'-'
+    p = pair(p + 1, date.month)
+    p[0] = c'-'
+    return pair(p + 1, date.day)
+
+
+cdef int put_pair(ByteBuffer* out, uint32_t value) except -1 nogil:
     reserve(out, 2)
     pair(<char*>out.data + out.size, value)
     out.size += 2
@@ -97,23 +134,14 @@ cdef int put_pair(ByteBuffer* out, int value) except -1 nogil:
 
 
 cdef int put_year(ByteBuffer* out, uint32_t year) except -1 nogil:
-    """Append a year of four digits, or as many as it has."""
-    if year >= 10000:
-        return put_uint(out, year)
-    put_pair(out, <int>(year // 100))
-    return put_pair(out, <int>(year % 100))
+    reserve(out, 20)
+    out.size = year_digits(<char*>out.data + out.size, year) - <char*>out.data
+    return 0
 
 
 cdef int put_iso_date(ByteBuffer* out, const Date* date) except -1 nogil:
-    cdef char* p
-    put_year(out, date.year)
-    reserve(out, 6)
-    p = <char*>out.data + out.size
-    p[0] = c'-'
-    pair(p + 1, date.month)
-    p[3] = c'-'
-    pair(p + 4, date.day)
-    out.size += 6
+    reserve(out, ISO_BYTES_MAX)
+    out.size = iso_date(<char*>out.data + out.size, date) - <char*>out.data
     return 0
 
 
@@ -139,44 +167,66 @@ cdef int put_date(ByteBuffer* out, const Date* date, const TextSettings* setting
     return put_year(out, date.year)
 
 
+cdef inline char* fraction(char* p, uint32_t microseconds) noexcept nogil:
+    """Write ``.ffffff`` without trailing zeros, or nothing."""
+    if microseconds == 0:
+        return p
+    p[0] = c'.'
+    pair(p + 1, microseconds // 10000)
+    pair(p + 3, microseconds // 100 % 100)
+    p = pair(p + 5, microseconds % 100)
+    while p[-1] == c'0':
+        p -= 1
+    return p
+
+
+cdef inline char* time_of_day(char* p, int64_t time) noexcept nogil:
+    """Write ``HH:MM:SS[.ffffff]`` for microseconds since midnight, 0 to 24 hours."""
+    cdef uint32_t seconds = <uint32_t>(<uint64_t>time // SECOND)
+    cdef uint32_t minutes = seconds // 60
+    pair(p, minutes // 60)
+    p[2] = c':'
+    pair(p + 3, minutes % 60)
+    p[5] = c':'
+    pair(p + 6, seconds % 60)
+    return fraction(p + 8, <uint32_t>(time - <int64_t>seconds * SECOND))
+
+
+cdef inline char* zone_offset(char* p, int32_t offset) noexcept nogil:
+    """Write ``+HH[:MM[:SS]]`` for seconds east of UTC."""
+    cdef uint32_t seconds = <uint32_t>0 - <uint32_t>offset if offset < 0 else <uint32_t>offset
+    cdef uint32_t hours = seconds // 3600
+    p[0] = c'-' if offset < 0 else c'+'
+    # No zone has a hundred hours, but a timetz may claim it.
+    p = pair(p + 1, hours) if hours < 100 else write_uint(p + 1, hours)
+    seconds -= hours * 3600
+    if seconds:
+        p[0] = c':'
+        p = pair(p + 1, seconds // 60)
+        if seconds % 60:
+            p[0] = c':'
+            p = pair(p + 1, seconds % 60)
+    return p
+
+
 cdef int put_fraction(ByteBuffer* out, uint32_t microseconds) except -1 nogil:
     """Append ``.ffffff`` without trailing zeros, or nothing."""
-    cdef int width = 6
-    if microseconds == 0:
-        return 0
-    while microseconds % 10 == 0:
-        microseconds //= 10
-        width -= 1
-    put_byte(out, c'.')
-    return put_padded(out, microseconds, width)
+    reserve(out, 7)
+    out.size = fraction(<char*>out.data + out.size, microseconds) - <char*>out.data
+    return 0
 
 
 cdef int put_time(ByteBuffer* out, int64_t time) except -1 nogil:
     """Append ``HH:MM:SS[.ffffff]`` for microseconds since midnight, 0 to 24 hours."""
-    cdef int64_t seconds = time // SECOND
-    cdef char* p
-    reserve(out, 8)
-    p = <char*>out.data + out.size
-    pair(p, <int>(seconds // 3600))
-    p[2] = c':'
-    pair(p + 3, <int>(seconds // 60 % 60))
-    p[5] = c':'
-    pair(p + 6, <int>(seconds % 60))
-    out.size += 8
-    return put_fraction(out, <uint32_t>(time % SECOND))
+    reserve(out, 15)
+    out.size = time_of_day(<char*>out.data + out.size, time) - <char*>out.data
+    return 0
 
 
 cdef int put_zone(ByteBuffer* out, int32_t offset) except -1 nogil:
     """Append ``+HH[:MM[:SS]]`` for seconds east of UTC."""
-    cdef uint32_t seconds = <uint32_t>(-offset if offset < 0 else offset)
-    put_byte(out, c'-' if offset < 0 else c'+')
-    put_padded(out, seconds // 3600, 2)
-    if seconds % 3600:
-        put_byte(out, c':')
-        put_padded(out, seconds // 60 % 60, 2)
-        if seconds % 60:
-            put_byte(out, c':')
-            put_padded(out, seconds % 60, 2)
+    reserve(out, 32)
+    out.size = zone_offset(<char*>out.data + out.size, offset) - <char*>out.data
     return 0
 
 
@@ -184,14 +234,18 @@ cdef int put_iso_timestamp(ByteBuffer* out, int64_t value, const ZoneTransition*
     """Append a finite local timestamp in style ISO, and the zone when it is given."""
     cdef int64_t days = floor_divide(value, DAY)
     cdef Date date
+    cdef char* p
     set_date(&date, days)
-    put_iso_date(out, &date)
-    put_byte(out, c' ')
-    put_time(out, value - days * DAY)
+    reserve(out, ISO_BYTES_MAX)
+    p = iso_date(<char*>out.data + out.size, &date)
+    p[0] = c' '
+    p = time_of_day(p + 1, value - days * DAY)
     if zone != NULL:
-        put_zone(out, zone.offset)
+        p = zone_offset(p, zone.offset)
     if date.before_christ:
-        put_bytes(out, b" BC", 3)
+        memcpy(p, b" BC", 3)
+        p += 3
+    out.size = p - <char*>out.data
     return 0
 
 
@@ -207,7 +261,7 @@ cdef int put_timestamp(
     set_date(&date, days)
     if settings.date_style == DATE_STYLE_POSTGRES:
         # Sat Jan 01 00:00:00 2000
-        put_bytes(out, WEEKDAYS + 3 * date.weekday, 3)
+        put_bytes(out, WEEKDAYS + 3 * weekday(&date), 3)
         put_byte(out, c' ')
         if settings.day_first:
             put_pair(out, date.day)

@@ -6,6 +6,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from spillway._kernels.message_buffer cimport ByteBuffer
 from spillway._kernels.text_type cimport TypeOutput
 
+# Write at *p*, which has room for 20 digits; return where they end.
+cdef char* write_uint(char* p, uint64_t value) noexcept nogil
 cdef int put_int(ByteBuffer* out, int64_t value) except -1 nogil
 cdef int put_uint(ByteBuffer* out, uint64_t value) except -1 nogil
 # Zero-padded to *width* digits.

@@ -34,6 +34,7 @@ cdef extern from *:
     }
     """
     uint64_t multiply "spillway_multiply"(uint64_t a, uint64_t b, uint64_t* low) noexcept nogil
+    int leading_zeros "__builtin_clzll"(uint64_t value) noexcept nogil
 
 cdef enum:
     NUMERIC_SIGN_MASK = 0xC000
@@ -50,6 +51,8 @@ cdef enum:
     # DBL_DIG, FLT_DIG
     FLOAT8_DIGITS = 15
     FLOAT4_DIGITS = 6
+    # a uint64's, and what makes whole vector registers
+    DIGITS_MAX = 24
     POWER_MIN = -292
     POWER_MAX = 324
 
@@ -58,6 +61,8 @@ cdef uint64_t power_high[POWER_MAX - POWER_MIN + 1]
 cdef uint64_t power_low[POWER_MAX - POWER_MIN + 1]
 # "00" … "99"
 cdef char pairs[200]
+# 10^0 … 10^19
+cdef uint64_t powers_of_ten[20]
 
 
 cdef void fill_tables():
@@ -79,6 +84,8 @@ cdef void fill_tables():
     for i in range(100):
         pairs[2 * i] = 48 + i // 10
         pairs[2 * i + 1] = 48 + i % 10
+    for i in range(20):
+        powers_of_ten[i] = ten ** i
 
 
 fill_tables()
@@ -86,29 +93,34 @@ fill_tables()
 
 # Integers.
 
-cdef inline int write_digits(char* digits, uint64_t value) noexcept nogil:
-    """Write *value* in decimal so that it ends where *digits* does, which has room for 20; return where it begins."""
-    cdef int start = 20
+cdef inline int digit_count(uint64_t value) noexcept nogil:
+    # So many bits, times log10(2), are the number of digits or one less.
+    cdef int least = (64 - leading_zeros(value | 1)) * 1233 >> 12
+    return least + ((value | 1) >= powers_of_ten[least])
+
+
+cdef char* write_uint(char* p, uint64_t value) noexcept nogil:
+    """Write *value* in decimal at *p*, at most 20 digits; return where it ends."""
+    cdef char* end = p + digit_count(value)
+    cdef char* digit = end
     cdef uint64_t rest
     while value >= 100:
         rest = value // 100
-        start -= 2
-        memcpy(digits + start, pairs + 2 * (value - rest * 100), 2)
+        digit -= 2
+        memcpy(digit, pairs + 2 * (value - rest * 100), 2)
         value = rest
     if value >= 10:
-        start -= 2
-        memcpy(digits + start, pairs + 2 * value, 2)
+        memcpy(p, pairs + 2 * value, 2)
     else:
-        start -= 1
-        digits[start] = 48 + <char>value
-    return start
+        p[0] = 48 + <char>value
+    return end
 
 
 cdef int put_uint(ByteBuffer* out, uint64_t value) except -1 nogil:
     """Append *value* in decimal."""
-    cdef char digits[20]
-    cdef int start = write_digits(digits, value)
-    return put_bytes(out, digits + start, 20 - start)
+    reserve(out, 20)
+    out.size = write_uint(<char*>out.data + out.size, value) - <char*>out.data
+    return 0
 
 
 cdef int put_int(ByteBuffer* out, int64_t value) except -1 nogil:
@@ -210,11 +222,11 @@ cdef uint64_t shortest(uint64_t significand, int exponent, bint lower_is_closer,
 
 cdef int put_decimal(ByteBuffer* out, uint64_t decimal, int exponent, int fixed_below) except -1 nogil:
     """Append decimal·10^exponent: as a fixed-point number from 10^-4 to below 10^fixed_below, else with an exponent."""
-    cdef char room[20]
-    cdef int start
+    # Digits are copied by as many bytes as there may be, which takes a few instructions and no call; what is behind
+    # them is room, here and in the buffer, and is written over or left.
+    cdef char digits[2 * DIGITS_MAX]
     cdef int count
     cdef int point
-    cdef char* digits
     cdef char* p
     # A number of few digits comes with up to sixteen zeros behind them.
     if decimal % 100000000 == 0:
@@ -226,37 +238,34 @@ cdef int put_decimal(ByteBuffer* out, uint64_t decimal, int exponent, int fixed_
     while decimal % 10 == 0:
         decimal //= 10
         exponent += 1
-    start = write_digits(room, decimal)
-    digits = room + start
-    count = 20 - start
+    count = <int>(write_uint(digits, decimal) - digits)
     # Digits before the decimal point, may be ≤ 0.
     point = count + exponent
-    reserve(out, 48)
+    reserve(out, 64)
     p = <char*>out.data + out.size
     if -4 < point <= fixed_below:
         if point <= 0:
-            memcpy(p, b"0.", 2)
-            p += 2
-            memset(p, c'0', -point)
-            p += -point
-            memcpy(p, digits, count)
+            memcpy(p, b"0.000", 5)
+            p += 2 - point
+            memcpy(p, digits, DIGITS_MAX)
             p += count
-        elif point >= count:
-            memcpy(p, digits, count)
-            memset(p + count, c'0', point - count)
-            p += point
         else:
-            memcpy(p, digits, point)
-            p[point] = c'.'
-            memcpy(p + point + 1, digits + point, count - point)
-            p += count + 1
+            memcpy(p, digits, DIGITS_MAX)
+            if point >= count:
+                # At most fixed_below digits.
+                memset(p + count, c'0', 16)
+                p += point
+            else:
+                p[point] = c'.'
+                memcpy(p + point + 1, digits + point, DIGITS_MAX)
+                p += count + 1
     else:
         point -= 1
         p[0] = digits[0]
         p += 1
         if count > 1:
             p[0] = c'.'
-            memcpy(p + 1, digits + 1, count - 1)
+            memcpy(p + 1, digits + 1, DIGITS_MAX)
             p += count
         p[0] = c'e'
         p[1] = c'-' if point < 0 else c'+'
@@ -300,15 +309,16 @@ cdef int put_float8(ByteBuffer* out, double value, int extra_float_digits) excep
     """Append a float8 under a setting of extra_float_digits."""
     cdef uint64_t bits, fraction
     cdef int exponent, decimal_exponent
-    if put_special(out, value):
+    memcpy(&bits, &value, 8)
+    fraction = bits & ((<uint64_t>1 << 52) - 1)
+    exponent = (bits >> 52) & 0x7FF
+    if exponent == 0x7FF:
+        put_special(out, value)
         return 0
     if extra_float_digits <= 0:
         return put_rounded(out, value, FLOAT8_DIGITS + extra_float_digits)
-    memcpy(&bits, &value, 8)
     if bits >> 63:
         put_byte(out, c'-')
-    fraction = bits & ((<uint64_t>1 << 52) - 1)
-    exponent = (bits >> 52) & 0x7FF
     if exponent == 0 and fraction == 0:
         return put_byte(out, c'0')
     if exponent:
