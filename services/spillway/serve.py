@@ -2,8 +2,9 @@
 
 One event loop carries the engine, REST (uvicorn) and gRPC; receivers and decoders are threads of the
 engine. Start: lock the data directory, bring the engine up, then listen, so that whoever can connect is
-answered. SIGTERM or SIGINT: stop listening, end streams, checkpoint, close; a second one ends at once,
-which loses nothing either.
+answered. What listens is imported only then, on a thread beside the engine's: it takes as long as all the rest,
+and decoding does not wait for it. SIGTERM or SIGINT: stop listening, end streams, checkpoint, close; a second one
+ends at once, which loses nothing either.
 """
 
 from __future__ import annotations
@@ -12,29 +13,22 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import uvicorn
-
-from spillway import __version__
 from spillway.engine.engine import Engine
 from spillway.engine.layout import DataDirectory
 from spillway.engine.settings import EngineSettings
-from spillway.errors import InvalidRequest, StorageError
-from spillway.slot_manager.app import create_app
-from spillway.slot_manager.guard import is_loopback
+from spillway.errors import InvalidRequest
+from spillway.loopback import is_loopback
 from spillway.store.metadata import MetadataStore
-from spillway.stream.server import create_grpc_server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+    from types import ModuleType
 
 log = logging.getLogger(__name__)
-
-_GRPC_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +99,6 @@ def _stop_once(loop: asyncio.AbstractEventLoop, number: int, stop: asyncio.Event
     stop.set()
 
 
-class _HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers: both servers stop together, and the engine after them."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextlib.asynccontextmanager
 async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
     """Run the service within this context; yield the HTTP and the gRPC port that it listens on."""
@@ -123,7 +109,10 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
         token = None if settings.auth_off else settings.token
         try:
             await engine.start()
-            async with _listening(engine, settings, token) as ports:
+            interfaces = await asyncio.to_thread(_import_interfaces)
+            async with interfaces.listening(
+                engine, settings.host, settings.http_port, settings.grpc_port, token
+            ) as ports:
                 yield ports
         finally:
             await engine.stop()
@@ -131,53 +120,8 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
         data.close()
 
 
-@contextlib.asynccontextmanager
-async def _listening(
-    engine: Engine, settings: ServeSettings, token: str | None
-) -> AsyncIterator[tuple[int, int]]:
-    listener = _bind(settings.host, settings.http_port)
-    server = _HttpServer(
-        uvicorn.Config(
-            create_app(engine, token=token, version=__version__),
-            log_level="warning",
-            lifespan="off",
-            access_log=False,
-            timeout_graceful_shutdown=5,
-        )
-    )
-    # gRPC binds by number, so a free port has to be found first.
-    grpc_port = settings.grpc_port or _free_port(settings.host)
-    grpc_server = await create_grpc_server(engine, host=settings.host, port=grpc_port, token=token)
-    await grpc_server.start()
-    http = asyncio.create_task(server.serve(sockets=[listener]), name="spillway-http")
-    try:
-        while not server.started and not http.done():  # noqa: ASYNC110 - uvicorn sets a flag
-            await asyncio.sleep(0.01)
-        yield listener.getsockname()[1], grpc_port
-    finally:
-        server.should_exit = True
-        await grpc_server.stop(_GRPC_GRACE_S)
-        await http
-        listener.close()
+def _import_interfaces() -> ModuleType:
+    # FastAPI, uvicorn and gRPC: see the top.
+    from spillway import interfaces  # noqa: PLC0415
 
-
-def _free_port(host: str) -> int:
-    with _bind(host, 0) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named, for asyncio turns Nagle's algorithm off only then; an answer's body would wait 40 ms for an acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise StorageError(
-            f"can't listen on {host}:{port}: {error.strerror}",
-            hint="Choose another port with --http-port, or stop what listens there.",
-        ) from error
-    return listener
+    return interfaces

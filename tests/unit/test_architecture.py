@@ -22,7 +22,7 @@ SOURCE = PROJECT / "services" / "spillway"
 #: From the ground up; a layer may import those before it. Modules at the top of the package count as layers.
 LAYERS = (
     ("errors",),
-    ("failpoints", "settings"),
+    ("failpoints", "loopback", "settings"),
     ("pg",),
     ("wal",),
     ("catalog",),
@@ -31,14 +31,14 @@ LAYERS = (
     ("plugins", "receiver", "store"),
     ("engine",),
     ("slot_manager", "stream"),
-    ("lake", "certify"),
+    ("interfaces", "lake", "certify"),
     ("serve", "demo"),
     ("cli",),
 )
 RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 
 #: Layers that know less than what lies below them, and why.
-GROUND = frozenset({"errors", "failpoints", "settings", "pg"})
+GROUND = frozenset({"errors", "failpoints", "loopback", "settings", "pg"})
 KNOWS_ONLY = {
     # The receiver moves WAL as bytes, whatever they mean.
     "receiver": GROUND,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from spillway.errors import InvalidRequest
-from spillway.serve import ServeSettings, _bind, check_settings
+from spillway.interfaces import _bind
+from spillway.serve import ServeSettings, check_settings
 
 DATA = Path("data")
 

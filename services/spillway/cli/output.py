@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-#: Wider than any line.
-_UNFOLDED: Final = 100_000
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the service's JSON.")]
 
@@ -27,42 +20,20 @@ def print_json(value: Any) -> None:
 
 def print_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
     """Print a column per name in *columns*."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(row[column]) for column in columns))
-    _console().print(table)
+    # rich is slow to import, and most command lines print no table.
+    from spillway.cli import tables  # noqa: PLC0415
+
+    tables.print_table(rows, columns)
 
 
 def print_record(record: Mapping[str, Any]) -> None:
     """Print a name and a value per line, as psql's expanded display."""
-    grid = Table.grid(padding=(0, 2))
-    for name, value in record.items():
-        grid.add_row(Text(name, style="bold"), _cell(value))
-    _console().print(grid)
+    from spillway.cli import tables  # noqa: PLC0415 - as above
+
+    tables.print_record(record)
 
 
 def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:
     """Print lsn, xid and data, a line a change, tabs between: for eyes and for cut(1)."""
     for change in changes:
         typer.echo(f"{change['lsn']}\t{change['xid']}\t{change['data']}")
-
-
-def _console() -> Console:
-    console = Console()
-    # A pipe or a file has no width: nothing is folded there.
-    return console if console.is_terminal else Console(width=_UNFOLDED)
-
-
-def _cell(value: Any) -> Text:
-    # Text, because what stands in brackets would be markup otherwise.
-    if value is None:
-        return Text("")
-    if isinstance(value, bool):
-        return Text("yes" if value else "no")
-    if isinstance(value, dict):
-        return Text(", ".join(f"{name}={item}" for name, item in value.items()))
-    if isinstance(value, list):
-        return Text("; ".join(str(_cell(item)) for item in value))
-    return Text(str(value))

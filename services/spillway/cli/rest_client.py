@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-import httpx
-
 from spillway.errors import InvalidRequest, NotReady, SpillwayError, remote_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import httpx
+
     from spillway.settings import Settings
 
 #: Creating a slot waits for a consistent point, and a peek may read much; connecting does not take long.
-_TIMEOUT: Final = httpx.Timeout(300.0, connect=10.0)
+_TIMEOUT_S: Final = 300.0
+_CONNECT_TIMEOUT_S: Final = 10.0
 
 
 class RestClient:
@@ -27,12 +28,18 @@ class RestClient:
     """
 
     def __init__(self, settings: Settings, transport: httpx.BaseTransport | None = None) -> None:
+        # Slow to import, and every command line imports this module: --help and serve too.
+        import httpx  # noqa: PLC0415
+
         self._url = settings.url
         token = settings.token
         headers = [] if token is None else [(b"Authorization", b"Bearer " + token.encode())]
         try:
             self._http = httpx.Client(
-                base_url=settings.url, headers=headers, timeout=_TIMEOUT, transport=transport
+                base_url=settings.url,
+                headers=headers,
+                timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+                transport=transport,
             )
         except httpx.InvalidURL as error:
             raise InvalidRequest(
@@ -58,6 +65,8 @@ class RestClient:
             SpillwayError: the error that the service reported, of its own class, or NotReady when the
                 service can't be reached.
         """
+        import httpx  # noqa: PLC0415 - as above
+
         # Each part whole: a slash in a name must not become another path.
         where = "/v1/" + "/".join(quote(part, safe="") for part in path)
         try:

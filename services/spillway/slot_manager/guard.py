@@ -11,7 +11,6 @@ a browser marks as coming from another origin is refused.
 """
 
 import hmac
-import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,13 +19,13 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spillway.errors import Unauthenticated
+from spillway.loopback import is_loopback
 from spillway.slot_manager.problems import http_problem, problem_response
 
 #: The largest body: a source's DSN or a slot's options take a few hundred bytes.
 BODY_BYTES_MAX: Final = 1024 * 1024
 
 _OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-_LOOPBACK_NAME: Final = "localhost"
 
 
 class Guard:
@@ -116,13 +115,3 @@ def _hostname(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
-
-
-def is_loopback(hostname: str) -> bool:
-    """Say whether *hostname*, a name or an address, can only mean this machine."""
-    if hostname == _LOOPBACK_NAME:
-        return True
-    try:
-        return ipaddress.ip_address(hostname).is_loopback
-    except ValueError:
-        return False

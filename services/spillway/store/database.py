@@ -116,11 +116,6 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
 
-    @property
-    def dialect_name(self) -> str:
-        """SQLAlchemy's name: sqlite or postgresql."""
-        return self._engine.dialect.name
-
     async def prepare(self) -> None:
         """Make a new SQLite file readable by its owner alone and put it in WAL mode; may be repeated."""
         if not self.is_sqlite:

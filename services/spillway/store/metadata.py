@@ -16,19 +16,17 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
-from sqlalchemy import delete, insert, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import delete, insert, inspect, or_, select, text, update
 
 from spillway.errors import Conflict, DuplicateName, LeaseLost, UnknownSlot, UnknownSource
 from spillway.pg.lsn import Lsn
 from spillway.store.database import ConstraintViolation, Database, database_clock
-from spillway.store.migrate import upgrade
 from spillway.store.rows import Fence, SlotRow, SourceRow
-from spillway.store.schema import Lease, Slot, Source
+from spillway.store.schema import REVISION, Lease, Slot, Source
 
 if TYPE_CHECKING:
     from sqlalchemy import Table
-    from sqlalchemy.engine import RowMapping
+    from sqlalchemy.engine import Connection, RowMapping
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _SOURCES: Final = cast("Table", Source.__table__)
@@ -54,7 +52,13 @@ class MetadataStore:
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""
         await self._database.prepare()
-        await upgrade(self._database)
+        async with self._database.read() as connection:
+            revisions = await connection.run_sync(_revisions)
+        if revisions != [REVISION]:
+            # Alembic takes longer to import than a start should, and most starts have nothing to migrate.
+            from spillway.store.migrate import upgrade  # noqa: PLC0415
+
+            await upgrade(self._database)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -288,8 +292,13 @@ class MetadataStore:
 
     def _insert_lease(self) -> Any:
         # The same clause in both dialects, but SQLAlchemy has an insert() for each.
-        if self._database.dialect_name == "sqlite":
+        # SQLAlchemy has imported the dialect of this database when it made the engine; the other is not needed.
+        if self._database.is_sqlite:
+            from sqlalchemy.dialects import sqlite  # noqa: PLC0415
+
             return sqlite.insert(_LEASES)
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415
+
         return postgresql.insert(_LEASES)
 
     @staticmethod
@@ -309,6 +318,13 @@ class MetadataStore:
                 resource=fence.resource,
                 token=fence.token,
             )
+
+
+def _revisions(connection: Connection) -> list[str]:
+    """Give what Alembic wrote of the schema; nothing of a new database."""
+    if not inspect(connection).has_table("alembic_version"):
+        return []
+    return list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
 
 
 def _columns(row: SourceRow | SlotRow) -> dict[str, object]:

@@ -34,6 +34,9 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
+#: The newest of ``migrations/versions``: a database that is there needs no migration.
+REVISION: Final = "0002"
+
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
 
