@@ -21,6 +21,8 @@ Source: pgoutput_change, pgoutput_truncate, pgoutput_message, maybe_send_schema,
 (src/backend/replication/pgoutput/pgoutput.c); logicalrep_write_insert and its like (logical/proto.c)
 """
 
+cimport cython
+
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
@@ -78,6 +80,8 @@ cdef struct Slot:
     void* encoder
 
 
+# Final, so that its methods are called directly, and those that run for each change become part of the loop.
+@cython.final
 cdef class Encoder:
     """Writes the messages of transactions.
 

@@ -4,11 +4,14 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from spillway._kernels.message_buffer cimport ByteBuffer
-from spillway._kernels.text_type cimport TextSettings, TypeOutput
+from spillway._kernels.text_type cimport PrintedDate, TextSettings, TypeOutput
 
 # ``.ffffff`` without trailing zeros, or nothing
 cdef int put_fraction(ByteBuffer* out, uint32_t microseconds) except -1 nogil
 cdef int put_infinity(ByteBuffer* out, bint negative) except -1 nogil
+
+# Have the next timestamp's date printed anew.
+cdef void forget_date(PrintedDate* printed) noexcept nogil
 
 # timestamptz_to_str: what plugins print for commit times
 cdef int put_timestamptz(ByteBuffer* out, int64_t value, const TextSettings* settings) except -1 nogil

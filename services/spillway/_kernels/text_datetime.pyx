@@ -20,6 +20,7 @@ from spillway._kernels.text_type cimport (
     DATE_STYLE_GERMAN,
     DATE_STYLE_ISO,
     DATE_STYLE_POSTGRES,
+    PrintedDate,
     TextSettings,
     TypeOutput,
     ZoneTransition,
@@ -230,19 +231,36 @@ cdef int put_zone(ByteBuffer* out, int32_t offset) except -1 nogil:
     return 0
 
 
-cdef int put_iso_timestamp(ByteBuffer* out, int64_t value, const ZoneTransition* zone) except -1 nogil:
+cdef void forget_date(PrintedDate* printed) noexcept nogil:
+    # No timestamp has this day.
+    printed.days = INT64_LOWEST
+
+
+cdef void print_date(PrintedDate* printed, int64_t days) noexcept nogil:
+    cdef Date date
+    set_date(&date, days)
+    printed.days = days
+    printed.before_christ = date.before_christ
+    printed.size = <uint8_t>(iso_date(printed.text, &date) - printed.text)
+
+
+cdef int put_iso_timestamp(
+    ByteBuffer* out, int64_t value, const ZoneTransition* zone, PrintedDate* printed
+) except -1 nogil:
     """Append a finite local timestamp in style ISO, and the zone when it is given."""
     cdef int64_t days = floor_divide(value, DAY)
-    cdef Date date
     cdef char* p
-    set_date(&date, days)
+    if printed.days != days:
+        print_date(printed, days)
     reserve(out, ISO_BYTES_MAX)
-    p = iso_date(<char*>out.data + out.size, &date)
+    p = <char*>out.data + out.size
+    memcpy(p, printed.text, sizeof(printed.text))
+    p += printed.size
     p[0] = c' '
     p = time_of_day(p + 1, value - days * DAY)
     if zone != NULL:
         p = zone_offset(p, zone.offset)
-    if date.before_christ:
+    if printed.before_christ:
         memcpy(p, b" BC", 3)
         p += 3
     out.size = p - <char*>out.data
@@ -256,7 +274,7 @@ cdef int put_timestamp(
     cdef int64_t days
     cdef Date date
     if settings.date_style == DATE_STYLE_ISO:
-        return put_iso_timestamp(out, value, zone)
+        return put_iso_timestamp(out, value, zone, settings.printed)
     days = floor_divide(value, DAY)
     set_date(&date, days)
     if settings.date_style == DATE_STYLE_POSTGRES:
@@ -315,7 +333,7 @@ cdef int put_timestamptz(ByteBuffer* out, int64_t value, const TextSettings* set
     if value == INT64_LOWEST or value == INT64_HIGHEST:
         return put_infinity(out, value == INT64_LOWEST)
     zone = zone_at(value, settings)
-    return put_iso_timestamp(out, value + zone.offset * SECOND, zone)
+    return put_iso_timestamp(out, value + zone.offset * SECOND, zone, settings.printed)
 
 
 cdef int date_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:

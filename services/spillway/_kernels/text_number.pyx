@@ -51,8 +51,6 @@ cdef enum:
     # DBL_DIG, FLT_DIG
     FLOAT8_DIGITS = 15
     FLOAT4_DIGITS = 6
-    # a uint64's, and what makes whole vector registers
-    DIGITS_MAX = 24
     POWER_MIN = -292
     POWER_MAX = 324
 
@@ -99,21 +97,23 @@ cdef inline int digit_count(uint64_t value) noexcept nogil:
     return least + ((value | 1) >= powers_of_ten[least])
 
 
+cdef inline void write_digits(char* p, uint64_t value, int width) noexcept nogil:
+    """Write the last *width* digits of *value* at *p*."""
+    cdef uint64_t rest
+    while width >= 2:
+        width -= 2
+        rest = value // 100
+        memcpy(p + width, pairs + 2 * (value - rest * 100), 2)
+        value = rest
+    if width:
+        p[0] = 48 + <char>(value % 10)
+
+
 cdef char* write_uint(char* p, uint64_t value) noexcept nogil:
     """Write *value* in decimal at *p*, at most 20 digits; return where it ends."""
-    cdef char* end = p + digit_count(value)
-    cdef char* digit = end
-    cdef uint64_t rest
-    while value >= 100:
-        rest = value // 100
-        digit -= 2
-        memcpy(digit, pairs + 2 * (value - rest * 100), 2)
-        value = rest
-    if value >= 10:
-        memcpy(p, pairs + 2 * value, 2)
-    else:
-        p[0] = 48 + <char>value
-    return end
+    cdef int count = digit_count(value)
+    write_digits(p, value, count)
+    return p + count
 
 
 cdef int put_uint(ByteBuffer* out, uint64_t value) except -1 nogil:
@@ -222,11 +222,9 @@ cdef uint64_t shortest(uint64_t significand, int exponent, bint lower_is_closer,
 
 cdef int put_decimal(ByteBuffer* out, uint64_t decimal, int exponent, int fixed_below) except -1 nogil:
     """Append decimal·10^exponent: as a fixed-point number from 10^-4 to below 10^fixed_below, else with an exponent."""
-    # Digits are copied by as many bytes as there may be, which takes a few instructions and no call; what is behind
-    # them is room, here and in the buffer, and is written over or left.
-    cdef char digits[2 * DIGITS_MAX]
     cdef int count
     cdef int point
+    cdef uint64_t power, whole
     cdef char* p
     # A number of few digits comes with up to sixteen zeros behind them.
     if decimal % 100000000 == 0:
@@ -238,34 +236,37 @@ cdef int put_decimal(ByteBuffer* out, uint64_t decimal, int exponent, int fixed_
     while decimal % 10 == 0:
         decimal //= 10
         exponent += 1
-    count = <int>(write_uint(digits, decimal) - digits)
+    count = digit_count(decimal)
     # Digits before the decimal point, may be ≤ 0.
     point = count + exponent
-    reserve(out, 64)
+    reserve(out, 48)
     p = <char*>out.data + out.size
     if -4 < point <= fixed_below:
         if point <= 0:
             memcpy(p, b"0.000", 5)
             p += 2 - point
-            memcpy(p, digits, DIGITS_MAX)
+            write_digits(p, decimal, count)
             p += count
+        elif point >= count:
+            write_digits(p, decimal, count)
+            # At most fixed_below digits.
+            memset(p + count, c'0', 16)
+            p += point
         else:
-            memcpy(p, digits, DIGITS_MAX)
-            if point >= count:
-                # At most fixed_below digits.
-                memset(p + count, c'0', 16)
-                p += point
-            else:
-                p[point] = c'.'
-                memcpy(p + point + 1, digits + point, DIGITS_MAX)
-                p += count + 1
+            # Each part by itself: written as a whole, digits would have to be read back to make room for the point.
+            power = powers_of_ten[-exponent]
+            whole = decimal // power
+            write_digits(p, whole, point)
+            p[point] = c'.'
+            write_digits(p + point + 1, decimal - whole * power, -exponent)
+            p += count + 1
     else:
         point -= 1
-        p[0] = digits[0]
+        write_digits(p + 1, decimal, count)
+        p[0] = p[1]
         p += 1
         if count > 1:
             p[0] = c'.'
-            memcpy(p + 1, digits + 1, DIGITS_MAX)
             p += count
         p[0] = c'e'
         p[1] = c'-' if point < 0 else c'+'

@@ -3,12 +3,13 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from spillway._kernels.text_type cimport TextSettings, TypeOutput, ZoneTransition
+from spillway._kernels.text_type cimport PrintedDate, TextSettings, TypeOutput, ZoneTransition
 
 
 cdef class TextContext:
     """Settings in C form; made once a plugin instance."""
     cdef TextSettings values
+    cdef PrintedDate printed
     cdef readonly object settings
     cdef bytes codec
     cdef ZoneTransition* transitions

@@ -147,6 +147,8 @@ cdef class TextContext:
             self.transitions[i].start = start
             self.transitions[i].offset = offset
         self.values.transitions = self.transitions
+        text_datetime.forget_date(&self.printed)
+        self.values.printed = &self.printed
         self.values.transition_count = len(table)
         self.values.server_version_num = settings.server_version_num
         self.values.extra_float_digits = settings.extra_float_digits

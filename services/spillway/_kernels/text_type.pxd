@@ -36,6 +36,16 @@ cdef enum IntervalStyle:
     INTERVAL_STYLE_ISO_8601 = 3
 
 
+# The date of the timestamp that was printed last, in style ISO: rows that are written together have few dates.
+cdef struct PrintedDate:
+    # since 2000-01-01
+    int64_t days
+    bint before_christ
+    uint8_t size
+    # what is behind *size* is room
+    char[16] text
+
+
 # PostgreSQL's settings that change what output functions print, and the version that they belong to.
 cdef struct TextSettings:
     int server_version_num
@@ -50,6 +60,8 @@ cdef struct TextSettings:
     size_t transition_count
     # Python's codec of the database's encoding; NULL for UTF-8, and for bytes of none
     const char* codec
+    # not a setting, but as these for one plugin instance, which one thread at a time uses
+    PrintedDate* printed
 
 
 cdef struct EnumLabel:
