@@ -229,6 +229,6 @@ def _restart(results: Results) -> Goal:
     ready_s, median_s = (figures["restart_s"][what]["median"] for what in ("ready", "decoding"))
     return Goal(
         name,
-        f"{median_s:.2f} s, of which {ready_s:.2f} s until the process answers; {figures['wal_mb']:,.0f} MB of WAL kept",
+        f"{median_s:.2f} s, and {ready_s:.2f} s until the process answers; {figures['wal_mb']:,.0f} MB of WAL kept",
         median_s <= _RESTART_S,
     )
