@@ -101,6 +101,8 @@ cdef class Encoder:
     cdef public bint only_local
     # oid → RelationState
     cdef dict states
+    # counts what changed in them: whoever saved them need not again while this is the same
+    cdef readonly uint64_t state_changes
     # relation id → RelationEncoder
     cdef dict encoders
     cdef Slot slots[SLOTS]
@@ -179,6 +181,32 @@ cdef class Encoder:
         self.is_open = False
         self.final_lsn = final_lsn
         self.commit_time = commit_time
+
+    def save(self):
+        """Return what was told of tables and by which rules, in a form that compares; not of streamed transactions."""
+        cdef RelationState state
+        saved = []
+        for oid in sorted(self.states):
+            state = self.states[oid]
+            saved.append(
+                (oid, state.publishing, state.target, state.rules_valid, state.valid, state.schema_sent))
+        return tuple(saved)
+
+    def load(self, saved):
+        """Go on from what another encoder saved."""
+        cdef RelationState state
+        self.states.clear()
+        self.encoders.clear()
+        memset(self.slots, 0, sizeof(self.slots))
+        for oid, publishing, target, rules_valid, valid, schema_sent in saved:
+            state = RelationState()
+            state.publishing = publishing
+            state.target = target
+            state.rules_valid = rules_valid
+            state.valid = valid
+            state.schema_sent = schema_sent
+            self.states[oid] = state
+        self.state_changes += 1
 
     def forget_streamed(self, uint32_t xid, bint committed):
         """Drop what is known of a streamed transaction; what it announced stays known if it committed."""
@@ -477,6 +505,7 @@ cdef class Encoder:
         if self.in_stream and self.xid in state.streamed:
             state.known_in_part = self.part
             return 0
+        self.state_changes += 1
         for body in encoder.announcement:
             self.start_message(body[0], self.change_xid, &out.payload)
             put_bytes(&out.payload, PyBytes_AS_STRING(body) + 1, PyBytes_GET_SIZE(body) - 1)
@@ -506,6 +535,7 @@ cdef class Encoder:
     cdef int invalidate_one(self, uint32_t oid, uint32_t catalog) except -1:
         cdef RelationState state
         cdef bint follows = self.context.values.server_version_num >= FOLLOWS_PUBLICATIONS
+        self.state_changes += 1
         if catalog != 0:
             self.publications_changed(<uint64_t>catalog << 32 | oid)
             # From 15 on, the tables that are concerned are items, too.
@@ -544,6 +574,8 @@ cdef class Encoder:
                 memset(self.slots, 0, sizeof(self.slots))
             if not (state.valid and state.rules_valid):
                 self.validate(state, descriptor)
+            # What is compiled may have another target.
+            self.state_changes += 1
             previous = encoder
             encoder = RelationEncoder(descriptor, state, self.context, self.binary)
             if previous is not None and previous.chunk == self.chunk:

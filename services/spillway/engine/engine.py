@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.engine.model import Change, SlotInfo, SlotSpec, SlotStats, SourceInfo
 from spillway.engine.reader import SlotReader
+from spillway.engine.shared_reader import SharedReaders
 from spillway.engine.slots import Slot, check_slot_name
 from spillway.engine.sources import Sources
 from spillway.engine.stream import EngineStream
@@ -76,6 +77,7 @@ class Engine:
         self._metadata = metadata
         self._settings = settings
         self._workers = ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="spillway-worker")
+        self._readers = SharedReaders(self._workers)
         self._sources = Sources(data, metadata, settings, self._workers)
         self._slots: dict[str, Slot] = {}
         self._upkeep: asyncio.Task[None] | None = None
@@ -403,18 +405,24 @@ class Engine:
                 begin = start_lsn
             else:
                 await self._begin_two_phase(slot, plugin, begin)
-            reader = await self._in_worker(
-                SlotReader.on_log, session.log, plugin, begin, upto_lsn, slot.two_phase_at or begin
+            two_phase_at = slot.two_phase_at or begin
+            built_in = is_built_in(slot.row.plugin)
+            key = None
+            if built_in and upto_lsn is None:
+                merged = {**slot.row.options, **(options or {})}
+                prepared = (slot.row.two_phase, two_phase_at if plugin.two_phase else None)
+                key = (session, slot.row.plugin, frozenset(merged.items()), prepared, batch_bytes)
+            seat = await self._readers.seat(
+                key,
+                session.log,
+                begin,
+                plugin,
+                lambda: self._plugin(slot, session, options or {}),
+                lambda p, lsn: SlotReader.on_log(session.log, p, lsn, upto_lsn, two_phase_at),
+                batch_bytes,
+                at_once=built_in,
             )
-            stream = EngineStream(
-                slot,
-                session,
-                reader,
-                self._workers,
-                batch_bytes=batch_bytes,
-                peek=peek,
-                at_once=is_built_in(slot.row.plugin),
-            )
+            stream = EngineStream(slot, session, seat, begin, peek=peek)
             try:
                 yield stream
             finally:

@@ -48,6 +48,9 @@ class Cursor(Protocol):
 
     decoded_lsn: int
 
+    @property
+    def place(self) -> int: ...
+
     def next_run(self) -> Transaction | TransactionRun | None: ...
 
     def close(self) -> None: ...
@@ -117,6 +120,8 @@ class SlotReader:
         #: what was handed out so far ends here
         self.confirm_lsn = start_lsn
         self._gathered_to = start_lsn
+        #: final_lsn of the first transaction that the last step met, 0 when it met none
+        self.first_lsn = 0
         self._reached_end = False
         #: transactions read to their end, and payload bytes made
         self.transactions = 0
@@ -162,6 +167,16 @@ class SlotReader:
         """Whether the last step ended where a transaction ends."""
         return self._chunks is None
 
+    @property
+    def place(self) -> int:
+        """Where the next step begins, between two transactions: what has its final_lsn here or later comes next."""
+        return self._cursor.place if self._run is None else self._run.next_lsn()
+
+    @property
+    def state(self) -> object | None:
+        """The plugin's, between two transactions: see :meth:`OutputPlugin.state`; None when it can't be told."""
+        return self._plugin.state() if self.between and not self._streams else None
+
     def close(self) -> None:
         """Free the cursor and shut the plugin down."""
         try:
@@ -177,6 +192,7 @@ class SlotReader:
         """
         out = self._out
         exhausted = False
+        self.first_lsn = self._run.next_lsn() if self._run is not None else 0
         while not self._reached_end:
             if self._chunks is None and self._run is None and not self._next_transaction():
                 exhausted = True
@@ -203,11 +219,13 @@ class SlotReader:
         upto = self._upto_lsn
         while (transaction := self._cursor.next_run()) is not None:
             if isinstance(transaction, TransactionRun):
+                self.first_lsn = self.first_lsn or transaction.next_lsn()
                 if upto is not None:
                     transaction.limit(upto)
                 self._run = transaction
                 return True
             header = transaction.header
+            self.first_lsn = self.first_lsn or header.final_lsn
             if upto is not None and header.final_lsn >= upto:
                 self._reached_end = True
                 self._gathered_to = max(self._gathered_to, upto)

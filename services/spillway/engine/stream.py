@@ -1,6 +1,7 @@
 """A consumer's hold on a slot: pulls batches off the transaction log as they come.
 
-Steps of the reader are taken in two ways, by where it stands::
+The batches are steps of a reader, which other streams may share (:mod:`spillway.engine.shared_reader`). They are taken in two
+ways, by where the reader stands::
 
                       ┌──────── more than a little has come ────────┐
                       ▼                                             │
@@ -10,11 +11,11 @@ Steps of the reader are taken in two ways, by where it stands::
 
 Behind, the next batch is made while the caller writes this one, so that encoding and the network overlap.
 Live, a commit costs less to encode than to hand to another thread and back; what comes is taken on the event
-loop, as long as it is little (:data:`AT_ONCE_BYTES` of the log, in the file that was read before) and the plugin is
+loop, as long as it is little (AT_ONCE_BYTES of the log, in the file that was read before) and the plugin is
 one of ours, which wait for nothing. Nothing is polled: the log's writer wakes the stream, once for however much it
 has published by the time the stream looks.
 
-Bound: two batches, the caller's and the one ahead.
+Bound: two batches, the caller's and the one ahead, beside what readers keep.
 """
 
 from __future__ import annotations
@@ -29,16 +30,11 @@ from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from spillway.engine.reader import Counts, SlotReader, Step
+    from spillway.engine.reader import Step
     from spillway.engine.session import Session
+    from spillway.engine.shared_reader import Seat
     from spillway.engine.slots import Slot
     from spillway.txlog.log import Snapshot
-
-#: What the event loop may spend on one stream's step: some 500 small rows, which take the slowest of our plugins
-#: less than a millisecond.
-AT_ONCE_BYTES: Final = 64 * 1024
 
 _NOTHING: Final = EncodedBatch(b"", b"", b"", b"", 0)
 
@@ -48,42 +44,22 @@ class EngineStream:
 
     Args:
         slot: whose stream this is; counted into, and confirmed unless *peek*.
-        session: decodes what *reader* reads.
-        reader: the stream's own from here on.
-        workers: threads for steps that take long.
-        batch_bytes: payload bytes after which a batch ends.
+        session: decodes what is read.
+        seat: at the reader that makes the batches; the stream's own from here on.
+        begin: position that the stream begins at.
         peek: it reads beside whoever holds the slot.
-        at_once: whether the plugin may be called on the event loop, because it never waits.
     """
 
-    def __init__(
-        self,
-        slot: Slot,
-        session: Session,
-        reader: SlotReader,
-        workers: Executor,
-        *,
-        batch_bytes: int,
-        peek: bool,
-        at_once: bool = False,
-    ) -> None:
+    def __init__(self, slot: Slot, session: Session, seat: Seat, begin: int, *, peek: bool) -> None:
         self._slot = slot
         self._session = session
-        self._reader = reader
-        self._workers = workers
-        self._batch_bytes = batch_bytes
+        self._seat = seat
         self._peek = peek
-        self._at_once = at_once
         self._loop = asyncio.get_running_loop()
-        # The step on a worker: awaited now, or ahead of the caller.
-        self._step: asyncio.Future[tuple[Step, Counts]] | None = None
-        self._counted = reader.counts
-        #: what the caller may confirm: never what lies in the step ahead
-        self._handed_out_lsn = reader.confirm_lsn
+        #: what the caller may confirm: never what lies in a step ahead
+        self._handed_out_lsn = begin
         # What was visible when the last step found the log's end; None while it did not.
         self._end: Snapshot | None = None
-        # A worker has had rows, so that what a plugin loads at its first is loaded.
-        self._began = False
         # The log was written to since it was last looked at; who waits for that; whether the event loop has yet to be told.
         self._more = False
         self._waiter: asyncio.Future[bool] | None = None
@@ -119,41 +95,16 @@ class EngineStream:
                 return self._batch(_NOTHING)
 
     async def _next_step(self) -> Step:
-        """Take the reader one step on and account for it."""
-        visible = self._session.log.snapshot()
-        if self._step is None and self._is_little(visible):
-            step, counts = self._take_step()
-        else:
-            if self._step is None:
-                self._step = self._loop.run_in_executor(self._workers, self._take_step)
-            # When the caller is cancelled the step stays, for the next call or for close.
-            step, counts = await asyncio.shield(self._step)
-            self._step = None
-            self._began = self._began or step.messages.count > 0
-        self._handed_out_lsn = step.confirm_lsn
+        """Take one step on and account for it."""
+        kept = await self._seat.step()
+        step = kept.step
+        self._handed_out_lsn = max(self._handed_out_lsn, step.confirm_lsn)
         if not self._peek:
-            self._slot.count(counts, self._counted)
-        self._counted = counts
-        self._end = visible if step.exhausted else None
+            self._slot.count(kept.counts, kept.counted)
+        self._end = kept.visible if step.exhausted else None
         if step.messages.count and not step.exhausted and not step.reached_end:
-            self._step = self._loop.run_in_executor(self._workers, self._take_step)
+            self._seat.begin()
         return step
-
-    def _take_step(self) -> tuple[Step, Counts]:
-        step = self._reader.step(self._batch_bytes)
-        return step, self._reader.counts
-
-    def _is_little(self, visible: Snapshot | None) -> bool:
-        """Say whether the event loop may read from where the reader found the log's end up to *visible*."""
-        before = self._end
-        return (
-            self._at_once
-            and self._began
-            and before is not None
-            and visible is not None
-            and visible.segments[-1] is before.segments[-1]
-            and visible.end - before.end <= AT_ONCE_BYTES
-        )
 
     async def _wait(self, deadline: float) -> bool:
         """Wait until the log was written to; False at *deadline*."""
@@ -192,12 +143,7 @@ class EngineStream:
     async def close(self) -> None:
         """Stop; waits for a step that is under way, since it uses the cursor."""
         self._session.log.remove_listener(self._notify)
-        if self._step is not None:
-            await asyncio.wait([self._step])
-            # What it raised nobody is left to be told.
-            if not self._step.cancelled():
-                self._step.exception()
-        self._reader.close()
+        await self._seat.close()
 
 
 def _expire(waiter: asyncio.Future[bool]) -> None:

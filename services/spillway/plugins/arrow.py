@@ -119,6 +119,15 @@ class ArrowPlugin(OutputPlugin):
         """Emit what is gathered."""
         self._emit(out)
 
+    # ---- sharing
+
+    def state(self) -> object | None:
+        """Return the same always: after ``flush`` nothing is gathered."""
+        return ()
+
+    def resume(self, state: object) -> None:
+        """Do nothing: there is no state."""
+
     def _emit(self, out: MessageBuffer) -> None:
         tables = self._encoder.take()
         if not tables:

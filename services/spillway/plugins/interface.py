@@ -146,6 +146,20 @@ class OutputPlugin(ABC):
     def shutdown(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what was taken; called once, when the reader closes, on every path. Must not raise."""
 
+    # ---- sharing
+
+    def state(self) -> object | None:
+        """Return what the messages of transactions to come depend on, beside options and the transactions; None: not known.
+
+        Asked between two transactions, after ``flush``. Two instances with equal options and equal states make the same messages of
+        the same transactions, and have equal states afterwards. Readers at the same place then need only one of them.
+        """
+        return None
+
+    def resume(self, state: object) -> None:
+        """Go on as an instance that returned *state*; called before anything else, never for None."""
+        raise NotImplementedError
+
     # ---- two_phase
 
     def filter_prepare(self, header: TransactionHeader) -> bool:  # noqa: ARG002

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +21,14 @@ class EncodedBatch:
     #: u32 array
     xids: bytes
     count: int
+
+    @classmethod
+    def joined(cls, batches: Sequence[EncodedBatch]) -> Self:
+        """Return the messages of *batches*, one behind the other."""
+        return cls(
+            b"".join(batch.payload for batch in batches),
+            b"".join(batch.lengths for batch in batches),
+            b"".join(batch.lsns for batch in batches),
+            b"".join(batch.xids for batch in batches),
+            sum(batch.count for batch in batches),
+        )

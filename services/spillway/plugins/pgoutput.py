@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from spillway._kernels.pgoutput import Encoder
 from spillway.decoding.transaction import TransactionKind
@@ -77,6 +77,9 @@ class Pgoutput(OutputPlugin):
         self._encoder.messages = parsed.messages
         self._encoder.only_local = parsed.only_local
         self._skip = False
+        # What state() returned last, and as of when.
+        self._saved: tuple[object, object] | None = None
+        self._saved_at = 0
         self._slot = context.slot_name
         self._encoding = context.encoding
         self._warned: set[str] = set()
@@ -144,6 +147,24 @@ class Pgoutput(OutputPlugin):
         limit = NO_MESSAGE_LIMIT if message_limit is None else message_limit
         opened = self._version < Since.PGOUTPUT_SKIPS_EMPTY
         self._encoder.transactions(run, out, batch_bytes, limit, opened)
+
+    # ---- sharing
+
+    def state(self) -> object | None:
+        """Return what the consumer was told and what caches hold; streamed transactions leave more behind."""
+        if self.streaming:
+            return None
+        changes = self._encoder.state_changes
+        if self._saved is None or self._saved_at != changes:
+            self._saved = (self._encoder.save(), self._publications.save())
+            self._saved_at = changes
+        return self._saved
+
+    def resume(self, state: object) -> None:
+        """Go on from there."""
+        tables, publications = cast("tuple[tuple[Any, ...], tuple[Any, ...]]", state)
+        self._encoder.load(tables)
+        self._publications.load(publications)
 
     # ---- prepared transactions
 

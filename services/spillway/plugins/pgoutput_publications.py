@@ -21,7 +21,7 @@ CatalogCacheComputeHashValue, src/backend/utils/cache/catcache.c; murmurhash32, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog.descriptor import Memberships, published
 from spillway.decoding.invalidations import CATALOG_SHIFT, WHOLE_CATALOG
@@ -86,6 +86,18 @@ class PublicationCache:
             memberships += map(self._cached, ancestors)
         return published(descriptor.kind, memberships, self._publications)
 
+    def save(self) -> tuple[object, ...]:
+        """Return what is loaded, in a form that compares."""
+        loaded = (self._rows, self._tables, self._schemas)
+        return self._publications, *(tuple(sorted(part.items(), key=_key)) for part in loaded)
+
+    def load(self, saved: tuple[Any, ...]) -> None:
+        """Go on from what another cache of the same names saved."""
+        self._publications, *parts = saved
+        for part, items in zip((self._rows, self._tables, self._schemas), parts, strict=True):
+            part.clear()  # type: ignore[attr-defined]
+            part.update(items)  # type: ignore[attr-defined]
+
     def _load(self, publications: Iterable[PublicationOptions]) -> Iterator[PublicationOptions]:
         by_name = {p.name: p for p in publications}
         for name in self._names:
@@ -103,6 +115,10 @@ class PublicationCache:
             self._tables.setdefault(fresh.relation_oid, fresh.tables),
             self._schemas.setdefault(fresh.schema_oid, fresh.schemas),
         )
+
+
+def _key(item: tuple[Any, object]) -> Any:
+    return item[0]
 
 
 def hash_of_oid(oid: int) -> int:

@@ -131,6 +131,15 @@ class TestDecoding(OutputPlugin):
             limit = NO_MESSAGE_LIMIT if message_limit is None else max(0, message_limit - count)
             self._encoder.transactions(run, lines, max(0, batch_bytes - there), limit)
 
+    # ---- sharing
+
+    def state(self) -> object | None:
+        """Return the same always: nothing outlives a transaction, unless some are streamed."""
+        return None if self.streaming else ()
+
+    def resume(self, state: object) -> None:
+        """Do nothing: there is no state."""
+
     # ---- two_phase
 
     def filter_prepare(self, header: TransactionHeader) -> bool:

@@ -106,6 +106,15 @@ class Wal2Json(OutputPlugin):
         with self._converted.into(out) as buffer:
             self._format.commit(header, buffer)
 
+    # ---- sharing
+
+    def state(self) -> object | None:
+        """Return the same always: nothing outlives a transaction."""
+        return ()
+
+    def resume(self, state: object) -> None:
+        """Do nothing: there is no state."""
+
 
 class _Format1:
     """An object for a transaction."""

@@ -129,6 +129,11 @@ class TransactionCursor:
                 first_lsn=str(Lsn(start)),
             )
 
+    @property
+    def place(self) -> int:
+        """What has its ``final_lsn`` here or later comes next."""
+        return self._lsn
+
     def close(self) -> None:
         """Close the file that the cursor reads."""
         if self._reader is not None:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spillway.engine.reader import Counts, Step
-from spillway.engine.stream import AT_ONCE_BYTES, EngineStream
+from spillway.engine.shared_reader import (
+    AT_ONCE_BYTES,
+    Boundary,
+    Seat,
+    SharedReader,
+    SharedReaders,
+)
+from spillway.engine.stream import EngineStream
 from spillway.errors import CorruptTransactionLog, InvalidRequest
 from spillway.plugins.messages import EncodedBatch
 from spillway.txlog.log import Snapshot
@@ -60,6 +67,9 @@ class Reader:
         self.log = log
         self.confirm_lsn = 0
         self.counts = Counts()
+        self.first_lsn = self.place = 0
+        self.between = True
+        self.state = None
         self.threads: list[int] = []
         self.closed = False
         #: cleared, a step waits
@@ -116,15 +126,18 @@ class Session:
 class Stream:
     """An EngineStream with what it stands on."""
 
-    def __init__(self, workers: ThreadPoolExecutor, **options: bool) -> None:
+    def __init__(
+        self, workers: ThreadPoolExecutor, *, at_once: bool = True, peek: bool = False
+    ) -> None:
         self.log = Log()
         self.reader = Reader(self.log)
         self.slot = Slot()
         self.session = Session(self.log)
-        given: Any = (self.slot, self.session, self.reader, workers)
-        self.stream = EngineStream(
-            *given, batch_bytes=BATCH_BYTES, **{"peek": False, "at_once": True, **options}
-        )
+        readers: Any = SharedReaders(workers)
+        given: Any = (self.reader, self.log, workers, BATCH_BYTES)
+        seat = Seat(readers, None, SharedReader(*given, at_once=at_once), 0, _no_other_reader)
+        for_whom: Any = (self.slot, self.session)
+        self.stream = EngineStream(*for_whom, seat, 0, peek=peek)
 
     async def lsn(self, timeout_s: float = 10.0) -> int:
         """Position of the next batch's message; 0 for a keepalive."""
@@ -141,6 +154,10 @@ class Stream:
     async def steps_taken(self, count: int) -> None:
         while len(self.reader.threads) < count:  # noqa: ASYNC110 - another thread counts
             await asyncio.sleep(0.001)
+
+
+def _no_other_reader(boundary: Boundary) -> Any:
+    raise AssertionError(boundary)
 
 
 def step(lsn: int, *, exhausted: bool = False, reached_end: bool = False) -> Step:
