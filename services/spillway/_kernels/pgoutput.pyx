@@ -46,7 +46,9 @@ from spillway._kernels.pgoutput_table cimport (
     RelationEncoder,
     RelationState,
     is_current,
+    loaded_states,
     put_truncated,
+    saved_states,
 )
 from spillway._kernels.send_scalar cimport put_int32, put_int64
 from spillway._kernels.send_text cimport put_text
@@ -184,28 +186,13 @@ cdef class Encoder:
 
     def save(self):
         """Return what was told of tables and by which rules, in a form that compares; not of streamed transactions."""
-        cdef RelationState state
-        saved = []
-        for oid in sorted(self.states):
-            state = self.states[oid]
-            saved.append(
-                (oid, state.publishing, state.target, state.rules_valid, state.valid, state.schema_sent))
-        return tuple(saved)
+        return saved_states(self.states)
 
     def load(self, saved):
         """Go on from what another encoder saved."""
-        cdef RelationState state
-        self.states.clear()
+        self.states = loaded_states(saved)
         self.encoders.clear()
         memset(self.slots, 0, sizeof(self.slots))
-        for oid, publishing, target, rules_valid, valid, schema_sent in saved:
-            state = RelationState()
-            state.publishing = publishing
-            state.target = target
-            state.rules_valid = rules_valid
-            state.valid = valid
-            state.schema_sent = schema_sent
-            self.states[oid] = state
         self.state_changes += 1
 
     def forget_streamed(self, uint32_t xid, bint committed):

@@ -27,6 +27,11 @@ cdef class RelationState:
     cdef uint64_t known_in_part
 
 
+# RelationStates by oid in a form that compares, and back; what is known of streamed transactions is not in it.
+cdef tuple saved_states(dict states)
+cdef dict loaded_states(tuple saved)
+
+
 cdef struct Judgement:
     # there is a row filter
     bint filtered

@@ -21,6 +21,29 @@ cdef class RelationState:
         self.streamed = set()
 
 
+cdef tuple saved_states(dict states):
+    cdef RelationState state
+    cdef list saved = []
+    for oid in sorted(states):
+        state = states[oid]
+        saved.append((oid, state.publishing, state.target, state.rules_valid, state.valid, state.schema_sent))
+    return tuple(saved)
+
+
+cdef dict loaded_states(tuple saved):
+    cdef RelationState state
+    cdef dict states = {}
+    for oid, publishing, target, rules_valid, valid, schema_sent in saved:
+        state = RelationState()
+        state.publishing = publishing
+        state.target = target
+        state.rules_valid = rules_valid
+        state.valid = valid
+        state.schema_sent = schema_sent
+        states[oid] = state
+    return states
+
+
 cdef class RelationEncoder:
     """A table as of one descriptor and one state of what is published of it, compiled."""
 

@@ -408,10 +408,12 @@ class Engine:
             two_phase_at = slot.two_phase_at or begin
             built_in = is_built_in(slot.row.plugin)
             key = None
-            if built_in and upto_lsn is None:
+            if built_in:
                 merged = {**slot.row.options, **(options or {})}
                 prepared = (slot.row.two_phase, two_phase_at if plugin.two_phase else None)
-                key = (session, slot.row.plugin, frozenset(merged.items()), prepared, batch_bytes)
+                key = (
+                    session, slot.row.plugin, frozenset(merged.items()), prepared, upto_lsn, batch_bytes,
+                )  # fmt: skip
             seat = await self._readers.seat(
                 key,
                 session.log,

@@ -13,7 +13,7 @@ of the log: who was behind has caught up. A stream *leaves* when the step that i
 it was too slow, and goes on with a reader of its own, whose plugin resumes from the state at the boundary.
 Nobody waits for a slower one.
 
-Only our own plugins share, those whose state can be told (``OutputPlugin.state``), and streams without an end.
+Only our own plugins share, those whose state can be told (``OutputPlugin.state``), and streams that end at the same place or never.
 
 Used on the event loop; steps are taken there when they are little, otherwise on a worker, one at a time. Memory: KEPT_BYTES of
 kept steps in a :class:`SharedReaders`, and the newest step of each reader.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spillway.plugins.interface import OutputPlugin
     from spillway.txlog.log import Snapshot, TransactionLog
 
-KEPT_BYTES: Final = 16 << 20
+KEPT_BYTES: Final = 32 << 20
 #: What the event loop may spend on one step: some 500 small rows, which take the slowest of our plugins
 #: less than a millisecond.
 AT_ONCE_BYTES: Final = 64 * 1024
