@@ -72,6 +72,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── MalformedMessage             malformed_message        500, on a client's side
     ├── Unauthenticated              unauthenticated          401
     ├── NotReady                     not_ready                503
+    │   └── CheckpointNotStored      checkpoint_not_stored
     ├── LakeError                    lake_error               500, of the Spark job
     │   ├── JavaMissing              java_missing
     │   ├── JarsMissing              jars_missing
@@ -599,6 +600,12 @@ class NotReady(SpillwayError):
     http_status = 503
     grpc_status = "UNAVAILABLE"
     sqlstate = "57P03"
+
+
+class CheckpointNotStored(NotReady):
+    """WAL from the source's last checkpoint on, where decoding of a new database begins, is not stored any more."""
+
+    code = "checkpoint_not_stored"
 
 
 class LakeError(SpillwayError):

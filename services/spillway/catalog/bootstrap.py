@@ -50,12 +50,12 @@ from spillway.catalog.mirror import CatalogMirror
 from spillway.catalog.send_format import SentValues
 from spillway.catalog.source_queries import (
     Checkpoint,
+    checkpoint_at_hand,
     connected,
     locked_catalogs,
     provoke_running_xacts,
     query_row,
     query_value,
-    read_checkpoint,
     read_facts,
     read_layouts,
     read_locations,
@@ -99,6 +99,7 @@ class Bootstrap:
 def bootstrap_sql(
     conninfo: str,
     *,
+    first_lsn: int = 0,
     registry: DescriptorRegistry | None = None,
     progress: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
@@ -108,11 +109,13 @@ def bootstrap_sql(
     Any role that may log in will do. WAL from the returned ``redo_lsn`` on must be at hand: make the
     physical slot, reserving WAL, *before* the call. Takes tens of milliseconds, but waits for every
     transaction that was running at the last checkpoint: *progress* is told so, setting *cancel* ends it.
+    A caller whose WAL begins at *first_lsn* gets a ``redo_lsn`` from there on; that may take a new checkpoint.
     Leaves the server with a running-xacts record due within 15 s, so that decoding can begin.
 
     Raises:
         SourceError: the server can't be reached, is a standby, or has full_page_writes = off.
         UnsupportedWal: it is of a major that Spillway does not read.
+        CheckpointNotStored: the last checkpoint is from before *first_lsn*, and no other one came.
         NotReady: cancelled.
     """
     progress = progress or silent
@@ -125,7 +128,7 @@ def bootstrap_sql(
                 hint="ALTER SYSTEM SET full_page_writes = on; SELECT pg_reload_conf(); CHECKPOINT;"
                 " or give a superuser's DSN, for the raw bootstrap.",
             )
-        checkpoint = read_checkpoint(connection)
+        checkpoint = checkpoint_at_hand(connection, first_lsn, progress, cancel)
         wait_for_old_transactions(connection, checkpoint.next_xid, progress, cancel)
         return _read_in_snapshot(
             connection, facts, server_version, system_id, checkpoint, registry, progress, cancel

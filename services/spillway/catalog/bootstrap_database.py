@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def bootstrap_database(
     conninfo: str,
     *,
+    first_lsn: int = 0,
     registry: DescriptorRegistry | None = None,
     progress: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
@@ -33,12 +34,15 @@ def bootstrap_database(
     Raises:
         SourceError: as bootstrap_sql; with full_page_writes = off also if the role may not read files.
         UnsupportedWal: the server is of a major that Spillway does not read.
+        CheckpointNotStored: as bootstrap_sql.
         NotReady: cancelled.
     """
     with connected(conninfo) as connection:
         has_images = query_value(connection, "SHOW full_page_writes") == "on"
     begin = bootstrap_sql if has_images else bootstrap_raw
-    bootstrap = begin(conninfo, registry=registry, progress=progress, cancel=cancel)
+    bootstrap = begin(
+        conninfo, first_lsn=first_lsn, registry=registry, progress=progress, cancel=cancel
+    )
     # As after a restart: rows that nobody asks for are bytes, and no objects (``packed_pages``).
     packed = deserialize(serialize(bootstrap.mirror), bootstrap.mirror.registry)
     return replace(bootstrap, mirror=packed)

@@ -33,12 +33,12 @@ from spillway.catalog.page import PAGE_SIZE
 from spillway.catalog.raw_storage import Transactions, admit, read_storage
 from spillway.catalog.relation_map import parse_map_file
 from spillway.catalog.source_queries import (
+    checkpoint_at_hand,
     connected,
     locked_catalogs,
     provoke_running_xacts,
     query_row,
     query_value,
-    read_checkpoint,
     read_facts,
     read_layouts,
     read_locations,
@@ -64,6 +64,7 @@ _READINGS_MAX: Final = 100
 def bootstrap_raw(
     conninfo: str,
     *,
+    first_lsn: int = 0,
     registry: DescriptorRegistry | None = None,
     progress: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
@@ -77,6 +78,7 @@ def bootstrap_raw(
         SourceError: the server can't be reached, is a standby, does not let the role read files, or has
             a damaged one.
         UnsupportedWal: it is of a major that Spillway does not read.
+        CheckpointNotStored: as bootstrap_sql.
         NotReady: cancelled while it waited for a rewrite of a catalog.
     """
     progress = progress or silent
@@ -85,7 +87,7 @@ def bootstrap_raw(
         facts, server_version, system_id = read_facts(connection)
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
             connection.execute("CHECKPOINT")
-        checkpoint = read_checkpoint(connection)
+        checkpoint = checkpoint_at_hand(connection, first_lsn, progress, cancel)
         catalogs = catalogs_of(facts.major)
         with locked_catalogs(connection, catalogs, progress, cancel):
             xmin, xmax = query_row(

@@ -8,6 +8,7 @@ Source: src/backend/utils/misc/pg_controldata.c; src/backend/utils/adt/{xid8func
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from psycopg import sql
 from spillway.catalog.layout import CatalogLayout, PhysicalColumn, TrackedCatalog
 from spillway.catalog.mirror import DatabaseFacts
 from spillway.catalog.shared_catalogs import GLOBAL_TABLESPACE
-from spillway.errors import NotReady, SourceError
+from spillway.errors import CheckpointNotStored, NotReady, SourceError
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS: Final = 0.2
 _LOCK_TIMEOUT: Final = "2s"
+#: Less than creating a slot waits for a consistent point, which so is told the reason.
+_CHECKPOINT_WAIT_MAX_S: Final = 60.0
+#: A checkpoint that was asked for goes on when nobody waits for it; we wait where we can be cancelled.
+_CHECKPOINT_REQUEST_TIMEOUT: Final = "1s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,54 @@ def read_checkpoint(connection: Connection) -> Checkpoint:
     )
     epoch, xid = next_xid.split(":")
     return Checkpoint(Lsn.parse(redo), timeline, int(epoch) << 32 | int(xid), oldest_active)
+
+
+def checkpoint_at_hand(
+    connection: Connection,
+    first_lsn: int,
+    progress: Callable[[str], None],
+    cancel: threading.Event,
+    *,
+    wait_max_s: float = _CHECKPOINT_WAIT_MAX_S,
+) -> Checkpoint:
+    """Return the last checkpoint's facts once its redo point is at *first_lsn*, where WAL at hand begins, or later.
+
+    An older one is of no use. Then the server is asked for a new one, where the role may; else its next one is
+    awaited, and either for *wait_max_s*. WAL from *first_lsn* on must stay at hand meanwhile.
+
+    Raises:
+        CheckpointNotStored: there was none in that time.
+        NotReady: *cancel* was set.
+    """
+    checkpoint = read_checkpoint(connection)
+    if checkpoint.redo_lsn >= first_lsn:
+        return checkpoint
+    progress(
+        f"waiting for a checkpoint of the source: its last one began at {checkpoint.redo_lsn}, WAL is stored from"
+        f" {Lsn(first_lsn)} on"
+    )
+    _request_checkpoint(connection)
+    deadline = time.monotonic() + wait_max_s
+    while (checkpoint := read_checkpoint(connection)).redo_lsn < first_lsn:
+        if time.monotonic() >= deadline:
+            raise CheckpointNotStored(
+                f"WAL from the source's last checkpoint at {checkpoint.redo_lsn} on is no longer stored; it begins at "
+                f"{Lsn(first_lsn)}",
+                hint="Run CHECKPOINT on the source, or wait for its next one; decoding is tried again by itself.",
+                lsn=str(checkpoint.redo_lsn),
+                first_lsn=str(Lsn(first_lsn)),
+            )
+        if cancel.wait(_POLL_SECONDS):
+            raise _cancelled()
+    return checkpoint
+
+
+def _request_checkpoint(connection: Connection) -> None:
+    """Ask for a checkpoint, if the role may, without waiting for its end."""
+    connection.execute(f"SET statement_timeout = '{_CHECKPOINT_REQUEST_TIMEOUT}'")
+    with contextlib.suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.QueryCanceled):
+        connection.execute("CHECKPOINT")
+    connection.execute("SET statement_timeout = 0")
 
 
 def wait_for_old_transactions(

@@ -64,6 +64,8 @@ SPILL_GLOB: Final = "xid-*.spill"
 
 _TRUNCATE: Final = struct.Struct("<IIB3x")
 _PARAMETER_CHANGE: Final = struct.Struct("<iiiiii")
+#: what a checkpoint record begins with: its redo point
+_CHECKPOINT_REDO: Final = struct.Struct("<Q")
 _WAL_LEVEL_LOGICAL: Final = 2
 _KINDS: Final = {
     ResolutionKind.TABLE: reorder_loop.KIND_TABLE,
@@ -159,6 +161,7 @@ class Decoder:
         self._failed = False
         self._announced = False
         self._wal_level: int | None = None
+        self._redo_lsn = 0
         self._audit: CatalogAudit | None = None
         self._tracked_generation = -1
         self._follow_tracked()
@@ -282,6 +285,11 @@ class Decoder:
         return self._buffer.oldest_first_lsn() or self._position
 
     @property
+    def redo_lsn(self) -> int:
+        """Redo point of the last checkpoint of the source whose record was processed; 0 before the first one."""
+        return self._redo_lsn
+
+    @property
     def snapshot_state(self) -> SnapshotState:
         """The snapshot builder's state."""
         return self._builder.state
@@ -392,7 +400,10 @@ class Decoder:
         elif rmid == rmgr.RM_STANDBY_ID:
             self._running_xacts(RunningXacts.parse(data, lsn), lsn, end_lsn)
         elif rmid == rmgr.RM_XLOG_ID:
-            self._parameter_change(data, lsn)
+            if info == rmgr.XLOG_PARAMETER_CHANGE:
+                self._parameter_change(data, lsn)
+            elif len(data) >= _CHECKPOINT_REDO.size:
+                self._redo_lsn = _CHECKPOINT_REDO.unpack_from(data)[0]
         elif rmid == rmgr.RM_HEAP2_ID:
             # Only in audit mode does the kernel stop at one.
             assert self._audit is not None

@@ -73,8 +73,9 @@ _WITHOUT_DECODING: Final = (
 )
 
 _XLOG: Final = {
-    rmgr.XLOG_CHECKPOINT_SHUTDOWN: Action.IGNORE,
-    rmgr.XLOG_CHECKPOINT_ONLINE: Action.IGNORE,
+    # a bootstrap begins at the last one's redo point
+    rmgr.XLOG_CHECKPOINT_SHUTDOWN: Action.PYTHON,
+    rmgr.XLOG_CHECKPOINT_ONLINE: Action.PYTHON,
     rmgr.XLOG_NOOP: Action.IGNORE,
     rmgr.XLOG_NEXTOID: Action.IGNORE,
     rmgr.XLOG_SWITCH: Action.IGNORE,

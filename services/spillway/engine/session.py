@@ -133,6 +133,7 @@ class Session:
         self._error: SpillwayError | None = None
         self._changed = threading.Condition()
         self._required_lsn = 0
+        self._redo_lsn = 0
         self._streaming_wanted = False
         self._streams = False
         self._thread = threading.Thread(
@@ -171,6 +172,12 @@ class Session:
     def required_lsn(self) -> int:
         """WAL from here on must be kept; 0 while that is not known."""
         return self._required_lsn
+
+    @property
+    def redo_lsn(self) -> int:
+        """Redo point of the source's last checkpoint, as far as it was seen here; 0 while that is not known."""
+        decoder = self._decoder
+        return max(self._redo_lsn, decoder.redo_lsn if decoder is not None else 0)
 
     @property
     def database_is_gone(self) -> bool:
@@ -364,15 +371,14 @@ class Session:
         """Read the catalog from the running server."""
         for _, path in self._snapshots():
             path.unlink()
-        bootstrap = bootstrap_database(self._conninfo, progress=self._say, cancel=self._stop)
-        if bootstrap.redo_lsn < self._store.first_lsn:
-            raise NotReady(
-                f"WAL from the source's last checkpoint at {bootstrap.redo_lsn} on is no longer stored; it begins at "
-                f"{self._store.first_lsn}",
-                hint="Run CHECKPOINT on the source, or wait for its next one; decoding is tried again by itself.",
-                database=self.database,
-            )
-        self._required_lsn = bootstrap.redo_lsn
+        # The source removes no WAL while required_lsn is not known.
+        bootstrap = bootstrap_database(
+            self._conninfo,
+            first_lsn=self._store.first_lsn,
+            progress=self._say,
+            cancel=self._stop,
+        )
+        self._required_lsn = self._redo_lsn = bootstrap.redo_lsn
         return Decoder(
             version_of_server(self.server_version_num),
             self.database_oid,

@@ -2,6 +2,14 @@
 
 Methods block (they open files, join threads, ask the primary); the event loop calls them on worker
 threads. What is only looked at (``info``, ``session_of``) is cheap and for any thread.
+
+WAL goes from the store (:meth:`Source.trim`) when no session needs it, and none that may still come: a new
+database's decoding begins at the redo point of the source's last checkpoint (``catalog/bootstrap.py``), which
+the sessions there are have long passed. Where that is they know from the checkpoints' records. While it is not
+known, after a start, nothing goes, so a restart keeps what was kept. A store with a bound (``max_bytes``) must
+not be filled by WAL that nobody needs: half of it is for that. What is missing then costs a new checkpoint.
+A session counts before it asks the server, and what it will need is not known until it has been answered:
+nothing goes meanwhile, nor before every database that was decoded before a start has its session again.
 """
 
 from __future__ import annotations
@@ -24,13 +32,28 @@ from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from spillway.engine.layout import SourceLayout
     from spillway.engine.settings import EngineSettings
     from spillway.store.rows import SourceRow
 
 log = logging.getLogger(__name__)
+
+
+def wal_kept_from(
+    required: Sequence[int], redo_lsn: int, *, received_lsn: int, spare_bytes: int | None
+) -> int:
+    """Return where WAL begins that must be kept.
+
+    Args:
+        required: what each session needs; 0 while that is not known.
+        redo_lsn: where new sessions begin; 0 while that is not known.
+        received_lsn: end of what is stored.
+        spare_bytes: how much of what is stored may be for new sessions only; None for any.
+    """
+    spare = redo_lsn if spare_bytes is None else max(redo_lsn, received_lsn - spare_bytes)
+    return min(*required, spare)
 
 
 class Source:
@@ -46,6 +69,12 @@ class Source:
         self._sessions: dict[str, Session] = {}
         self._error: SpillwayError | None = None
         self._stopped = False
+        #: whether every database that is to have a session has one
+        self._complete = False
+        #: of the source's last checkpoint that a session knows of
+        self._redo_lsn = 0
+        #: held while WAL is removed, and while what sessions there are changes
+        self._trimming = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -73,6 +102,7 @@ class Source:
                 self._start_receiver()
                 for database in sorted({*databases, *self._layout.databases()}):
                     self._open_session(database)
+                self._complete = True
             except SpillwayError as error:
                 self._error = error
                 raise
@@ -171,8 +201,9 @@ class Source:
             self.row, found, conninfo, self._layout.database(found.oid), store, self._settings
         )
         self._layout.remember_database(found)
-        session.start()
-        self._sessions[database] = session
+        with self._trimming:
+            session.start()
+            self._sessions[database] = session
         return session
 
     def end_session_of_dropped(self, database: str) -> None:
@@ -181,7 +212,8 @@ class Source:
             session = self._sessions.get(database)
             if session is not None and session.database_is_gone:
                 session.stop()
-                del self._sessions[database]
+                with self._trimming:
+                    del self._sessions[database]
                 self._layout.forget_database(session.database_oid)
 
     # -- upkeep -------------------------------------------------------------------------------
@@ -192,9 +224,24 @@ class Source:
         for session in sessions:
             horizon = horizons.get(session.database, session.decoded_lsn)
             session.log.remove_before(horizon, self._settings.log_keep_bytes)
-        required = [session.required_lsn for session in sessions]
-        if self._store is not None and required and all(required):
-            self._store.remove_before(min(required))
+        with self._trimming:
+            store = self._store
+            if store is not None and self._complete and self._sessions:
+                store.remove_before(self._wal_kept_from(store))
+
+    def _wal_kept_from(self, store: WalStore) -> int:
+        sessions = self._sessions.values()
+        self._redo_lsn = max(self._redo_lsn, *(session.redo_lsn for session in sessions))
+        spare_bytes = store.max_bytes
+        if spare_bytes is not None:
+            # Whole segments: they are what takes space.
+            spare_bytes = spare_bytes // 2 // store.segment_size * store.segment_size
+        return wal_kept_from(
+            [session.required_lsn for session in sessions],
+            self._redo_lsn,
+            received_lsn=store.received_lsn,
+            spare_bytes=spare_bytes,
+        )
 
     # -- looking ------------------------------------------------------------------------------
 
