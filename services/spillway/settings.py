@@ -161,7 +161,7 @@ class Settings:
         "SPILLWAY_WAL_STORE_MAX_BYTES",
         _limit,
         None,
-        "a source's received WAL that decoding still needs may take so much; then receiving pauses, and the primary "
+        "a source's stored WAL may take so much; then receiving pauses, and the primary "
         "keeps the rest; `-1`: no bound",
         "`-1`",
     )
