@@ -16,7 +16,7 @@ Nobody waits for a slower one.
 Only our own plugins share, those whose state can be told (``OutputPlugin.state``), and streams that end at the same place or never.
 
 Used on the event loop; steps are taken there when they are little, otherwise on a worker, one at a time. Memory: KEPT_BYTES of
-kept steps in a :class:`SharedReaders`, and the newest step of each reader.
+kept steps in a :class:`SharedReaders`, of them ALONE_BYTES for a stream alone, and the newest step of each reader.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from spillway.txlog.log import Snapshot, TransactionLog
 
 KEPT_BYTES: Final = 32 << 20
+#: What one stream's steps may take of that: for those who begin just behind it.
+ALONE_BYTES: Final = 8 << 20
 #: What the event loop may spend on one step: some 500 small rows, which take the slowest of our plugins
 #: less than a millisecond.
 AT_ONCE_BYTES: Final = 64 * 1024
@@ -89,6 +91,7 @@ class SharedReader:
         self._at_once = at_once
         self._loop = asyncio.get_running_loop()
         self._kept: deque[KeptStep] = deque()
+        self._bytes = 0
         #: number of the oldest step that is kept; numbers go up from 0
         self.first = 0
         state = reader.state
@@ -214,6 +217,7 @@ class SharedReader:
 
     def _keep(self, kept: KeptStep) -> None:
         self._kept.append(kept)
+        self._bytes += _cost(kept)
         if self.on_kept is not None:
             self.on_kept(self)
 
@@ -227,6 +231,7 @@ class SharedReader:
         freed = 0
         while self.first < number and len(self._kept) > 1:
             forgotten = self._kept.popleft()
+            self._bytes -= _cost(forgotten)
             freed += _cost(forgotten)
             self._before = forgotten.after
             self.first += 1
@@ -238,9 +243,16 @@ class SharedReader:
             reader, self._log, self._workers, self.batch_bytes, at_once=self._at_once
         )
 
+    def limit(self, limit_bytes: int) -> int:
+        """Keep the newest steps only, about *limit_bytes* of them; return the bytes that this frees."""
+        freed = 0
+        while self._bytes > limit_bytes and len(self._kept) > 1:
+            freed += self.forget_before(self.first + 1)
+        return freed
+
     def forget(self) -> int:
         """Keep nothing any more; return the bytes that this frees."""
-        freed = sum(map(_cost, self._kept))
+        freed, self._bytes = self._bytes, 0
         self._kept.clear()
         return freed
 
@@ -352,7 +364,7 @@ class SharedReaders:
         self.workers = workers
         self._kept_bytes = kept_bytes
         self._by_key: dict[Hashable, list[SharedReader]] = {}
-        # Whose steps are kept, the oldest first, by number; and the bytes of them all.
+        # Whose steps are kept, the oldest first, by the number of the step behind; and the bytes of them all.
         self._order: deque[tuple[SharedReader, int]] = deque()
         self._bytes = 0
 
@@ -454,15 +466,20 @@ class SharedReaders:
 
     def _note(self, shared: SharedReader) -> None:
         """Account for a step that *shared* keeps from now on, and forget the oldest that are too much."""
-        self._order.append((shared, shared.next))
+        order = self._order
+        order.append((shared, shared.next))
         self._bytes += shared.newest_cost
-        for _ in range(len(self._order)):
+        if shared.users <= 1:
+            self._bytes -= shared.limit(ALONE_BYTES)
+        while order and order[0][0].first >= order[0][1]:
+            order.popleft()
+        for _ in range(len(order)):
             if self._bytes <= self._kept_bytes:
                 break
-            oldest, number = self._order.popleft()
+            oldest, number = order.popleft()
             if number == oldest.next:
                 # The newest of its reader, which stays.
-                self._order.append((oldest, number))
+                order.append((oldest, number))
             else:
                 self._bytes -= oldest.forget_before(number)
 
