@@ -334,11 +334,8 @@ class Seat:
         reader = await loop.run_in_executor(self._readers.workers, self._resume, after)
         own = self._shared.sibling(reader)
         self._readers.add(self._key, own)
-        await self._move(own, 0)
-        # The middle of a large transaction can't be entered: what was handed out of it is made once more.
-        while own.next < after.steps:
-            await own.take()
-        self._number = after.steps
+        # The middle of a large transaction can't be entered: what was handed out of it is made once more, and passed over.
+        await self._move(own, after.steps)
 
     async def _join(self) -> None:
         """Share the reader of other streams that stand where we do, at the log's end."""
@@ -453,7 +450,8 @@ class SharedReaders:
             shared.on_kept = None
             self._order = deque(entry for entry in self._order if entry[0] is not shared)
             self._bytes -= shared.forget()
-        await shared.close()
+        # To its end, also when the stream that was the last is cancelled.
+        await asyncio.shield(asyncio.ensure_future(shared.close()))
 
     def find_at_end(self, key: Hashable | None, shared: SharedReader) -> SharedReader | None:
         """Return an older reader that stands where *shared* does, both at the log's end."""
