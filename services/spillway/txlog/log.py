@@ -213,11 +213,7 @@ class TransactionLog:
             TransactionLogError: the log was not started, or an earlier write failed.
         """
         header = transaction.header
-        if not self._segments:
-            raise TransactionLogError("the transaction log was not started")
-        if header.final_lsn <= self.last_final_lsn or header.final_lsn < self.complete_to:
-            return
-        if header.final_lsn < self._segments[0].start_lsn:
+        if header.final_lsn < self._wanted_from():
             return
         segment = self._segment_for_more(header.final_lsn)
         self._write_relations(segment, transaction.relations)
@@ -246,9 +242,7 @@ class TransactionLog:
         Raises:
             As :meth:`transaction`.
         """
-        if not self._segments:
-            raise TransactionLogError("the transaction log was not started")
-        run.skip_before(max(self.last_final_lsn + 1, self.complete_to, self._segments[0].start_lsn))
+        run.skip_before(self._wanted_from())
         if run.exhausted:
             return
         segment = self._segment_for_more(run.next_lsn())
@@ -259,6 +253,16 @@ class TransactionLog:
             segment.note_transaction(final_lsn, end_lsn, offset + at)
         self._append([data])
         self.last_final_lsn = segment.last_final_lsn
+
+    def _wanted_from(self) -> int:
+        """Return the final_lsn from which on transactions are not here yet, and belong here.
+
+        Raises:
+            TransactionLogError: the log was not started.
+        """
+        if not self._segments:
+            raise TransactionLogError("the transaction log was not started")
+        return max(self.last_final_lsn + 1, self.complete_to, self._segments[0].start_lsn)
 
     def _segment_for_more(self, final_lsn: int) -> Segment:
         """Return the segment that takes what comes, of *final_lsn*; a new one when the last is full."""
