@@ -71,6 +71,21 @@ cdef class RelationWriter:
         self.descriptor = descriptor
 
 
+cdef void begin_call(ChunkEncoder encoder) noexcept:
+    # The same id may mean another descriptor in another call's relations.
+    memset(encoder.slots, 0, sizeof(encoder.slots))
+    encoder.lsn = 0
+    encoder.relation = 0
+
+
+cdef int fail(ChunkEncoder encoder, error, relations, MessageBuffer out) except -1:
+    """Raise *error* with what is known of the change at hand; the messages before it are kept."""
+    out.discard()
+    if isinstance(error, DecodingError):
+        raise located(error, encoder.lsn, relations.get(encoder.relation)) from error
+    raise error
+
+
 cdef class ChunkEncoder:
     """Turns chunks of changes into messages; see the module."""
 
@@ -95,19 +110,13 @@ cdef class ChunkEncoder:
         Raises:
             DecodingError: as ``encode``.
         """
-        memset(self.slots, 0, sizeof(self.slots))
-        self.lsn = 0
-        self.relation = 0
         relations = run.relations
+        begin_call(self)
         try:
             with nogil:
                 self.run_transactions(run, relations, out, batch_bytes, message_limit)
-        except DecodingError as error:
-            out.discard()
-            raise located(error, self.lsn, relations.get(self.relation)) from error
-        except BaseException:
-            out.discard()
-            raise
+        except BaseException as error:
+            fail(self, error, relations, out)
         return 0
 
     cdef int run_transactions(self, TransactionRun run, object relations, MessageBuffer out, size_t batch_bytes,
@@ -128,19 +137,12 @@ cdef class ChunkEncoder:
         cdef size_t size = chunk.shape[0]
         if size == 0:
             return 0
-        # The same id may mean another descriptor in another chunk's relations.
-        memset(self.slots, 0, sizeof(self.slots))
-        self.lsn = 0
-        self.relation = 0
+        begin_call(self)
         try:
             with nogil:
                 self.run(&chunk[0], size, relations, out)
-        except DecodingError as error:
-            out.discard()
-            raise located(error, self.lsn, relations.get(self.relation)) from error
-        except BaseException:
-            out.discard()
-            raise
+        except BaseException as error:
+            fail(self, error, relations, out)
         return 0
 
     cdef int run(self, const uint8_t* chunk, size_t size, object relations, MessageBuffer out) except -1 nogil:
