@@ -2,9 +2,9 @@
 
 One event loop carries the engine, REST (uvicorn) and gRPC; receivers and decoders are threads of the
 engine. Start: lock the data directory, bring the engine up, then listen, so that whoever can connect is
-answered. What listens is imported only then, on a thread beside the engine's: it takes as long as all the rest,
-and decoding does not wait for it. SIGTERM or SIGINT: stop listening, end streams, checkpoint, close; a second one
-ends at once, which loses nothing either.
+answered. What listens is imported only then, on a thread beside the engine's: it takes longer than all the rest,
+and decoding neither waits for it nor, when little was stored, has to share the interpreter with it.
+SIGTERM or SIGINT: stop listening, end streams, checkpoint, close; a second one ends at once, which loses nothing either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import logging
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spillway.engine.engine import Engine
 from spillway.engine.layout import DataDirectory
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 log = logging.getLogger(__name__)
+
+#: What decoding gets of the interpreter before the interfaces' import begins: usually all is decoded before that.
+_HEAD_START_S: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
         token = None if settings.auth_off else settings.token
         try:
             await engine.start()
+            await engine.settle(_HEAD_START_S)
             interfaces = await asyncio.to_thread(_import_interfaces)
             async with interfaces.listening(
                 engine, settings.host, settings.http_port, settings.grpc_port, token

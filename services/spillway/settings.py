@@ -95,7 +95,7 @@ class Settings:
         "SPILLWAY_METADATA_URL",
         str,
         None,
-        "where sources, slots and leases are kept: `sqlite:///FILE` or `postgresql://…`",
+        "where sources, slots and leases are kept: `sqlite:///FILE` or `postgresql://…`, with libpq's parameters",
         "SQLite in the data directory",
     )
     host: str = _variable(

@@ -62,6 +62,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 UPKEEP_INTERVAL_S: Final = 0.2
+_SETTLE_POLL_S: Final = 0.005
 #: payload that one peek or get may gather; a larger answer belongs to the stream
 RESULT_BYTES_MAX: Final = 256 << 20
 _STEP_BYTES: Final = 1 << 20
@@ -116,6 +117,13 @@ class Engine:
         await self._sources.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
         await self._metadata.close()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until what was stored when the service started is decoded, but not longer than *timeout_s*."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not self._sources.are_settled() and loop.time() < deadline:  # noqa: ASYNC110 - threads end it
+            await asyncio.sleep(_SETTLE_POLL_S)
 
     def ready(self) -> bool:
         """Say whether every source's threads are alive."""

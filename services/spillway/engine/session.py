@@ -136,6 +136,7 @@ class Session:
         self._redo_lsn = 0
         self._streaming_wanted = False
         self._streams = False
+        self._caught_up = False
         self._thread = threading.Thread(
             target=self._run, name=f"spillway-decode-{source.name}-{database.name}", daemon=True
         )
@@ -178,6 +179,11 @@ class Session:
         """Redo point of the source's last checkpoint, as far as it was seen here; 0 while that is not known."""
         decoder = self._decoder
         return max(self._redo_lsn, decoder.redo_lsn if decoder is not None else 0)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what was stored at the start is decoded, or can't be."""
+        return self._caught_up or self._error is not None
 
     @property
     def database_is_gone(self) -> bool:
@@ -401,7 +407,8 @@ class Session:
         walker = Walker(
             version, lsn, self._source.wal_segment_size, system_id=int(self._source.system_id)
         )
-        started_at, caught_up = lsn, False
+        started_at = lsn
+        self._caught_up = False
         checkpoint_lsn, checkpoint_at = lsn, time.monotonic()
         pause_s = checkpoint_pause_s(self._settings.checkpoint_interval_s, 0.0)
         while not self._stop.is_set():
@@ -428,10 +435,10 @@ class Session:
                     self._settings.checkpoint_interval_s, checkpoint_at - began
                 )
             if not data:
-                if not caught_up:
+                if not self._caught_up:
                     # Told once a start, and measured: `make bench` takes the time of a restart from it.
                     self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
-                    caught_up = True
+                    self._caught_up = True
                 self._store.wait(lsn, _IDLE_WAIT_S)
         self._checkpoint(decoder)
 

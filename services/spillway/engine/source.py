@@ -168,6 +168,13 @@ class Source:
             and all(session.alive() for session in tuple(self._sessions.values()))
         )
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether its start failed, or each session has decoded what was stored."""
+        return self._error is not None or (
+            self._complete and all(s.is_settled for s in tuple(self._sessions.values()))
+        )
+
     # -- sessions -----------------------------------------------------------------------------
 
     def session_of(self, database: str) -> Session | None:

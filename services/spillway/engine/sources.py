@@ -258,6 +258,10 @@ class Sources:
         """Whether every source's threads are alive."""
         return all(source.alive() for source in self._sources.values())
 
+    def are_settled(self) -> bool:
+        """Whether every source has decoded what was stored when it was brought up, or can't."""
+        return all(source.is_settled for source in self._sources.values())
+
     def trim(self, horizons: Mapping[tuple[str, str], int]) -> None:
         """Drop what nobody needs; blocks."""
         for name, source in tuple(self._sources.items()):

@@ -1,9 +1,7 @@
-"""Connections, transactions and errors of the two databases that metadata may live in.
+"""Transactions of the metadata store, on threads of its own, and the translation of drivers' errors.
 
-``Database.read()`` and ``Database.write()`` give a connection in a transaction. On SQLite a writer
-begins with BEGIN IMMEDIATE: the lock is waited for before anything is read, so that a transaction never
-fails half-way because somebody else wrote. The file is in WAL mode (readers do not block the writer)
-with synchronous=FULL: a confirmed position that was acknowledged must survive a power cut.
+``Database.read()`` and ``Database.write()`` run a function in a transaction on a worker thread and give what it returns.
+A transaction that can't commit leaves nothing behind. Once begun it runs to its end, though who waits for it be cancelled.
 
 Whatever goes wrong in a driver leaves here as :class:`~spillway.errors.MetadataError`, except broken
 constraints, which the caller knows the meaning of (:class:`ConstraintViolation`).
@@ -13,36 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sqlite3
-import time
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from sqlalchemy import event
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError, StatementError
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.expression import ColumnElement
-from sqlalchemy.types import BigInteger
-
-from spillway.errors import InvalidRequest, MetadataError, SpillwayError
+from spillway.errors import InvalidRequest, MetadataError
+from spillway.store.sqlite import SqliteBackend
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from sqlalchemy.engine import Connection
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-    from sqlalchemy.sql.compiler import SQLCompiler
-
-#: How long to wait for SQLite's write lock, or for any PostgreSQL answer, in seconds.
-TIMEOUT_S: Final = 30.0
-#: Connections kept to PostgreSQL. Metadata statements take milliseconds: a handful serves a process.
-POOL_SIZE: Final = 5
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
 
 _ACCEPTED: Final = "sqlite:///path/to/file, postgresql://user@host/database"
+
+Row = dict[str, Any]
+T = TypeVar("T")
 
 
 class ConstraintViolation(Exception):
@@ -53,196 +35,191 @@ class ConstraintViolation(Exception):
         self.foreign_key = foreign_key
 
 
-class database_clock(ColumnElement[int]):  # noqa: N801 - reads as a SQL function
-    """The database's clock, in milliseconds since 1970."""
+class Backend(Protocol):
+    """What differs between the two databases. All but its constants runs on the store's threads."""
 
-    inherit_cache = True
-    type = BigInteger()
+    #: the database as messages name it, without a password
+    where: str
+    #: what to check when it fails
+    hint: str
+    #: transactions at a time
+    threads: int
+    #: what its driver raises
+    errors: tuple[type[Exception], ...]
+    #: SQL for its clock, in milliseconds since 1970
+    clock: str
+    #: SQL behind a SELECT that keeps others from changing what it found
+    lock_found: str
+    #: SQL for the type of a moment
+    moment_type: str
+    #: SQL for whether there is a table *name*
+    has_table: str
+    #: SQLAlchemy's name of it and of the driver, for migrations
+    sqlalchemy_url: str
+
+    def prepare(self) -> None:
+        """Make the database usable; may be repeated."""
+
+    def connect(self, *, as_dicts: bool = True) -> Any:
+        """Open a connection, whose rows are dicts or tuples."""
+
+    def is_usable(self, connection: Any) -> bool:
+        """Say whether a connection that has waited for its next use still works."""
+
+    def begin(self, connection: Any, *, writes: bool) -> None:
+        """Begin a transaction."""
+
+    def execute(self, connection: Any, statement: str, values: Mapping[str, Any]) -> Any:
+        """Execute a statement with ``:name`` where values go; return the cursor."""
+
+    def lock_schema(self, connection: Any) -> None:
+        """Let no other process create or migrate tables until the transaction's end."""
+
+    def violated(self, error: Exception) -> bool | None:
+        """Say of a broken constraint whether it is a foreign key; None of another error."""
+
+    def moment(self, value: datetime) -> object:
+        """Return what is stored for a moment."""
 
 
-@compiles(database_clock, "postgresql")
-def _postgresql_clock(element: database_clock, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ARG001
-    # Not now(), which stands still in a transaction that has waited for a lock.
-    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+class Connection:
+    """A transaction, as statements see it. Values stand in them as ``:name``."""
+
+    def __init__(self, backend: Backend, connection: Any) -> None:
+        self.backend = backend
+        self.raw = connection
+
+    def rows(self, statement: str, **values: Any) -> list[Row]:
+        """Execute what gives rows, and give them."""
+        found: list[Row] = self.backend.execute(self.raw, statement, values).fetchall()
+        return found
+
+    def row(self, statement: str, **values: Any) -> Row | None:
+        """Execute what gives one row or none."""
+        found = self.rows(statement, **values)
+        return found[0] if found else None
+
+    def run(self, statement: str, **values: Any) -> int:
+        """Execute what gives no rows; return how many it was about."""
+        count: int = self.backend.execute(self.raw, statement, values).rowcount
+        return count
 
 
-@compiles(database_clock, "sqlite")
-def _sqlite_clock(element: database_clock, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ARG001
-    return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
-
-
-def parse_url(text: str) -> URL:
-    """Turn the URL of a metadata store into one that names its asynchronous driver.
+class Database:
+    """Transactions on one of the two databases.
 
     Raises:
         InvalidRequest: it is not a URL, or of a database that metadata can't live in.
     """
-    try:
-        url = make_url(text)
-    except ArgumentError as error:
-        raise InvalidRequest(
-            "the metadata URL can't be parsed", hint=f"Accepted: {_ACCEPTED}."
-        ) from error
-    if url.drivername in ("sqlite", "sqlite+aiosqlite"):
-        if not url.database or url.database == ":memory:":
-            raise InvalidRequest(
-                "the metadata URL names no SQLite file",
-                hint="Metadata must outlive the process: use sqlite:///path/to/file.",
-            )
-        return url.set(drivername="sqlite+aiosqlite")
-    if url.drivername in ("postgresql", "postgres", "postgresql+asyncpg"):
-        url = url.set(drivername="postgresql+asyncpg")
-        unknown = sorted(set(url.query) - {"sslmode", "ssl", "host", "port"})
-        if unknown:
-            raise InvalidRequest(
-                f"the metadata URL has unknown parameters: {', '.join(unknown)}",
-                hint="For PostgreSQL sslmode, host and port are accepted.",
-            )
-        # libpq's name for it; asyncpg takes the same values under another.
-        if "sslmode" in url.query:
-            mode = url.query["sslmode"]
-            url = url.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
-        return url
-    raise InvalidRequest(
-        f"metadata can't live in {url.drivername!r}", hint=f"Accepted: {_ACCEPTED}."
-    )
 
-
-class Database:
-    """An asynchronous engine and what this service does around it."""
-
-    def __init__(self, url_text: str) -> None:
-        self.url = parse_url(url_text)
-        self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._engine = _sqlite_engine(self.url) if self.is_sqlite else _postgresql_engine(self.url)
+    def __init__(self, url: str) -> None:
+        self.backend = _backend(url)
+        self._threads = ThreadPoolExecutor(self.backend.threads, "spillway-metadata")
+        self._idle: list[Any] = []
+        self._closed = False
 
     async def prepare(self) -> None:
-        """Make a new SQLite file readable by its owner alone and put it in WAL mode; may be repeated."""
-        if not self.is_sqlite:
-            return
-        path = Path(self.url.database or "")
-        try:
-            # The file holds DSNs with passwords.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise MetadataError(
-                f"can't open the metadata file {path}: {error.strerror}",
-                hint="Its directory must exist and be writable.",
-            ) from error
-        # Not through the engine: the mode can't change inside a transaction.
-        await asyncio.to_thread(_enter_wal_mode, path)
+        """Make the database usable: SQLite's file, readable by its owner alone. May be repeated."""
+        await self._in_thread(self.backend.prepare)
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        """Give a connection for reading."""
-        async with self._transaction(writes=False) as connection:
-            yield connection
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run *work* in a transaction that reads."""
+        return await self._in_thread(self._transaction, work, writes=False)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """Give a connection in a transaction that commits at the end, durably.
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run *work* in a transaction that commits at its end, durably.
 
         Raises:
             ConstraintViolation: a statement in it broke a constraint.
         """
-        async with self._transaction(writes=True) as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def _transaction(self, *, writes: bool) -> AsyncIterator[AsyncConnection]:
-        try:
-            async with self._engine.connect() as connected:
-                connection = await connected.execution_options(spillway_writes=writes)
-                async with connection.begin():
-                    yield connection
-        except IntegrityError as error:
-            raise _constraint(error) from error
-        except StatementError as error:
-            # SQLAlchemy wraps what a column type raises for a value that it refuses.
-            if isinstance(error.orig, SpillwayError):
-                raise error.orig from None
-            raise self._unavailable(error) from error
-        except (SQLAlchemyError, OSError, TimeoutError) as error:
-            raise self._unavailable(error) from error
+        return await self._in_thread(self._transaction, work, writes=True)
 
     async def close(self) -> None:
-        """Close every connection."""
-        await self._engine.dispose()
+        """Close every connection; safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._close_idle)
+            self._threads.shutdown(wait=False)
 
-    def _unavailable(self, error: Exception) -> MetadataError:
-        cause = error.orig if isinstance(error, StatementError) and error.orig else error
-        text = str(cause) or type(cause).__name__
-        if self.is_sqlite:
-            hint = "Check the file, its directory and the space left on its disk."
-        else:
-            hint = "Check that PostgreSQL is up and SPILLWAY_METADATA_URL is right; requests work again once it is."
-        where = self.url.render_as_string(hide_password=True)
+    def failed(self, error: Exception) -> MetadataError:
+        """Return the error that says what *error* of a driver means."""
+        # libpq's messages have lines.
+        text = " ".join(str(error).split()) or type(error).__name__
+        where, hint = self.backend.where, self.backend.hint
         return MetadataError(f"the metadata store {where} failed: {text}", hint=hint)
 
+    async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        if self._closed:
+            raise MetadataError("the metadata store is closed", hint="The service is stopping.")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
-def _constraint(error: IntegrityError) -> ConstraintViolation:
-    # 23503 and 23001: foreign_key_violation and restrict_violation.
-    sqlstate = getattr(error.orig, "sqlstate", None)
-    name = getattr(error.orig, "sqlite_errorname", None)
-    return ConstraintViolation(
-        foreign_key=sqlstate in ("23503", "23001") or name == "SQLITE_CONSTRAINT_FOREIGNKEY"
-    )
+    # ---- on a thread
 
-
-def _enter_wal_mode(path: Path) -> None:
-    """Put the file in WAL mode, where it stays; no lock is taken if it is already."""
-    # Changing the mode takes an exclusive lock that SQLite's own busy handler does not wait for.
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
+    def _transaction(self, work: Callable[[Connection], T], *, writes: bool) -> T:
+        backend = self.backend
         try:
-            with contextlib.closing(sqlite3.connect(path, timeout=TIMEOUT_S)) as connection:
-                (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
-            break
-        except sqlite3.Error as error:
-            locked = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-            if not locked or time.monotonic() > deadline:
-                raise MetadataError(
-                    f"the metadata file {path} can't be opened: {error}",
-                    hint="It must be an SQLite database that no other program has locked.",
-                ) from error
-            time.sleep(0.05)
-    if mode != "wal":
-        raise MetadataError(
-            f"the metadata file {path} can't be put in WAL mode",
-            hint="It must be on a local file system: network file systems lack the locks.",
-        )
+            connection = self._take()
+            try:
+                backend.begin(connection, writes=writes)
+                result = work(Connection(backend, connection))
+                connection.commit()
+            except BaseException:
+                self._undo(connection)
+                raise
+        except backend.errors as error:
+            foreign_key = backend.violated(error)
+            if foreign_key is not None:
+                raise ConstraintViolation(foreign_key=foreign_key) from error
+            raise self.failed(error) from error
+        self._give_back(connection)
+        return result
+
+    def _take(self) -> Any:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return self.backend.connect()
+            if self.backend.is_usable(connection):
+                return connection
+            self._drop(connection)
+
+    def _give_back(self, connection: Any) -> None:
+        if self._closed:
+            self._drop(connection)
+        else:
+            self._idle.append(connection)
+
+    def _undo(self, connection: Any) -> None:
+        try:
+            connection.rollback()
+        except self.backend.errors:
+            self._drop(connection)
+        else:
+            self._give_back(connection)
+
+    def _drop(self, connection: Any) -> None:
+        with contextlib.suppress(*self.backend.errors):
+            connection.close()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._drop(self._idle.pop())
 
 
-def _sqlite_engine(url: URL) -> AsyncEngine:
-    engine = create_async_engine(url, connect_args={"timeout": TIMEOUT_S})
+def _backend(url: str) -> Backend:
+    scheme, separator, rest = url.partition("://")
+    # The driver that SQLAlchemy's URLs name is ours to choose.
+    name = scheme.partition("+")[0].lower()
+    if not separator or not name:
+        raise InvalidRequest("the metadata URL can't be parsed", hint=f"Accepted: {_ACCEPTED}.")
+    if name == "sqlite":
+        return SqliteBackend(rest)
+    if name in ("postgresql", "postgres"):
+        # psycopg is imported by a service that has sources anyway, but not before it decodes.
+        from spillway.store.postgresql import PostgresqlBackend  # noqa: PLC0415
 
-    @event.listens_for(engine.sync_engine, "connect")
-    def _connect(dbapi_connection: Any, record: object) -> None:  # noqa: ARG001
-        # The driver must not begin transactions of its own accord: ``_begin`` does.
-        dbapi_connection.isolation_level = None
-        cursor = dbapi_connection.cursor()
-        cursor.execute("PRAGMA foreign_keys=ON")
-        cursor.execute("PRAGMA synchronous=FULL")
-        cursor.close()
-
-    @event.listens_for(engine.sync_engine, "begin")
-    def _begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get("spillway_writes", True)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def _postgresql_engine(url: URL) -> AsyncEngine:
-    return create_async_engine(
-        url,
-        pool_size=POOL_SIZE,
-        max_overflow=POOL_SIZE,
-        pool_timeout=TIMEOUT_S,
-        pool_pre_ping=True,
-        connect_args={
-            "timeout": TIMEOUT_S,
-            "command_timeout": TIMEOUT_S,
-            "server_settings": {"application_name": "spillway metadata"},
-        },
-    )
+        return PostgresqlBackend(f"postgresql://{rest}")
+    raise InvalidRequest(f"metadata can't live in {scheme!r}", hint=f"Accepted: {_ACCEPTED}.")

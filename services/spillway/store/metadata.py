@@ -13,27 +13,18 @@ Two rules are kept in SQL rather than by whoever calls:
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
-
-from sqlalchemy import delete, insert, inspect, or_, select, text, update
+from typing import TYPE_CHECKING, NoReturn
 
 from spillway.errors import Conflict, DuplicateName, LeaseLost, UnknownSlot, UnknownSource
-from spillway.pg.lsn import Lsn
-from spillway.store.database import ConstraintViolation, Database, database_clock
-from spillway.store.rows import Fence, SlotRow, SourceRow
-from spillway.store.schema import REVISION, Lease, Slot, Source
+from spillway.store import tables
+from spillway.store.database import ConstraintViolation, Database
+from spillway.store.rows import Fence, SlotRow, SourceRow, from_columns, to_columns
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-    from sqlalchemy.engine import Connection, RowMapping
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from collections.abc import Mapping
 
-_SOURCES: Final = cast("Table", Source.__table__)
-_SLOTS: Final = cast("Table", Slot.__table__)
-_LEASES: Final = cast("Table", Lease.__table__)
-
-_Row = TypeVar("_Row", SourceRow, SlotRow)
+    from spillway.pg.lsn import Lsn
+    from spillway.store.database import Connection
 
 
 class MetadataStore:
@@ -43,7 +34,7 @@ class MetadataStore:
     :class:`~spillway.errors.MetadataError`.
 
     Args:
-        url: ``sqlite:///path``, ``postgresql://…`` or ``postgresql+asyncpg://…``.
+        url: ``sqlite:///path`` or ``postgresql://…``.
     """
 
     def __init__(self, url: str) -> None:
@@ -52,10 +43,11 @@ class MetadataStore:
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""
         await self._database.prepare()
-        async with self._database.read() as connection:
-            revisions = await connection.run_sync(_revisions)
-        if revisions != [REVISION]:
-            # Alembic takes longer to import than a start should, and most starts have nothing to migrate.
+        revisions = await self._database.read(tables.revisions)
+        if not revisions:
+            revisions = await self._database.write(tables.create)
+        if revisions != [tables.REVISION]:
+            # Alembic and SQLAlchemy take longer to import than a start should, and most starts have nothing to migrate.
             from spillway.store.migrate import upgrade  # noqa: PLC0415
 
             await upgrade(self._database)
@@ -66,8 +58,7 @@ class MetadataStore:
 
     async def ping(self) -> None:
         """Return if the database answers."""
-        async with self._database.read() as connection:
-            await connection.execute(select(1))
+        await self._database.read(lambda connection: connection.rows("SELECT 1"))
 
     # Sources
 
@@ -78,8 +69,7 @@ class MetadataStore:
             DuplicateName: the name is taken.
         """
         try:
-            async with self._database.write() as connection:
-                await connection.execute(insert(_SOURCES).values(_columns(row)))
+            await self._insert("sources", row)
         except ConstraintViolation as error:
             raise DuplicateName(
                 f'source "{row.name}" already exists',
@@ -90,9 +80,10 @@ class MetadataStore:
 
     async def list_sources(self) -> list[SourceRow]:
         """Give every source, by name."""
-        async with self._database.read() as connection:
-            found = await connection.execute(select(_SOURCES).order_by(_SOURCES.c.name))
-            return [_row(SourceRow, mapping) for mapping in found.mappings()]
+        found = await self._database.read(
+            lambda connection: connection.rows("SELECT * FROM sources ORDER BY name")
+        )
+        return [from_columns(SourceRow, columns) for columns in found]
 
     async def get_source(self, name: str) -> SourceRow:
         """Give one source.
@@ -100,12 +91,12 @@ class MetadataStore:
         Raises:
             UnknownSource: there is none of that name.
         """
-        async with self._database.read() as connection:
-            found = await connection.execute(select(_SOURCES).where(_SOURCES.c.name == name))
-            mapping = found.mappings().one_or_none()
-        if mapping is None:
+        found = await self._database.read(
+            lambda connection: connection.row("SELECT * FROM sources WHERE name = :name", name=name)
+        )
+        if found is None:
             _raise_unknown_source(name)
-        return _row(SourceRow, mapping)
+        return from_columns(SourceRow, found)
 
     async def update_source(self, name: str, **changes: object) -> SourceRow:
         """Change columns of a source, named as in :class:`SourceRow`, and give it as it is then.
@@ -113,15 +104,16 @@ class MetadataStore:
         Raises:
             UnknownSource: there is none of that name.
         """
-        _check_columns(SourceRow, changes, fixed=("name", "capture", "created_at"))
-        statement = (
-            update(_SOURCES).where(_SOURCES.c.name == name).values(changes).returning(*_SOURCES.c)
+        values = to_columns(
+            SourceRow, changes, self._database.backend, fixed=("name", "capture", "created_at")
         )
-        async with self._database.write() as connection:
-            mapping = (await connection.execute(statement)).mappings().one_or_none()
-        if mapping is None:
+        statement = f"UPDATE sources SET {_assigned(values)} WHERE name = :its_name RETURNING *"
+        found = await self._database.write(
+            lambda connection: connection.row(statement, its_name=name, **values)
+        )
+        if found is None:
             _raise_unknown_source(name)
-        return _row(SourceRow, mapping)
+        return from_columns(SourceRow, found)
 
     async def remove_source(self, name: str) -> None:
         """Forget a source.
@@ -131,13 +123,16 @@ class MetadataStore:
             Conflict: it still has slots.
         """
         try:
-            async with self._database.write() as connection:
-                done = await connection.execute(delete(_SOURCES).where(_SOURCES.c.name == name))
+            removed = await self._database.write(
+                lambda connection: connection.run(
+                    "DELETE FROM sources WHERE name = :name", name=name
+                )
+            )
         except ConstraintViolation as error:
             raise Conflict(
                 f'source "{name}" still has slots', hint="Drop its slots first.", source=name
             ) from error
-        if done.rowcount == 0:
+        if not removed:
             _raise_unknown_source(name)
 
     # Slots
@@ -150,8 +145,7 @@ class MetadataStore:
             UnknownSource: its source does not exist.
         """
         try:
-            async with self._database.write() as connection:
-                await connection.execute(insert(_SLOTS).values(_columns(row)))
+            await self._insert("slots", row)
         except ConstraintViolation as error:
             if error.foreign_key:
                 _raise_unknown_source(row.source)
@@ -164,12 +158,14 @@ class MetadataStore:
 
     async def list_slots(self, source: str | None = None) -> list[SlotRow]:
         """Give every slot, by name; those of one source if *source* is given."""
-        statement = select(_SLOTS).order_by(_SLOTS.c.slot_name)
-        if source is not None:
-            statement = statement.where(_SLOTS.c.source == source)
-        async with self._database.read() as connection:
-            found = await connection.execute(statement)
-            return [_row(SlotRow, mapping) for mapping in found.mappings()]
+        where = "" if source is None else "WHERE source = :source"
+        values = {} if source is None else {"source": source}
+        found = await self._database.read(
+            lambda connection: connection.rows(
+                f"SELECT * FROM slots {where} ORDER BY slot_name", **values
+            )
+        )
+        return [from_columns(SlotRow, columns) for columns in found]
 
     async def get_slot(self, name: str) -> SlotRow:
         """Give one slot.
@@ -177,12 +173,14 @@ class MetadataStore:
         Raises:
             UnknownSlot: there is none of that name.
         """
-        async with self._database.read() as connection:
-            found = await connection.execute(select(_SLOTS).where(_SLOTS.c.slot_name == name))
-            mapping = found.mappings().one_or_none()
-        if mapping is None:
+        found = await self._database.read(
+            lambda connection: connection.row(
+                "SELECT * FROM slots WHERE slot_name = :name", name=name
+            )
+        )
+        if found is None:
             _raise_unknown_slot(name)
-        return _row(SlotRow, mapping)
+        return from_columns(SlotRow, found)
 
     async def update_slot(
         self, name: str, *, fence: Fence | None = None, **changes: object
@@ -195,16 +193,19 @@ class MetadataStore:
             UnknownSlot: there is none of that name.
             LeaseLost: *fence* is out of date.
         """
-        _check_columns(SlotRow, changes, fixed=("slot_name", "source", "created_at"))
-        statement = (
-            update(_SLOTS).where(_SLOTS.c.slot_name == name).values(changes).returning(*_SLOTS.c)
+        values = to_columns(
+            SlotRow, changes, self._database.backend, fixed=("slot_name", "source", "created_at")
         )
-        async with self._database.write() as connection:
-            await self._check_fence(connection, fence)
-            mapping = (await connection.execute(statement)).mappings().one_or_none()
-        if mapping is None:
+        statement = f"UPDATE slots SET {_assigned(values)} WHERE slot_name = :its_name RETURNING *"
+
+        def update(connection: Connection) -> dict[str, object] | None:
+            _check_fence(connection, fence)
+            return connection.row(statement, its_name=name, **values)
+
+        found = await self._database.write(update)
+        if found is None:
             _raise_unknown_slot(name)
-        return _row(SlotRow, mapping)
+        return from_columns(SlotRow, found)
 
     async def confirm_slot(self, name: str, lsn: Lsn, *, fence: Fence | None = None) -> Lsn:
         """Advance confirmed_flush_lsn to *lsn*, never backward; give where it stands then.
@@ -213,19 +214,24 @@ class MetadataStore:
             UnknownSlot: there is none of that name.
             LeaseLost: *fence* is out of date.
         """
-        confirmed = _SLOTS.c.confirmed_flush_lsn
-        here = _SLOTS.c.slot_name == name
-        async with self._database.write() as connection:
-            await self._check_fence(connection, fence)
-            await connection.execute(
-                update(_SLOTS)
-                .where(here, or_(confirmed.is_(None), confirmed < lsn))
-                .values(confirmed_flush_lsn=lsn)
+        values = to_columns(SlotRow, {"confirmed_flush_lsn": lsn}, self._database.backend)
+
+        def confirm(connection: Connection) -> dict[str, object] | None:
+            _check_fence(connection, fence)
+            connection.run(
+                "UPDATE slots SET confirmed_flush_lsn = :confirmed_flush_lsn WHERE slot_name = :name "
+                "AND (confirmed_flush_lsn IS NULL OR confirmed_flush_lsn < :confirmed_flush_lsn)",
+                name=name,
+                **values,
             )
-            found = (await connection.execute(select(confirmed).where(here))).one_or_none()
+            return connection.row("SELECT * FROM slots WHERE slot_name = :name", name=name)
+
+        found = await self._database.write(confirm)
         if found is None:
             _raise_unknown_slot(name)
-        return Lsn(found[0])
+        confirmed = from_columns(SlotRow, found).confirmed_flush_lsn
+        assert confirmed is not None
+        return confirmed
 
     async def remove_slot(self, name: str) -> None:
         """Forget a slot.
@@ -233,9 +239,12 @@ class MetadataStore:
         Raises:
             UnknownSlot: there is none of that name.
         """
-        async with self._database.write() as connection:
-            done = await connection.execute(delete(_SLOTS).where(_SLOTS.c.slot_name == name))
-        if done.rowcount == 0:
+        removed = await self._database.write(
+            lambda connection: connection.run(
+                "DELETE FROM slots WHERE slot_name = :name", name=name
+            )
+        )
+        if not removed:
             _raise_unknown_slot(name)
 
     # Leases
@@ -247,109 +256,81 @@ class MetadataStore:
         already gets it again at once with a new token: after a restart under the same name nobody
         has to wait for the old lease to run out.
         """
-        now = database_clock()
-        expires = now + int(ttl_s * 1000)
-        values = {"resource": resource, "holder": holder, "token": 1, "expires_at_ms": expires}
+        now = self._database.backend.clock
         statement = (
-            self._insert_lease()
-            .values(values)
-            .on_conflict_do_update(
-                index_elements=[_LEASES.c.resource],
-                set_={"holder": holder, "token": _LEASES.c.token + 1, "expires_at_ms": expires},
-                where=or_(_LEASES.c.expires_at_ms <= now, _LEASES.c.holder == holder),
-            )
-            .returning(_LEASES.c.token)
+            "INSERT INTO leases (resource, holder, token, expires_at_ms) "
+            f"VALUES (:resource, :holder, 1, {now} + :ttl_ms) "
+            "ON CONFLICT (resource) DO UPDATE SET holder = excluded.holder, token = leases.token + 1, "
+            "expires_at_ms = excluded.expires_at_ms "
+            f"WHERE leases.expires_at_ms <= {now} OR leases.holder = excluded.holder RETURNING token"
         )
-        async with self._database.write() as connection:
-            token: int | None = (await connection.execute(statement)).scalar_one_or_none()
-        return token
+        taken = await self._database.write(
+            lambda connection: connection.row(
+                statement, resource=resource, holder=holder, ttl_ms=int(ttl_s * 1000)
+            )
+        )
+        return None if taken is None else int(taken["token"])
 
     async def renew_lease(self, resource: str, token: int, ttl_s: float) -> bool:
         """Extend a lease to *ttl_s* seconds from now; false when somebody else has taken it since.
 
         A lease that ran out but that nobody took is extended: nothing happened in between.
         """
-        expires = database_clock() + int(ttl_s * 1000)
         statement = (
-            update(_LEASES)
-            .where(_LEASES.c.resource == resource, _LEASES.c.token == token)
-            .where(_LEASES.c.expires_at_ms > 0)
-            .values(expires_at_ms=expires)
+            f"UPDATE leases SET expires_at_ms = {self._database.backend.clock} + :ttl_ms "
+            "WHERE resource = :resource AND token = :token AND expires_at_ms > 0"
         )
-        async with self._database.write() as connection:
-            return (await connection.execute(statement)).rowcount == 1
+        renewed = await self._database.write(
+            lambda connection: connection.run(
+                statement, resource=resource, token=token, ttl_ms=int(ttl_s * 1000)
+            )
+        )
+        return renewed == 1
 
     async def release_lease(self, resource: str, token: int) -> None:
         """Give a lease back; nothing happens when it is no longer held."""
+        # 0 and not "now": a released lease can't be renewed. The token stays, and grows.
         statement = (
-            update(_LEASES)
-            .where(_LEASES.c.resource == resource, _LEASES.c.token == token)
-            # 0 and not "now": a released lease can't be renewed. The token stays, and grows.
-            .values(expires_at_ms=0, holder="")
+            "UPDATE leases SET expires_at_ms = 0, holder = '' "
+            "WHERE resource = :resource AND token = :token"
         )
-        async with self._database.write() as connection:
-            await connection.execute(statement)
-
-    def _insert_lease(self) -> Any:
-        # The same clause in both dialects, but SQLAlchemy has an insert() for each.
-        # SQLAlchemy has imported the dialect of this database when it made the engine; the other is not needed.
-        if self._database.is_sqlite:
-            from sqlalchemy.dialects import sqlite  # noqa: PLC0415
-
-            return sqlite.insert(_LEASES)
-        from sqlalchemy.dialects import postgresql  # noqa: PLC0415
-
-        return postgresql.insert(_LEASES)
-
-    @staticmethod
-    async def _check_fence(connection: AsyncConnection, fence: Fence | None) -> None:
-        if fence is None:
-            return
-        # The lock keeps the lease from changing hands until this transaction is over.
-        held = await connection.execute(
-            select(_LEASES.c.token)
-            .where(_LEASES.c.resource == fence.resource, _LEASES.c.token == fence.token)
-            .with_for_update(read=True)
+        await self._database.write(
+            lambda connection: connection.run(statement, resource=resource, token=token)
         )
-        if held.one_or_none() is None:
-            raise LeaseLost(
-                f'the lease on "{fence.resource}" was taken over by another process',
-                hint="Another process serves it now; this one stops.",
-                resource=fence.resource,
-                token=fence.token,
-            )
+
+    async def _insert(self, table: str, row: SourceRow | SlotRow) -> None:
+        values = to_columns(type(row), row.columns(), self._database.backend)
+        names = ", ".join(_quoted(name) for name in values)
+        marks = ", ".join(f":{name}" for name in values)
+        statement = f"INSERT INTO {table} ({names}) VALUES ({marks})"
+        await self._database.write(lambda connection: connection.run(statement, **values))
 
 
-def _revisions(connection: Connection) -> list[str]:
-    """Give what Alembic wrote of the schema; nothing of a new database."""
-    if not inspect(connection).has_table("alembic_version"):
-        return []
-    return list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
+def _check_fence(connection: Connection, fence: Fence | None) -> None:
+    if fence is None:
+        return
+    # The lock keeps the lease from changing hands until this transaction is over.
+    held = connection.row(
+        "SELECT token FROM leases WHERE resource = :resource AND token = :token "
+        + connection.backend.lock_found,
+        resource=fence.resource,
+        token=fence.token,
+    )
+    if held is None:
+        raise LeaseLost(
+            f'the lease on "{fence.resource}" was taken over by another process',
+            hint="Another process serves it now; this one stops.",
+            resource=fence.resource,
+            token=fence.token,
+        )
 
 
-def _columns(row: SourceRow | SlotRow) -> dict[str, object]:
-    columns = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
-    for name in ("options", "capture"):
-        if name in columns:
-            columns[name] = dict(columns[name])  # JSON takes a dict, not any mapping
-    return columns
+def _assigned(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{_quoted(name)} = :{name}" for name in values)
 
 
-def _row(row_type: type[_Row], mapping: RowMapping) -> _Row:
-    # Columns that a newer release added are none of this one's business.
-    names = [field.name for field in dataclasses.fields(row_type)]
-    return row_type(**{name: mapping[name] for name in names})
-
-
-def _check_columns(
-    row_type: type[SourceRow | SlotRow], changes: dict[str, object], *, fixed: tuple[str, ...]
-) -> None:
-    allowed = {field.name for field in dataclasses.fields(row_type)} - set(fixed)
-    if not changes or not allowed.issuperset(changes):
-        msg = f"{row_type.__name__} has no columns {sorted(set(changes) - allowed)} that may change"
-        raise TypeError(msg)
-    if "options" in changes:
-        changes["options"] = dict(changes["options"])  # type: ignore[call-overload]
+def _quoted(column: str) -> str:
+    return f'"{column}"'
 
 
 def _raise_unknown_source(name: str) -> NoReturn:

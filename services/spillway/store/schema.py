@@ -1,16 +1,11 @@
-"""The tables, and the column types that SQL lacks.
+"""The tables as Alembic knows them, for writing migrations; the service itself knows ``tables``.
 
-A change here needs a migration beside it (``migrations/versions``); a test compares the two. Migrations
-must leave the database usable by the previous release: add columns with defaults, drop nothing in use.
-
-An LSN is unsigned in PostgreSQL and ``bigint`` is not. It is stored as a number all the same, so that
-SQL can compare and order it; positions of 2**63 (8 EiB of WAL) and above are refused, not wrapped.
+A change here needs a migration (``migrations/versions``) and the change in ``tables``; tests compare the three.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
 
 from sqlalchemy import (
     JSON,
@@ -28,60 +23,21 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from spillway.errors import InvalidLsn
 from spillway.pg.lsn import Lsn
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Dialect
-
-#: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0002"
-
-#: One past the largest LSN that can be stored.
-LSN_END: Final = 1 << 63
 
 
 class LsnType(TypeDecorator[Lsn]):
-    """An LSN as a number, 0 ≤ lsn < 2**63."""
+    """An LSN as a number."""
 
     impl = BigInteger
     cache_ok = True
 
-    def process_bind_param(self, value: Lsn | None, dialect: Dialect) -> int | None:  # noqa: ARG002
-        """Refuse what a signed 64-bit column can't hold."""
-        if value is None:
-            return None
-        if not 0 <= value < LSN_END:
-            raise InvalidLsn(f"{value:X}" if value < 0 else str(Lsn(value)))
-        return int(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Lsn | None:  # noqa: ARG002
-        """Give the number its type back."""
-        return None if value is None else Lsn(value)
-
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment, always with its zone: SQLite has no zones and keeps UTC."""
+    """A moment, with its zone where the database has zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert to UTC; without a zone where the database has none."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            msg = "a moment needs its time zone"
-            raise ValueError(msg)
-        utc = value.astimezone(UTC)
-        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Say that it is UTC."""
-        if value is None:
-            return None
-        moment: datetime = value
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 class Base(DeclarativeBase):
@@ -127,7 +83,6 @@ class Slot(Base):
     source: Mapped[str] = mapped_column(
         String(63), ForeignKey("sources.name", ondelete="RESTRICT"), index=True
     )
-    # A name in PostgreSQL is 63 bytes, which is at most 63 characters.
     database: Mapped[str] = mapped_column(String(63))
     datoid: Mapped[int] = mapped_column(BigInteger)
     plugin: Mapped[str] = mapped_column(String(63))
@@ -148,11 +103,7 @@ class Slot(Base):
 
 
 class Lease(Base):
-    """Who may do something that only one process may do.
-
-    A row stays when its lease is released, so that ``token`` never repeats. Times are those of the
-    database's clock, in milliseconds since 1970: clocks of different machines are never compared.
-    """
+    """Who may do something that only one process may do."""
 
     __tablename__ = "leases"
 

@@ -6,13 +6,13 @@ Alembic's own command line there is none, and one is opened here.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING
 
 from alembic import context
 
 from spillway.store.database import Database
+from spillway.store.migrate import migrating
 from spillway.store.schema import Base
 
 if TYPE_CHECKING:
@@ -33,18 +33,15 @@ def _run(connection: Connection) -> None:
         context.run_migrations()
 
 
-async def _run_from_command_line() -> None:
+def _run_from_command_line() -> None:
     database = Database(os.environ["SPILLWAY_METADATA_URL"])
-    await database.prepare()
-    try:
-        async with database.write() as connection:
-            await connection.run_sync(_run)
-    finally:
-        await database.close()
+    database.backend.prepare()
+    with migrating(database) as connection:
+        _run(connection)
 
 
 _connection = context.config.attributes.get("connection")
 if _connection is not None:
     _run(_connection)
 else:
-    asyncio.run(_run_from_command_line())
+    _run_from_command_line()
