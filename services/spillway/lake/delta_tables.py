@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spillway.errors import LakeTableConflict
+from spillway.errors import LakeError, LakeTableConflict
 from spillway.lake.columns import spark_schema
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
@@ -55,7 +55,7 @@ class DeltaTables:
         self._threads = threading.local()
         self._path = path
         self._slot_name = slot_name
-        self._application = f"spillway/{slot_name}"
+        self._application = application_of(slot_name)
         #: tables that are known to be of this slot
         self._ours: set[tuple[str, str]] = set()
         #: tables that are known to take timestamps without a zone
@@ -213,6 +213,32 @@ def _has_ntz(schema: StructType) -> bool:
     return "timestamp_ntz" in schema.simpleString()
 
 
+def application_of(slot_name: str) -> str:
+    """Return the application id under which a slot's commits carry their LSN."""
+    return f"spillway/{slot_name}"
+
+
+def version_at(table: Path, application: str, lsn: int) -> int | None:
+    """Return the table's version whose commit carries the greatest LSN up to *lsn*; None: there was no table then.
+
+    Raises:
+        LakeError: the log of then was removed.
+    """
+    commits = _commits(table / "_delta_log")
+    for commit in commits:
+        transaction = _transaction(commit, application)
+        if transaction is not None and transaction <= lsn:
+            return int(commit.stem)
+    if commits and int(commits[-1].stem) > 0:
+        raise LakeError(
+            f"{table} does not remember which version it had at {Lsn(lsn)}",
+            hint="Delta removes its log after delta.logRetentionDuration (30 days): read a later LSN, or set it higher.",
+            relation=table.name,
+            lsn=str(Lsn(lsn)),
+        )
+    return None
+
+
 def last_transaction(log: Path, application: str) -> int | None:
     """Return the version of *application*'s last transaction among a log's newest commits, None if it isn't there.
 
@@ -220,9 +246,22 @@ def last_transaction(log: Path, application: str) -> int | None:
     of ours has its transaction, so the newest file nearly always ends the search; maintenance by others
     (OPTIMIZE, VACUUM, ALTER) comes between.
     """
-    commits = sorted((path for path in log.glob("*.json") if path.stem.isdecimal()), reverse=True)
-    for commit in commits[:_COMMITS_SEARCHED]:
-        for line in commit.read_text(encoding="utf-8").splitlines():
+    for commit in _commits(log)[:_COMMITS_SEARCHED]:
+        version = _transaction(commit, application)
+        if version is not None:
+            return version
+    return None
+
+
+def _commits(log: Path) -> list[Path]:
+    """Return a log's commits, the newest first."""
+    return sorted((path for path in log.glob("*.json") if path.stem.isdecimal()), reverse=True)
+
+
+def _transaction(commit: Path, application: str) -> int | None:
+    """Return the version of *application*'s transaction in a commit, None if it has none."""
+    with commit.open(encoding="utf-8") as lines:
+        for line in lines:
             if line.startswith('{"txn":'):
                 transaction = json.loads(line)["txn"]
                 if transaction["appId"] == application:

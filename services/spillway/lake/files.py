@@ -12,9 +12,14 @@ if TYPE_CHECKING:
 
 def replace_json(path: Path, value: Any) -> None:
     """Put *value* at *path* in one step: readers see the old text or the new one."""
+    replace_text(path, json.dumps(value))
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Put *text* at *path* in one step, as :func:`replace_json` does."""
     beside = path.with_name(f".{path.name}.new")
     with beside.open("w", encoding="utf-8") as file:
-        json.dump(value, file)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)

@@ -32,7 +32,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
 from spillway.failpoints import failpoint
 from spillway.lake import columns as table_shape
-from spillway.lake import net_effect, position
+from spillway.lake import commit_points, net_effect, position
 from spillway.lake.payload import (
     Relation,
     conform,
@@ -181,7 +181,7 @@ class Materializer:
                 changes = dict(zip((part.relation.name for part in parts), counts, strict=True))
         finally:
             envelopes.unpersist()
-        confirmed = self._confirm(batch, parts)
+        confirmed = self._confirm(batch, parts, sum(changes.values()))
         self._report(
             BatchReport(
                 batch_id,
@@ -293,7 +293,7 @@ class Materializer:
             effect = net_effect.keyed(events, columns, key, self._tables.current(name), plain=plain)
         self._tables.apply(name, effect, wanted, key, batch)
 
-    def _confirm(self, batch: Batch, parts: list[_TableBatch]) -> int:
+    def _confirm(self, batch: Batch, parts: list[_TableBatch], changes: int) -> int:
         """Advance the slot to the batch's end, once every table that it touched says that it is durable there."""
         for part in parts:
             name = part.relation.directory
@@ -310,6 +310,8 @@ class Materializer:
                     )
         if batch.end_lsn > self._lake.lsn_value:
             failpoint("lake.before_position")
+            # Before the position: a point may be published twice, and would never be after it.
+            commit_points.publish(self._path, batch.end_lsn, batch.batch_id, changes)
             self._lake = replace(self._lake, lsn=str(Lsn(batch.end_lsn)))
             position.store(self._path, self._lake)
         failpoint("lake.before_advance")

@@ -5,7 +5,7 @@
     history/<table>/end_lsn=<decimal, 20 digits>/part-*.parquet    one directory a batch
     history/<table>/_table.json                                    slot and schema
     current/<table>/v-<decimal, 20 digits>/part-*.parquet          a whole copy of the table as of an LSN
-    current/<table>/_table.json                                    slot, schema, key, and which copy counts
+    current/<table>/_table.json                                    slot, schema, key, which copy counts, the first LSN
 
 A batch is written into a directory that readers don't see, synced, and renamed into place: the rename is the commit, and the
 LSN in the name is what it goes up to. The current table is written whole for each batch (Parquet files don't
@@ -27,12 +27,13 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spillway.errors import LakeTableConflict
+from spillway.errors import LakeError, LakeTableConflict
 from spillway.lake.columns import spark_schema
 from spillway.lake.files import replace_json, sync_directory, sync_tree
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.payload import merge_schemas
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +53,51 @@ def current_path(lake: Path, name: str) -> Path:
     """Return the directory that holds the table's rows now."""
     table = lake / CURRENT / name
     return table / str(json.loads((table / _DESCRIPTION).read_text())["copy"])
+
+
+def copy_at(table: Path, lsn: int) -> Path | None:
+    """Return the newest copy of a current table that is not after *lsn*; None: there was no table then.
+
+    Raises:
+        LakeError: the copy of then was removed; only the last two stay.
+    """
+    if not (table / _DESCRIPTION).exists():
+        return None
+    newest = json.loads((table / _DESCRIPTION).read_text())
+    if newest["lsn"] <= lsn:
+        return table / str(newest["copy"])
+    if newest["since"] > lsn:
+        return None
+    copies = {
+        int(copy.name.removeprefix(_COPY)): copy
+        for copy in table.glob(f"{_COPY}*")
+        if copy.name.removeprefix(_COPY).isdecimal()
+    }
+    before = max((at for at in copies if at <= lsn), default=None)
+    if before is None:
+        raise LakeError(
+            f"{table} has no copy of {Lsn(lsn)} any more",
+            hint="Without a table format the last two copies stay. Use --format delta for time travel.",
+            relation=table.name,
+            lsn=str(Lsn(lsn)),
+        )
+    return copies[before]
+
+
+def read_batches(
+    spark: SparkSession, table: Path, start_lsn: int, upto_lsn: int | None = None
+) -> DataFrame | None:
+    """Return a history table's batches that go beyond *start_lsn*; None: there was no such table at *upto_lsn*."""
+    if not (table / _DESCRIPTION).exists():
+        return None
+    schema = _spark_schema(json.loads((table / _DESCRIPTION).read_text()))
+    batches = {int(b.name.removeprefix(_BATCH)): str(b) for b in sorted(table.glob(f"{_BATCH}*"))}
+    if upto_lsn is not None and not any(end <= upto_lsn for end in batches):
+        return None
+    wanted = [batch for end, batch in batches.items() if end > start_lsn]
+    if not wanted:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*wanted)
 
 
 class ParquetTables:
@@ -98,23 +144,10 @@ class ParquetTables:
             self._write(rows, table, f"{_BATCH}{batch.end_lsn:020d}")
 
     def history(self, name: str, start_lsn: int, end_lsn: int) -> DataFrame:
-        description = self._description(HISTORY, name)
-        assert description is not None  # the job appends before it reads
-        schema = _spark_schema(description)
-        table = self._path / HISTORY / name
-        wanted = [
-            str(batch)
-            for batch in sorted(table.glob(f"{_BATCH}*"))
-            if int(batch.name.removeprefix(_BATCH)) > start_lsn
-        ]
-        if not wanted:
-            return self._spark.createDataFrame([], schema)
+        batches = read_batches(self._spark, self._path / HISTORY / name, start_lsn)
+        assert batches is not None  # the job appends before it reads
         commit = F.col("_commit_lsn")
-        return (
-            self._spark.read.schema(schema)
-            .parquet(*wanted)
-            .where((commit >= start_lsn) & (commit < end_lsn))
-        )
+        return batches.where((commit >= start_lsn) & (commit < end_lsn))
 
     def current(self, name: str) -> DataFrame | None:
         description = self._description(CURRENT, name)
@@ -176,7 +209,8 @@ class ParquetTables:
         table = self._path / CURRENT / name
         self._write(rows, table, copy)
         before = self._description(CURRENT, name) or {}
-        self._describe(CURRENT, name, schema, {"copy": copy, "lsn": lsn, "key": list(key)})
+        facts = {"copy": copy, "lsn": lsn, "since": before.get("since", lsn), "key": list(key)}
+        self._describe(CURRENT, name, schema, facts)
         for old in table.glob(f"{_COPY}*"):
             if old.name not in {copy, before.get("copy")}:
                 shutil.rmtree(old)

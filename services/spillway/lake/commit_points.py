@@ -1,0 +1,116 @@
+"""The LSNs at which all tables of a lake agree: ``<path>/_spillway/commits/``.
+
+Tables commit one by one, so while a batch is written some are ahead of others. When all tables of a batch are durable at its
+end, that LSN is published here: everything that commits before it is in every table's commit up to it, and
+what commits later is in later commits of the tables. A reader that takes of each table the newest commit that is
+not after one published LSN sees every transaction whole, across tables, however long it reads
+(:mod:`spillway.lake.read`).
+
+::
+
+    _spillway/commits/<decimal, 20 digits>.jsonl     named by its first point; one line a point, in the order of LSNs
+
+The last file is replaced whole for each point, which an object store can do, too; a full one stays as it is. The
+oldest go when there are many: readers keep to what the tables' own retention leaves, which is less.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import LakeError, LakeTableConflict
+from spillway.lake.files import replace_text
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_POINTS_PER_FILE: Final = 500
+#: Older files are removed: 100,000 points are days of batches, one a few seconds.
+_FILES_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPoint:
+    """Every table has everything whose commit record starts before *lsn*."""
+
+    lsn: str
+    #: ISO 8601, UTC: when it was published
+    published_at: str
+    batch_id: int
+    #: changes of the batch that were new to history
+    changes: int
+
+    @property
+    def lsn_value(self) -> int:
+        return Lsn.parse(self.lsn)
+
+
+def publish(path: Path, lsn: int, batch_id: int, changes: int) -> None:
+    """Make a point durable; one that is there already, or is before the last one, changes nothing."""
+    files = _files(path)
+    points = _read(files[-1]) if files else []
+    if points and points[-1].lsn_value >= lsn:
+        return
+    point = CommitPoint(str(Lsn(lsn)), datetime.now(UTC).isoformat(), batch_id, changes)
+    if files and len(points) < _POINTS_PER_FILE:
+        file = files[-1]
+    else:
+        points = []
+        file = _directory(path) / f"{lsn:020d}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(asdict(each)) for each in (*points, point))
+    replace_text(file, "".join(f"{line}\n" for line in lines))
+    for old in files[:-_FILES_MAX]:
+        old.unlink()
+
+
+def points(path: Path) -> Iterator[CommitPoint]:
+    """Yield all points, the newest first."""
+    for file in reversed(_files(path)):
+        yield from reversed(_read(file))
+
+
+def at(path: Path, lsn: int | None = None) -> CommitPoint:
+    """Return the newest point that is not after *lsn*; the newest of all for None.
+
+    Raises:
+        LakeError: there is none: nothing was written yet, or it was so long ago that it is forgotten.
+    """
+    for point in points(path):
+        if lsn is None or point.lsn_value <= lsn:
+            return point
+    if lsn is None:
+        raise LakeError(
+            f"the lake at {path} has no consistent LSN yet",
+            hint="Run `spillway lake run` first; a batch that has ended publishes one.",
+        )
+    raise LakeError(
+        f"the lake at {path} has no consistent LSN up to {Lsn(lsn)}",
+        hint="It began later, or what it knew of then was given up. `spillway lake points` lists what there is.",
+        lsn=str(Lsn(lsn)),
+    )
+
+
+def _directory(path: Path) -> Path:
+    return path / "_spillway" / "commits"
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(
+        file for file in _directory(path).glob("*.jsonl") if file.stem.isdecimal()
+    )  # fmt: skip
+
+
+def _read(file: Path) -> list[CommitPoint]:
+    try:
+        return [CommitPoint(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]
+    except (TypeError, ValueError) as error:
+        raise LakeTableConflict(
+            f"{file} can't be read: {error}",
+            hint="It was written by another release, or is damaged. Moved away, it only makes its LSNs unknown.",
+        ) from error

@@ -1,0 +1,146 @@
+"""Reading a lake: all tables as of one commit LSN.
+
+::
+
+    from spillway.lake.read import Lake
+
+    lake = Lake(spark, "/data/lake")
+    now = lake.at()                                # the newest LSN at which all tables agree
+    now.current("shop.orders").groupBy("status").count().show()
+    then = lake.at("0/4947BB0")                    # time travel: the newest such LSN that is not after this one
+    then.history("shop.orders").where("_op = 'D'").show()
+    now.create_views()                             # SELECT … FROM shop_orders JOIN shop_customers …
+
+Whoever opens two Delta tables by their paths may see a transaction in one and not yet in the other, as the job commits them one
+after the other. A :class:`Pin` takes each table's version from the table's own commits: the newest that is not after the pinned
+LSN (:mod:`spillway.lake.commit_points` says why that is consistent). It stays what it is while the job goes on, as
+long as the tables keep that version: Delta until VACUUM removes its files, Parquet for the last two batches.
+
+Needs Spark and the lake's files, neither the service nor the source; reads only.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+from spillway.errors import LakeError
+from spillway.lake import commit_points, position
+from spillway.lake.delta_tables import application_of, version_at
+from spillway.lake.net_effect import COPIES
+from spillway.lake.parquet_tables import copy_at, read_batches
+from spillway.lake.tables import CURRENT, HISTORY
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spillway.lake.commit_points import CommitPoint
+
+
+class Lake:
+    """A lake at *path*, read with *spark*; see the module."""
+
+    def __init__(self, spark: SparkSession, path: str | Path) -> None:
+        """Open it.
+
+        Raises:
+            LakeError: there is no lake at *path*.
+        """
+        self.spark = spark
+        self.path = Path(path).absolute()
+        found = position.load(self.path)
+        if found is None:
+            raise LakeError(
+                f"there is no lake at {self.path}",
+                hint="Name the directory that `spillway lake run --lake` was given.",
+            )
+        self.position = found
+
+    def points(self) -> Iterator[CommitPoint]:
+        """Yield the LSNs at which all tables agree, the newest first."""
+        return commit_points.points(self.path)
+
+    def at(self, lsn: Lsn | str | None = None) -> Pin:
+        """Return the lake as of the newest consistent LSN that is not after *lsn*.
+
+        Raises:
+            LakeError: there is none.
+            InvalidLsn: *lsn* is none.
+        """
+        wanted = Lsn.parse(lsn) if isinstance(lsn, str) else lsn
+        return Pin(self, commit_points.at(self.path, wanted))
+
+
+class Pin:
+    """All tables of a lake as of one LSN."""
+
+    def __init__(self, lake: Lake, point: CommitPoint) -> None:
+        self._lake = lake
+        self.point = point
+        self.lsn = Lsn(point.lsn_value)
+
+    def tables(self, kind: str = CURRENT) -> list[str]:
+        """Return the tables that the lake had then, as ``schema.table``."""
+        folder = self._lake.path / kind
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        return [name for name in names if self._frame(kind, name) is not None]
+
+    def current(self, name: str) -> DataFrame:
+        """Return a table's rows; one that counts copies gives a row so often as there are copies of it.
+
+        Raises:
+            LakeError: there was no such table, or its version of then is gone.
+        """
+        frame = self._wanted(CURRENT, name)
+        if COPIES not in frame.columns:
+            return frame
+        kept = [column for column in frame.columns if column != COPIES]
+        each = F.explode(F.sequence(F.lit(1), F.col(COPIES)))
+        return frame.select("*", each.alias("_copy")).select(*(f"`{c}`" for c in kept))
+
+    def history(self, name: str) -> DataFrame:
+        """Return a table's changes up to the LSN, in no order (``_commit_lsn``, ``_seq`` give it).
+
+        Raises:
+            LakeError: as :meth:`current`.
+        """
+        return self._wanted(HISTORY, name).where(F.col("_commit_lsn") < int(self.lsn))
+
+    def create_views(self, prefix: str = "") -> list[str]:
+        """Make a temporary view of each current table, ``<prefix><schema>_<table>``; return their names."""
+        views = []
+        for name in self.tables():
+            view = prefix + re.sub(r"\W", "_", name)
+            self.current(name).createOrReplaceTempView(view)
+            views.append(view)
+        return views
+
+    def _wanted(self, kind: str, name: str) -> DataFrame:
+        frame = self._frame(kind, name)
+        if frame is None:
+            raise LakeError(
+                f"the lake at {self._lake.path} had no {kind} table {name} at {self.lsn}",
+                hint=f"It had {', '.join(self.tables(kind)) or 'none'}.",
+                relation=name,
+            )
+        return frame
+
+    def _frame(self, kind: str, name: str) -> DataFrame | None:
+        lake = self._lake
+        folder = lake.path / kind / name
+        if lake.position.table_format == "delta":
+            version = version_at(folder, application_of(lake.position.slot), self.lsn)
+            if version is None:
+                return None
+            reader = lake.spark.read.format("delta").option("versionAsOf", version)
+            return reader.load(str(folder))
+        if kind == HISTORY:
+            return read_batches(lake.spark, folder, 0, self.lsn)
+        copy = copy_at(folder, self.lsn)
+        return None if copy is None else lake.spark.read.parquet(str(copy))

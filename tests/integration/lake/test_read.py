@@ -1,0 +1,110 @@
+"""Readers pin all tables to one commit LSN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from harness.arrow_slot import Table, delete, insert, update
+from spillway.errors import LakeError
+from spillway.lake import commit_points
+from spillway.lake.read import Lake as Reader
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from harness.lake import Lake
+
+ORDERS = Table("orders", {"id": pa.int64(), "status": pa.string()})
+LINES = Table("order lines", {"id": pa.int64(), "order": pa.int64()}, oid=16390)
+LOG = Table("log", {"line": pa.string()}, primary_key=(), replica_identity="f", oid=16400)
+
+
+def rows(frame: DataFrame) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def test_tables_of_one_lsn(lake: Lake) -> None:
+    lake.slot.commit(insert(ORDERS, id=1, status="new"), insert(LOG, line="a"))
+    lake.run()
+    lake.slot.commit(update(ORDERS, {"id": 1, "status": "sent"}), insert(LINES, id=7, order=1))
+    lake.slot.commit(insert(LOG, line="a"))
+    lake.run()
+    reader = Reader(lake.spark, lake.path)
+    last, first = [point.lsn for point in reader.points()]
+
+    then = reader.at(first)
+    assert then.tables() == ["public.log", "public.orders"]
+    assert rows(then.current("public.orders")) == [(1, "new")]
+    assert [row["_op"] for row in then.history("public.orders").collect()] == ["I"]
+
+    # Between two points it is the earlier one: no half of a batch is to be seen.
+    between = reader.at(Lsn(Lsn.parse(last) - 1))
+    assert between.lsn == then.lsn
+    assert rows(between.current("public.orders")) == [(1, "new")]
+
+    now = reader.at()
+    assert str(now.lsn) == last
+    assert rows(now.current("public.orders")) == [(1, "sent")]
+    assert rows(now.current("public.order~20lines")) == [(7, 1)]
+    assert rows(now.current("public.log")) == [("a",), ("a",)]
+    assert sorted(now.create_views()) == ["public_log", "public_order_20lines", "public_orders"]
+    joined = "SELECT status FROM public_orders o JOIN public_order_20lines l ON l.order = o.id"
+    assert rows(lake.spark.sql(joined)) == [("sent",)]
+
+    # What was pinned stays while the job goes on, and maintenance by others comes between.
+    if lake.table_format == "delta":
+        lake.spark.sql(f"OPTIMIZE delta.`{lake.path}/current/public.orders`")
+    lake.slot.commit(delete(ORDERS, id=1))
+    lake.run()
+    assert rows(now.current("public.orders")) == [(1, "sent")]
+    assert rows(reader.at().current("public.orders")) == []
+    # A table that a batch did not touch has its newest commit from before.
+    assert rows(reader.at().current("public.log")) == [("a",), ("a",)]
+
+
+def test_what_is_not_there(lake: Lake, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="there is no lake"):
+        Reader(lake.spark, tmp_path / "nowhere")
+    lake.run()
+    reader = Reader(lake.spark, lake.path)
+    with pytest.raises(LakeError, match="no consistent LSN yet"):
+        reader.at()
+    lake.slot.commit(insert(ORDERS, id=1, status="new"))
+    lake.run()
+    with pytest.raises(LakeError, match="no consistent LSN up to 0/1"):
+        reader.at("0/1")
+    with pytest.raises(LakeError, match=r"had no current table public\.lines"):
+        reader.at().current("public.lines")
+
+
+def test_parquet_forgets(spark: object, tmp_path: Path) -> None:
+    from harness.lake import Lake as Under
+
+    lake = Under(spark, tmp_path, "parquet")  # type: ignore[arg-type] # the fixture's session
+    for id_ in range(4):
+        lake.slot.commit(insert(ORDERS, id=id_, status="new"))
+        lake.run()
+    reader = Reader(lake.spark, lake.path)
+    lsns = [point.lsn for point in reader.points()]
+    assert len(rows(reader.at(lsns[1]).current("public.orders"))) == 3
+    with pytest.raises(LakeError, match="has no copy of"):
+        reader.at(lsns[3]).current("public.orders")
+
+
+def test_points_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_points, "_POINTS_PER_FILE", 3)
+    monkeypatch.setattr(commit_points, "_FILES_MAX", 2)
+    for lsn in range(1, 20):
+        commit_points.publish(tmp_path, lsn * 8, lsn, 1)
+        commit_points.publish(tmp_path, lsn * 8, lsn, 1)
+    known = [point.lsn_value // 8 for point in commit_points.points(tmp_path)]
+    assert known == list(range(19, 12, -1))
+    assert commit_points.at(tmp_path, 15 * 8 + 7).batch_id == 15
+    with pytest.raises(LakeError, match="no consistent LSN up to"):
+        commit_points.at(tmp_path, 8)
