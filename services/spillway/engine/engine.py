@@ -570,7 +570,7 @@ def _changes(messages: EncodedBatch, *, binary: bool) -> list[Change]:
     xids = memoryview(messages.xids).cast("I")
     changes, start = [], 0
     for length, lsn, xid in zip(lengths, lsns, xids, strict=True):
-        piece = payload[start : start + length]
+        piece = bytes(payload[start : start + length])
         start += length
         data = "\\x" + piece.hex() if binary else piece.decode(errors="replace")
         changes.append(Change(Lsn(lsn), xid, data))

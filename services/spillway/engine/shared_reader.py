@@ -11,26 +11,31 @@ A stream *joins* where it stands at one of the boundaries between the kept steps
 (pgoutput's knows what its consumer was told). That is so when it begins where another began, and when both have seen the end
 of the log: who was behind has caught up. A stream *leaves* when the step that it needs next is not kept any more:
 it was too slow, and goes on with a reader of its own, whose plugin resumes from the state at the boundary.
-Nobody waits for a slower one.
+Whoever is ahead waits for those who are just behind, but not for long: :mod:`spillway.engine.hold`.
+
+Readers that began at the same place number their steps alike (their *origin*; it is kept when a stream leaves). So a stream whose
+reader is behind another of the same origin *catches up* when the other keeps the step that it needs: clients that begin
+together come within tenths of a second, in which the first has had more made than is kept.
 
 Only our own plugins share, those whose state can be told (``OutputPlugin.state``), and streams that end at the same place or never.
 
 Used on the event loop; steps are taken there when they are little, otherwise on a worker, one at a time. Memory: KEPT_BYTES of
-kept steps in a :class:`SharedReaders`, of them ALONE_BYTES for a stream alone, and the newest step of each reader.
+kept steps in a :class:`SharedReaders`, and the newest step of each reader. Of what all its streams have taken, a reader keeps
+no more than brings it to PASSED_BYTES.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spillway.plugins.messages import EncodedBatch
+from spillway.engine.hold import Behind, Hold, Pace
+from spillway.engine.seat import Seat
 from spillway.txlog import TransactionCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
     from concurrent.futures import Executor
 
     from spillway.engine.reader import Counts, SlotReader, Step
@@ -38,8 +43,8 @@ if TYPE_CHECKING:
     from spillway.txlog.log import Snapshot, TransactionLog
 
 KEPT_BYTES: Final = 32 << 20
-#: What one stream's steps may take of that: for those who begin just behind it.
-ALONE_BYTES: Final = 8 << 20
+#: What a reader keeps though all its streams have taken it: for those who begin just behind them.
+PASSED_BYTES: Final = 8 << 20
 #: What the event loop may spend on one step: some 500 small rows, which take the slowest of our plugins
 #: less than a millisecond.
 AT_ONCE_BYTES: Final = 64 * 1024
@@ -69,6 +74,12 @@ class KeptStep(NamedTuple):
     #: where the next one begins; None: that can't be told
     after: Boundary | None
 
+    @property
+    def cost(self) -> int:
+        """About the bytes that it takes."""
+        messages = self.step.messages
+        return _STEP_COST + len(messages.payload) + 16 * messages.count
+
 
 class SharedReader:
     """A slot's reader with the steps that it has taken last."""
@@ -79,10 +90,11 @@ class SharedReader:
         log: TransactionLog,
         workers: Executor,
         batch_bytes: int,
+        place: int,
         *,
         at_once: bool,
     ) -> None:
-        """Own *reader*; with *at_once* its plugin waits for nothing, so that the event loop may take steps."""
+        """Own *reader*, which begins at *place*; with *at_once* its plugin waits for nothing, so that the event loop may take steps."""
         self._reader = reader
         self._log = log
         self._workers = workers
@@ -96,15 +108,21 @@ class SharedReader:
         self.first = 0
         state = reader.state
         # Where the oldest step begins.
-        self._before = None if state is None else Boundary(reader.place, state, 0)
+        self._before = None if state is None else Boundary(place, state, 0)
+        #: where step 0 began, of this reader or of one that it was left from
+        self.origin = self._before
+        #: about the bytes of all steps from there on
+        self.made = 0
         self._step: asyncio.Future[KeptStep] | None = None
         self._failure: BaseException | None = None
         #: called with this reader whenever it keeps one more step
         self.on_kept: Callable[[SharedReader], None] | None = None
         # A worker has had rows, so that what a plugin loads at its first is loaded.
         self._began = False
-        #: streams that hang on it
-        self.users = 0
+        #: of the streams that hang on it
+        self.seats: set[Seat] = set()
+        #: None: it waits for nobody
+        self.hold: Hold | None = None
 
     @property
     def next(self) -> int:
@@ -122,6 +140,11 @@ class SharedReader:
         return self._step is None and bool(self._kept) and self._kept[-1].step.exhausted
 
     @property
+    def is_behind(self) -> bool:
+        """Whether there is a backlog to go through, and no step under way."""
+        return self._step is None and bool(self._kept) and not self._kept[-1].step.exhausted
+
+    @property
     def is_usable(self) -> bool:
         """Whether it has not failed."""
         return self._failure is None
@@ -133,6 +156,11 @@ class SharedReader:
     def kept(self, number: int) -> KeptStep | None:
         """Return step *number* if it is kept."""
         return self._kept[number - self.first] if self.first <= number < self.next else None
+
+    def made_before(self, number: int) -> int:
+        """Return about the bytes of all steps before *number*."""
+        behind = range(max(number, self.first), self.next)
+        return self.made - sum(self._kept[n - self.first].cost for n in behind)
 
     def find(self, first_lsn: int, state: object) -> int | None:
         """Return the number of the kept step that begins with the transaction at *first_lsn*, for an encoder in *state*."""
@@ -217,36 +245,47 @@ class SharedReader:
 
     def _keep(self, kept: KeptStep) -> None:
         self._kept.append(kept)
-        self._bytes += _cost(kept)
+        cost = kept.cost
+        self._bytes += cost
+        self.made += cost
         if self.on_kept is not None:
             self.on_kept(self)
 
     @property
     def newest_cost(self) -> int:
         """About the bytes that the newest step takes."""
-        return _cost(self._kept[-1])
+        return self._kept[-1].cost
 
     def forget_before(self, number: int) -> int:
         """Keep steps before *number* no longer, but the newest; return the bytes that this frees."""
         freed = 0
         while self.first < number and len(self._kept) > 1:
             forgotten = self._kept.popleft()
-            self._bytes -= _cost(forgotten)
-            freed += _cost(forgotten)
+            self._bytes -= forgotten.cost
+            freed += forgotten.cost
             self._before = forgotten.after
             self.first += 1
         return freed
 
-    def sibling(self, reader: SlotReader) -> SharedReader:
-        """Return another one of the same log, of *reader*, which has the same options."""
-        return SharedReader(
-            reader, self._log, self._workers, self.batch_bytes, at_once=self._at_once
+    def sibling(self, reader: SlotReader, after: Boundary, number: int, made: int) -> SharedReader:
+        """Return another one of the same log, of *reader*, which begins at the boundary that *after* was counted from.
+
+        Where *after* is, *number* steps of *made* bytes have been taken, here as there.
+        """
+        own = SharedReader(
+            reader, self._log, self._workers, self.batch_bytes, after.place, at_once=self._at_once
         )
+        own.origin = self.origin
+        own.first = number - after.steps
+        own.made = made - after.steps * self.batch_bytes
+        return own
 
     def limit(self, limit_bytes: int) -> int:
-        """Keep the newest steps only, about *limit_bytes* of them; return the bytes that this frees."""
-        freed = 0
-        while self._bytes > limit_bytes and len(self._kept) > 1:
+        """Of what all seats have passed, keep no more than brings all that is kept to *limit_bytes*; return the bytes that this frees."""
+        if self._bytes <= limit_bytes:
+            return 0
+        freed, passed = 0, min((seat.number for seat in self.seats), default=self.next)
+        while self._bytes > limit_bytes and self.first < passed and len(self._kept) > 1:
             freed += self.forget_before(self.first + 1)
         return freed
 
@@ -263,102 +302,14 @@ class SharedReader:
         self._reader.close()
 
 
-class Seat:
-    """A stream's place at a shared reader. Used by one task at a time."""
-
-    def __init__(
-        self,
-        readers: SharedReaders,
-        key: Hashable | None,
-        shared: SharedReader,
-        number: int,
-        resume: Callable[[Boundary], SlotReader],
-    ) -> None:
-        """Sit down at step *number*; *resume* makes a reader of the stream's own for a boundary, on a worker."""
-        self._readers = readers
-        self._key = key
-        self._shared = shared
-        self._number = number
-        self._resume = resume
-        self._after = shared.boundary(number)
-        shared.users += 1
-
-    async def step(self) -> KeptStep:
-        """Take the stream one step on.
-
-        Raises:
-            What the reader raises.
-        """
-        while (kept := self._shared.kept(self._number)) is None:
-            if self._number < self._shared.first:
-                await self._leave()
-            else:
-                await self._shared.take()
-        self._number += 1
-        if self._number < self._shared.next:
-            kept = self._with_following(kept)
-        self._after = kept.after
-        if self._key is None:
-            self._shared.forget_before(self._number)
-        elif kept.step.exhausted and self._number == self._shared.next:
-            await self._join()
-        return kept
-
-    def _with_following(self, kept: KeptStep) -> KeptStep:
-        """Join to *kept* the steps behind it that were little because they were live: who is late gets them in one batch."""
-        steps, payload_bytes = [kept.step], len(kept.step.messages.payload)
-        last = kept
-        while last.step.exhausted and (following := self._shared.kept(self._number)) is not None:
-            payload_bytes += len(following.step.messages.payload)
-            if payload_bytes > self._shared.batch_bytes:
-                break
-            steps.append(following.step)
-            last = following
-            self._number += 1
-        if last is kept:
-            return kept
-        messages = EncodedBatch.joined([step.messages for step in steps])
-        step = replace(last.step, messages=messages)
-        return last._replace(step=step, counted=kept.counted, first_lsn=kept.first_lsn)
-
-    def begin(self) -> None:
-        """Have the next step taken ahead, if nobody has."""
-        if self._number == self._shared.next and self._shared.is_usable:
-            self._shared.begin()
-
-    async def _leave(self) -> None:
-        """Go on with a reader of our own: the step that comes next is not kept any more."""
-        after = self._after
-        assert after is not None
-        loop = asyncio.get_running_loop()
-        reader = await loop.run_in_executor(self._readers.workers, self._resume, after)
-        own = self._shared.sibling(reader)
-        self._readers.add(self._key, own)
-        # The middle of a large transaction can't be entered: what was handed out of it is made once more, and passed over.
-        await self._move(own, after.steps)
-
-    async def _join(self) -> None:
-        """Share the reader of other streams that stand where we do, at the log's end."""
-        other = self._readers.find_at_end(self._key, self._shared)
-        if other is not None:
-            await self._move(other, other.next)
-
-    async def _move(self, shared: SharedReader, number: int) -> None:
-        before, self._shared = self._shared, shared
-        self._number = number
-        shared.users += 1
-        await self._readers.release(self._key, before)
-
-    async def close(self) -> None:
-        """Give the seat up; the last one closes the reader."""
-        await self._readers.release(self._key, self._shared)
-
-
 class SharedReaders:
     """The readers of the service's streams, by what streams must have in common to share one."""
 
-    def __init__(self, workers: Executor, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, workers: Executor, kept_bytes: int = KEPT_BYTES, pace: Pace | None = None
+    ) -> None:
         self.workers = workers
+        self._pace = pace or Pace()
         self._kept_bytes = kept_bytes
         self._by_key: dict[Hashable, list[SharedReader]] = {}
         # Whose steps are kept, the oldest first, by the number of the step behind; and the bytes of them all.
@@ -408,9 +359,15 @@ class SharedReaders:
         except BaseException:
             plugin.shutdown()
             raise
-        reader = await loop.run_in_executor(self.workers, open_reader, plugin, begin)
-        shared = SharedReader(reader, log, self.workers, batch_bytes, at_once=at_once)
-        self.add(key, shared)
+
+        def open_at() -> tuple[SlotReader, int]:
+            reader = open_reader(plugin, begin)
+            # The same for all who begin before the same transaction.
+            return reader, max(begin, _first_lsn(log, begin))
+
+        reader, place = await loop.run_in_executor(self.workers, open_at)
+        shared = SharedReader(reader, log, self.workers, batch_bytes, place, at_once=at_once)
+        self.add(key, shared, waits=True)
         return Seat(self, key, shared, 0, resume)
 
     async def _number_at(
@@ -424,23 +381,42 @@ class SharedReaders:
         at_head, at_begin = await loop.run_in_executor(
             self.workers, _first_lsns, log, head.place, begin
         )
-        if not shared.users or not shared.is_usable:
+        if not shared.seats or not shared.is_usable:
             return None
         # It may have gone on meanwhile.
         if at_head == at_begin != _NOT_DECODED and shared.next == number and shared.head == head:
             return number if not head.steps and head.state == state else None
         return shared.find(at_begin, state) if at_begin > 0 else None
 
-    def add(self, key: Hashable | None, shared: SharedReader) -> None:
-        """Make a reader known to those who come."""
-        if key is not None:
-            self._by_key.setdefault(key, []).append(shared)
-            shared.on_kept = self._note
+    def add(self, key: Hashable | None, shared: SharedReader, *, waits: bool) -> None:
+        """Make a reader known to those who come; with *waits* it waits for those just behind."""
+        if key is None:
+            return
+        self._by_key.setdefault(key, []).append(shared)
+        shared.on_kept = self._note
+        if waits:
+            shared.hold = Hold(self._pace, lambda: self._behind(key, shared))
 
-    async def release(self, key: Hashable | None, shared: SharedReader) -> None:
-        """Take a user off a reader; the last one closes it."""
-        shared.users -= 1
-        if shared.users:
+    def _behind(self, key: Hashable, shared: SharedReader) -> Iterator[Behind]:
+        """Yield the seats whose streams may come to share the steps that *shared* takes."""
+        for other in self._by_key[key]:
+            if other.origin == shared.origin is not None:
+                for seat in other.seats:
+                    if not seat.left:
+                        yield Behind(shared.made - seat.made, seat.moved_s)
+
+    def look(self, key: Hashable) -> None:
+        """See whether somebody waits for nobody any more: a stream has taken a step, or has gone."""
+        for shared in self._by_key.get(key, ()):
+            if shared.hold is not None:
+                shared.hold.look()
+
+    async def release(self, key: Hashable | None, shared: SharedReader, seat: Seat) -> None:
+        """Take a stream off a reader; the last one closes it."""
+        shared.seats.discard(seat)
+        if key is not None:
+            self.look(key)
+        if shared.seats:
             return
         if key is not None:
             same = self._by_key[key]
@@ -448,10 +424,29 @@ class SharedReaders:
             if not same:
                 del self._by_key[key]
             shared.on_kept = None
+            if shared.hold is not None:
+                shared.hold.end()
             self._order = deque(entry for entry in self._order if entry[0] is not shared)
             self._bytes -= shared.forget()
         # To its end, also when the stream that was the last is cancelled.
         await asyncio.shield(asyncio.ensure_future(shared.close()))
+
+    def find_ahead(
+        self, key: Hashable | None, shared: SharedReader, number: int, after: Boundary | None
+    ) -> SharedReader | None:
+        """Return a reader ahead of *shared* whose step *number*, which it keeps, begins at *after*."""
+        same = self._by_key.get(key, ()) if key is not None else ()
+        if len(same) > 1 and after is not None:
+            for other in same:
+                if (
+                    other.next > shared.next
+                    and other.first <= number < other.next
+                    and other.is_usable
+                    and other.origin == shared.origin
+                    and other.boundary(number) == after
+                ):
+                    return other
+        return None
 
     def find_at_end(self, key: Hashable | None, shared: SharedReader) -> SharedReader | None:
         """Return an older reader that stands where *shared* does, both at the log's end."""
@@ -467,8 +462,7 @@ class SharedReaders:
         order = self._order
         order.append((shared, shared.next))
         self._bytes += shared.newest_cost
-        if shared.users <= 1:
-            self._bytes -= shared.limit(ALONE_BYTES)
+        self._bytes -= shared.limit(PASSED_BYTES)
         while order and order[0][0].first >= order[0][1]:
             order.popleft()
         for _ in range(len(order)):
@@ -480,11 +474,6 @@ class SharedReaders:
                 order.append((oldest, number))
             else:
                 self._bytes -= oldest.forget_before(number)
-
-
-def _cost(kept: KeptStep) -> int:
-    messages = kept.step.messages
-    return _STEP_COST + len(messages.payload) + 16 * messages.count
 
 
 #: What _first_lsn says when transactions before the position may yet become visible.

@@ -31,8 +31,8 @@ from spillway.plugins.messages import EncodedBatch
 
 if TYPE_CHECKING:
     from spillway.engine.reader import Step
+    from spillway.engine.seat import Seat
     from spillway.engine.session import Session
-    from spillway.engine.shared_reader import Seat
     from spillway.engine.slots import Slot
     from spillway.txlog.log import Snapshot
 

@@ -13,8 +13,9 @@ import pytest
 from spillway._kernels.transaction_run import TransactionRun
 from spillway.catalog.descriptor import Memberships, TableMembership
 from spillway.decoding.transaction import TransactionHeader, TransactionKind
+from spillway.engine.hold import Pace
 from spillway.engine.reader import SlotReader
-from spillway.engine.shared_reader import Seat, SharedReaders
+from spillway.engine.shared_reader import SharedReaders
 from spillway.errors import CorruptTransactionLog
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway.catalog.descriptor import RelationDescriptor
+    from spillway.engine.seat import Seat
     from spillway.plugins.interface import OutputPlugin
     from spillway.txlog import TransactionLog
 
@@ -348,11 +350,158 @@ async def test_one_step_at_a_time_for_all(world: World) -> None:
         await stream.seat.close()
 
 
+# ---- who is ahead waits
+
+#: Nothing but what happens ends a wait.
+FOR_EVER = Pace(4 * BATCH_BYTES, 1 << 20, 1e6, 1e6)
+
+
+@pytest.fixture
+async def backlog(world: World) -> World:
+    """300 transactions, more than is kept; who is behind by half of what is kept is waited for."""
+    for n in range(300):
+        world.log.transaction(small(n, 1 + n % 5))
+    world.log.publish()
+    world.readers = SharedReaders(world.workers, 8 * (BATCH_BYTES + 2000), FOR_EVER)
+    return world
+
+
+async def turns(count: int = 50) -> None:
+    """Let everything happen that can."""
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+async def test_nobody_runs_away(backlog: World) -> None:
+    fast, slow = Got(await backlog.seat(0)), Got(await backlog.seat(0))
+    running = asyncio.create_task(fast.to_the_end())
+    while not slow.exhausted:
+        await slow.step(ahead=True)
+        await turns(2)
+        assert slow.exhausted or fast.transactions - slow.transactions < 150
+    await running
+    assert backlog.opened == 1
+    assert slow.all == fast.all == joined(backlog.alone(0))
+    for stream in (fast, slow):
+        await stream.seat.close()
+
+
+@pytest.mark.parametrize("pace", [FOR_EVER._replace(stalled_s=0), FOR_EVER._replace(patience_s=0)])
+async def test_who_does_not_read_holds_nobody_up(backlog: World, pace: Pace) -> None:
+    backlog.readers = SharedReaders(backlog.workers, 4 * BATCH_BYTES, pace)
+    fast, slow = Got(await backlog.seat(0)), Got(await backlog.seat(0))
+    await fast.to_the_end()
+    await slow.to_the_end()
+    assert backlog.opened == 2
+    assert slow.all == fast.all == joined(backlog.alone(0))
+    for stream in (fast, slow):
+        await stream.seat.close()
+
+
+async def test_who_stalls_holds_up_nobody_for_long(backlog: World) -> None:
+    pace = FOR_EVER._replace(stalled_s=0.05)
+    backlog.readers = SharedReaders(backlog.workers, 1 << 20, pace)
+    fast, slow = Got(await backlog.seat(0)), Got(await backlog.seat(0))
+    await slow.step()
+    await fast.to_the_end()
+    for stream in (fast, slow):
+        await stream.seat.close()
+
+
+async def test_who_closes_lets_the_others_go_on(backlog: World) -> None:
+    streams = [Got(await backlog.seat(0)) for _ in range(3)]
+    *fast, slow = streams
+    running = [asyncio.create_task(stream.to_the_end()) for stream in fast]
+    await turns()
+    assert not any(task.done() for task in running)
+    await slow.seat.close()
+    await asyncio.gather(*running)
+    assert {stream.all for stream in fast} == {joined(backlog.alone(0))}
+    for stream in fast:
+        await stream.seat.close()
+    assert (backlog.number_of_readers, backlog.bytes_kept) == (0, 0)
+
+
+async def test_who_is_cancelled_while_waiting_takes_nobody_along(backlog: World) -> None:
+    streams = [Got(await backlog.seat(0)) for _ in range(3)]
+    running = [asyncio.create_task(stream.to_the_end()) for stream in streams[:2]]
+    await turns()
+    running[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running[0]
+    assert not running[1].done()
+    await streams[0].seat.close()
+    await streams[2].to_the_end()
+    await running[1]
+    assert streams[1].all == streams[2].all == joined(backlog.alone(0))
+    for stream in streams[1:]:
+        await stream.seat.close()
+
+
+async def test_all_may_close_while_they_wait(backlog: World) -> None:
+    streams = [Got(await backlog.seat(0)) for _ in range(3)]
+    running = [asyncio.create_task(stream.to_the_end()) for stream in streams[:2]]
+    await turns()
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    for stream in streams:
+        await stream.seat.close()
+    assert (backlog.number_of_readers, backlog.bytes_kept) == (0, 0)
+
+
+async def test_who_begins_a_little_later_catches_up(backlog: World) -> None:
+    """Its place is kept no longer; but who began there before waits for it, and they share from there on."""
+    backlog.readers = SharedReaders(backlog.workers, 5 * (BATCH_BYTES + 2000), FOR_EVER)
+    first = Got(await backlog.seat(0))
+    while first.seat._shared.first < 4:
+        await first.step()
+    second = Got(await backlog.seat(0))
+    assert backlog.number_of_readers == 2
+    running = asyncio.create_task(first.to_the_end())
+    await turns()
+    assert not running.done()
+    while backlog.number_of_readers == 2:
+        await second.step()
+        await turns(2)
+    assert not second.exhausted
+    await asyncio.gather(running, second.to_the_end())
+    assert backlog.opened == 2
+    assert first.all == second.all == joined(backlog.alone(0))
+    assert (first.transactions, second.transactions) == (300, 300)
+    for stream in (first, second):
+        await stream.seat.close()
+    assert (backlog.number_of_readers, backlog.bytes_kept) == (0, 0)
+
+
+async def test_catching_up_in_the_middle_of_a_large_transaction(world: World) -> None:
+    world.readers = SharedReaders(world.workers, 5 * (BATCH_BYTES + 2000))
+    world.log.transaction(small(0))
+    world.log.transaction(large(1, 50, 40))
+    world.log.publish()
+    first = Got(await world.seat(0))
+    while first.seat._shared.first < 4:
+        await first.step()
+    second = Got(await world.seat(0))
+    while second.seat._shared is not first.seat._shared:
+        await second.step()
+    await asyncio.gather(first.to_the_end(), second.to_the_end())
+    assert first.all == second.all == joined(world.alone(0))
+    for stream in (first, second):
+        await stream.seat.close()
+
+
 @EVERY
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(10))
 async def test_random_streams_get_what_they_would_alone(world: World, seed: int) -> None:
     rng = random.Random(seed)
-    world.readers = SharedReaders(world.workers, rng.choice([1, 5000, 50_000, 1 << 20]))
+    pace = Pace(
+        rng.choice([1, 5000, 1 << 20]),
+        rng.choice([10_000, 1 << 20]),
+        rng.choice([0.0, 0.005]),
+        rng.choice([0.0, 0.1]),
+    )
+    world.readers = SharedReaders(world.workers, rng.choice([1, 5000, 50_000, 1 << 20]), pace)
     streams: list[tuple[int, Got]] = []
     number = 0
 
@@ -387,10 +536,11 @@ async def test_random_streams_get_what_they_would_alone(world: World, seed: int)
         elif streams and rng.random() < 0.03:
             await streams.pop(rng.randrange(len(streams)))[1].seat.close()
         elif streams:
-            await rng.choice(streams)[1].step(ahead=rng.random() < 0.5)
+            some = rng.sample(streams, rng.randrange(1, len(streams) + 1))
+            await asyncio.gather(*(one.step(ahead=rng.random() < 0.5) for _, one in some))
     world.log.publish()
+    await asyncio.gather(*(stream.to_the_end() for _, stream in streams))
     for begins, stream in streams:
-        await stream.to_the_end()
         assert stream.transactions == number - begins
         if world.plugin != "arrow":
             # Where its batches are cut depends on what was there by then.

@@ -134,7 +134,7 @@ class Stream:
         self.slot = Slot()
         self.session = Session(self.log)
         readers: Any = SharedReaders(workers)
-        given: Any = (self.reader, self.log, workers, BATCH_BYTES)
+        given: Any = (self.reader, self.log, workers, BATCH_BYTES, 0)
         seat = Seat(readers, None, SharedReader(*given, at_once=at_once), 0, _no_other_reader)
         for_whom: Any = (self.slot, self.session)
         self.stream = EngineStream(*for_whom, seat, 0, peek=peek)
