@@ -143,7 +143,7 @@ class RenderingSink(TransactionSink):
         lsns = struct.unpack(f"<{batch.count}Q", batch.lsns)
         xids = struct.unpack(f"<{batch.count}I", batch.xids)
         lines = [
-            Line(lsn, xid, batch.payload[end - length : end])
+            Line(lsn, xid, bytes(batch.payload[end - length : end]))
             for length, end, lsn, xid in zip(
                 lengths, itertools.accumulate(lengths), lsns, xids, strict=True
             )

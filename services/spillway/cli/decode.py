@@ -346,7 +346,7 @@ class _Writer:
             memoryview(batch.xids).cast("I"),
             strict=True,
         ):
-            data = batch.payload[start : start + length]
+            data = bytes(batch.payload[start : start + length])
             start += length
             if self._format is MessageFormat.JSON:
                 text = "\\x" + data.hex() if self.plugin.binary else data.decode(errors="replace")

@@ -49,7 +49,7 @@ class ConvertedMessages:
             memoryview(batch.xids).cast("I"),
             strict=True,
         ):
-            line = batch.payload[position : position + length]
+            line = bytes(batch.payload[position : position + length])
             position += length
             text = line.decode(self._encoding, "surrogateescape")
             out.append(lsn, xid, text.encode(errors="surrogateescape"))

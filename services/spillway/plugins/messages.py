@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EncodedBatch:
-    """Messages back to back, as an output plugin made them. Arrays are little-endian, one element a message."""
+    """Messages back to back, as an output plugin made them. Arrays are little-endian, one element a message.
 
-    payload: bytes
+    Nobody changes them. But whoever serialises a batch that others will want too may keep the result in *serialised*, and put views of
+    it in place of what it has in it, so that it is in memory once.
+    """
+
+    payload: bytes | memoryview
     #: u32 array: message i is the next lengths[i] bytes of payload
-    lengths: bytes
+    lengths: bytes | memoryview
     #: u64 array: PostgreSQL's lsn column
-    lsns: bytes
+    lsns: bytes | memoryview
     #: u32 array
-    xids: bytes
+    xids: bytes | memoryview
     count: int
+    serialised: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
     def joined(cls, batches: Sequence[EncodedBatch]) -> Self:

@@ -54,6 +54,33 @@ def test_standard_parser_reads_what_we_write(
     assert (batch.count, batch.final) == (len(rows), final)
 
 
+@given(st.lists(st.tuples(lsns, lsns, st.booleans()), min_size=1, max_size=6))
+def test_streams_that_share_messages_send_what_each_would_alone(
+    said: list[tuple[Lsn, Lsn, bool]],
+) -> None:
+    rows = [(5, 1, b"x" * 20_000), (6, 2, b""), (7, 3, b"yz")]
+    shared = encoded(rows)
+    for end, confirm, final in said:
+        data = wire.encode_changes(StreamBatch(shared, Lsn(5), end, confirm, final))
+        changes = StreamResponse.FromString(data).changes
+        assert (changes.wal_end, changes.confirm_lsn, changes.final) == (end, confirm, final)
+        assert list(wire.decode_response(data).messages()) == rows
+        assert wire.encode_changes(StreamBatch(shared, Lsn(5), end, confirm, final)) is data
+        assert shared == encoded(rows)
+
+
+def test_what_was_serialised_long_ago_is_not_sent_again() -> None:
+    batch = StreamBatch(encoded([(5, 1, b"x" * 20_000)]), Lsn(5), Lsn(6), Lsn(7))
+    data = wire.encode_changes(batch)
+    messages = batch.messages
+    messages.serialised = messages.serialised._replace(
+        send_time=messages.serialised.send_time - 2_000_000
+    )
+    again = wire.encode_changes(batch)
+    assert again is not data
+    assert StreamResponse.FromString(again).changes.payload == b"x" * 20_000
+
+
 @given(messages, lsns, st.integers(-(2**63), 2**63 - 1), st.booleans())
 def test_we_read_what_the_standard_library_writes(
     rows: list[tuple[int, int, bytes]], start: Lsn, send_time: int, final: bool
