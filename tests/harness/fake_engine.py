@@ -258,7 +258,7 @@ class FakeEngine:
         start_lsn: Lsn | None = None,
         upto_lsn: Lsn | None = None,
         options: Mapping[str, str] | None = None,
-        batch_bytes: int = 256 * 1024,
+        batch_bytes: int = 512 * 1024,
         peek: bool = False,
     ) -> AsyncIterator[FakeStream]:
         self._raise_next()

@@ -25,7 +25,7 @@ from spillway.wal.reader import WalDirectory
 if TYPE_CHECKING:
     from spillway.decoding.transaction import Transaction, TransactionRun
 
-BATCH_BYTES = 256 * 1024
+BATCH_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True)

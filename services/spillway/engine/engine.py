@@ -398,7 +398,7 @@ class Engine:
         start_lsn: Lsn | None = None,
         upto_lsn: Lsn | None = None,
         options: Mapping[str, str] | None = None,
-        batch_bytes: int = 256 * 1024,
+        batch_bytes: int = 512 * 1024,
         peek: bool = False,
     ) -> AsyncIterator[EngineStream]:
         """Open a stream; see the interface."""

@@ -78,7 +78,7 @@ class EngineInterface(Protocol):
         start_lsn: Lsn | None = None,
         upto_lsn: Lsn | None = None,
         options: Mapping[str, str] | None = None,
-        batch_bytes: int = 256 * 1024,
+        batch_bytes: int = 512 * 1024,
         peek: bool = False,
     ) -> AbstractAsyncContextManager[SlotStream]:
         """Open a stream; the slot is active while it is open.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SERVICE_NAME: Final = "spillway.v1.ChangeStream"
 
-BATCH_BYTES_DEFAULT: Final = 256 * 1024
+BATCH_BYTES_DEFAULT: Final = 512 * 1024
 BATCH_BYTES_MIN: Final = 1024
 #: A batch is a unit of memory on both sides; Spark's Arrow batches are large.
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
