@@ -8,7 +8,7 @@ Start: migrate the metadata, then bring up every source under its lease. A sourc
 does not stop the others: it is shown as failed, with its error, and tried again.
 
 Upkeep, each :data:`UPKEEP_INTERVAL_S`: write confirmed positions, invalidate slots that hold more than they
-may, drop what nobody needs from transaction logs and WAL stores.
+may, drop what nobody needs from transaction logs and WAL stores, give freed memory back to the system.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from spillway.errors import (
     SpillwayError,
     UnknownSlot,
 )
+from spillway.memory import freed_memory
 from spillway.pg.lsn import Lsn
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import (
@@ -437,6 +438,7 @@ class Engine:
                 yield stream
             finally:
                 await stream.close()
+                freed_memory.ask()
                 if not peek:
                     await self._end_stream(slot)
 
@@ -457,7 +459,7 @@ class Engine:
             try:
                 await self._store_confirmed()
                 await self._invalidate_greedy_slots()
-                await self._in_worker(self._sources.trim, self._horizons())
+                await self._in_worker(self._trim, self._horizons())
             except SpillwayError as error:
                 log.warning("upkeep: %s", error)
             except Exception:
@@ -497,6 +499,10 @@ class Engine:
                 log.warning(
                     'slot "%s" retained more than %d bytes and was invalidated', slot.name, limit
                 )
+
+    def _trim(self, horizons: Mapping[tuple[str, str], int]) -> None:
+        self._sources.trim(horizons)
+        freed_memory.look()
 
     def _horizons(self) -> dict[tuple[str, str], int]:
         """Return, for each (source, database), the oldest position that a slot may still ask for."""

@@ -40,6 +40,7 @@ from spillway.errors import (
     StorageError,
 )
 from spillway.failpoints import failpoint
+from spillway.memory import WORTH_BYTES, freed_memory
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
@@ -419,8 +420,11 @@ class Session:
                 walker.feed(lsn, data)
                 lsn += len(data)
                 while (batch := walker.next_batch(_BATCH_RECORDS)) is not None:
+                    held = decoder.memory_bytes
                     decoder.process(batch)
                     self.log.publish()
+                    if held - decoder.memory_bytes >= WORTH_BYTES:
+                        freed_memory.give_back()
             self._error = None
             grown = decoder.position - checkpoint_lsn
             if grown and (
