@@ -13,8 +13,9 @@ Source: ReorderBufferCommit, ReorderBufferCommitChild, ReorderBufferAbort, Reord
 src/backend/replication/logical/reorderbuffer.c
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
+from libc.string cimport memcpy
 
 from spillway._kernels.changes cimport FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
 from spillway._kernels.reorder_own_xids cimport own_xids_of
@@ -25,8 +26,10 @@ from spillway._kernels.reorder_merge cimport ChangeStream
 from spillway._kernels.reorder_table cimport (
     TXN_HAS_BASE_SNAPSHOT,
     TXN_HAS_CATALOG_CHANGES,
+    TXN_HAS_TOAST,
     TXN_INCOMPLETE,
     TXN_INVALIDATES,
+    TXN_NEEDS_ASSEMBLY,
     TXN_STREAMED,
     TXN_TOUCHED_CATALOG,
     Txn,
@@ -208,6 +211,80 @@ cdef class ReorderBuffer(RecordLoop):
         stream.take(self._table, txn, self._plans)
         return stream
 
+    def take_raw(self, uint32_t xid):
+        """The same with the changes as they were queued, for :meth:`add_changes` of another buffer."""
+        cdef ChangeStream stream = self.take(xid)
+        stream.leave_raw()
+        return stream
+
+    def add_changes(self, uint32_t xid, const uint8_t[::1] chunk not None, dict relations not None, survivors):
+        """Queue a chunk that a raw stream gave, in top-level *xid*, behind what is queued there.
+
+        Changes of one transaction come in LSN order. A relation's id becomes what *relations* has for it; what was
+        changed by an xid that is not among *survivors* is left out.
+
+        Raises:
+            KeyError: a relation is not in *relations*.
+            ValueError: the chunk is no such chunk.
+            DiskFull, StorageError: a spill file can't be written.
+        """
+        cdef size_t size = chunk.shape[0]
+        cdef size_t at = 0
+        cdef size_t i
+        cdef uint32_t from_relation = 0, to_relation = 0, of_xid = xid, number
+        cdef bint survives = xid in survivors
+        cdef const ChangeHeader *change
+        cdef ChangeHeader *queued
+        cdef uint32_t *section
+        cdef Txn *txn
+        while at < size:
+            change = <const ChangeHeader *> &chunk[at]
+            if (size - at < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader) or change.size % 8 != 0
+                    or change.size > size - at or change.new_size > change.size - sizeof(ChangeHeader)):
+                raise ValueError("a chunk of changes contradicts itself")
+            at += change.size
+            if change.xid != of_xid:
+                of_xid = change.xid
+                survives = of_xid in survivors
+            if not survives:
+                continue
+            txn = self._table.obtain(xid, change.lsn)
+            queued = <ChangeHeader *> (NULL if txn == NULL else self._table.reserve(txn, change.size))
+            if queued == NULL:
+                raise MemoryError
+            memcpy(queued, change, change.size)
+            txn.flags |= TXN_NEEDS_ASSEMBLY
+            if change.relation != 0:
+                if change.relation != from_relation:
+                    to_relation = relations[change.relation]
+                    from_relation = change.relation
+                queued.relation = to_relation
+                if not id_set_add(&txn.relations, to_relation):
+                    raise MemoryError
+            elif change.action == TRUNCATE:
+                section = <uint32_t *> (queued + 1)
+                if change.new_size < 8 or section[1] > (change.new_size - 8) // 4:
+                    raise ValueError("a chunk of changes contradicts itself")
+                for i in range(2, 2 + <size_t> section[1]):
+                    number = relations[section[i]]
+                    section[i] = number
+                    if not id_set_add(&txn.relations, number):
+                        raise MemoryError
+            if self._table.total_bytes > self._spiller.work_mem_bytes and not self._spiller.make_room(self._table):
+                raise self.spill_failure(change.lsn)
+
+    def survivors(self, uint32_t xid):
+        """Return the xids of top-level *xid* and of its subtransactions that have not aborted."""
+        cdef Txn *txn = self._table.lookup(xid)
+        cdef Txn *child
+        cdef list xids = [xid]
+        if txn != NULL:
+            child = txn.first_child
+            while child != NULL:
+                xids.append(child.xid)
+                child = child.next
+        return xids
+
     def borrow(self, uint32_t xid, bint news):
         """Return a ChangeStream of the top-level transaction *xid*, which stays; with *news* since its last part."""
         cdef Txn *txn = self._table.lookup(xid)
@@ -377,7 +454,8 @@ cdef class ReorderBuffer(RecordLoop):
             txn = self._table.obtain(xid, first_lsn)
         if txn == NULL:
             raise MemoryError
-        txn.flags |= TXN_INCOMPLETE | (
+        # Chunks of a TOAST value may have come before: the row that has it ends them, as it would there.
+        txn.flags |= TXN_INCOMPLETE | TXN_HAS_TOAST | (
             flags & (TXN_HAS_BASE_SNAPSHOT | TXN_HAS_CATALOG_CHANGES | TXN_TOUCHED_CATALOG))
         if txn.flags & TXN_TOUCHED_CATALOG:
             top_of(txn).flags |= TXN_TOUCHED_CATALOG

@@ -36,6 +36,8 @@ cdef class RecordLoop:
     # The record handled last made a part of its transaction due.
     cdef readonly bint part_due
     cdef bint _audit
+    # Changes are left out: who begins and ends counts, and the catalog.
+    cdef bint _skims
     # Leave out what came in through a replication origin.
     cdef bint _only_local
     # Index of the record that run stopped at.
@@ -52,4 +54,5 @@ cdef class RecordLoop:
     cdef int _message(self, const WalRecord *record, Txn *txn) noexcept nogil
     cdef int _after_extract(self, ExtractStatus status) noexcept nogil
     cdef int _fail_extract(self, ExtractStatus status) noexcept nogil
+    cdef object spill_failure(self, uint64_t at_lsn)
     cdef object _failed(self, int stop, const WalRecord *record)

@@ -334,7 +334,7 @@ cdef class RecordLoop:
             return self._message(record, txn)
         if txn == NULL:
             return STOP_NO_XID
-        if not self._process_change(record, txn):
+        if not self._process_change(record, txn) or self._skims:
             return STOP_AT_END
         if action == ACTION_TRUNCATE:
             if record.main_len < SIZE_OF_HEAP_TRUNCATE:
@@ -448,10 +448,10 @@ cdef class RecordLoop:
         if load_u32(record.main_data) != self._database or (record.origin != 0 and self._only_local):
             return STOP_AT_END
         if record.main_data[4] == 0:
-            return STOP_FOR_MESSAGE if self._state == SNAPSHOT_CONSISTENT else STOP_AT_END
+            return STOP_FOR_MESSAGE if self._state == SNAPSHOT_CONSISTENT and not self._skims else STOP_AT_END
         if txn == NULL:
             return STOP_NO_XID
-        if not self._process_change(record, txn):
+        if not self._process_change(record, txn) or self._skims:
             return STOP_AT_END
         status = extract_message(self._table, txn, record)
         note_change(txn, record.end_lsn, True)
@@ -476,7 +476,7 @@ cdef class RecordLoop:
         what = f"rmgr {record.rmid}, info {record.info:#04x}"
         if stop == STOP_COMMIT:
             return self.commits.failure()
-        if stop == STOP_NO_MEMORY or (stop == STOP_SPILL and self._spiller.error == ENOMEM):
+        if stop == STOP_NO_MEMORY:
             return MemoryError(f"no memory for the changes of the record at {lsn}")
         if stop == STOP_UNKNOWN_RECORD:
             return UnsupportedWal(
@@ -484,15 +484,7 @@ cdef class RecordLoop:
                 hint="A newer PostgreSQL or an extension wrote it; Spillway decodes 14 to 18.",
                 lsn=lsn, rmid=record.rmid, info=record.info)
         if stop == STOP_SPILL:
-            reason = os.strerror(self._spiller.error)
-            if self._spiller.error in (ENOSPC, EDQUOT):
-                return DiskFull(
-                    f"a transaction can't be spilled at {lsn}: {reason}",
-                    hint="Free space in the data directory or raise logical_decoding_work_mem. Decoding starts again "
-                    "from its restart point; nothing is lost.", lsn=lsn)
-            return StorageError(
-                f"a transaction can't be spilled at {lsn}: {reason}",
-                hint="See that the data directory can be written.", lsn=lsn)
+            return self.spill_failure(record.lsn)
         if stop == STOP_NO_XID:
             return CorruptWal(f"the record at {lsn} ({what}) changes data but bears no xid", lsn=lsn)
         if self._failure == EXTRACT_COMPRESSED_UPDATE:
@@ -503,6 +495,21 @@ cdef class RecordLoop:
         return CorruptWal(
             f"the record at {lsn} ({what}) contradicts itself: {_EXTRACT_REASONS[self._failure]}",
             hint="Fetch the WAL segment again from the source or the archive.", lsn=lsn)
+
+    cdef object spill_failure(self, uint64_t at_lsn):
+        """Make the exception for a spill file that could not be written."""
+        lsn = str(Lsn(at_lsn))
+        reason = os.strerror(self._spiller.error)
+        if self._spiller.error == ENOMEM:
+            return MemoryError(f"no memory for the changes of the record at {lsn}")
+        if self._spiller.error in (ENOSPC, EDQUOT):
+            return DiskFull(
+                f"a transaction can't be spilled at {lsn}: {reason}",
+                hint="Free space in the data directory or raise logical_decoding_work_mem. Decoding starts again "
+                "from its restart point; nothing is lost.", lsn=lsn)
+        return StorageError(
+            f"a transaction can't be spilled at {lsn}: {reason}",
+            hint="See that the data directory can be written.", lsn=lsn)
 
     # ---- what Python tells the loop
 
@@ -520,6 +527,10 @@ cdef class RecordLoop:
         """Stream transactions that begin at *stream_from* or later, in parts of more than *stream_bytes*."""
         self._stream_from = stream_from
         self._stream_bytes = stream_bytes
+
+    def set_skimming(self, bint skims):
+        """Say whether to leave out all changes, and to follow only the catalog and who begins and ends."""
+        self._skims = skims
 
     def set_audit(self, bint audit):
         """Say whether to stop at NEW_CID records."""

@@ -36,6 +36,7 @@ cdef class ChangeStream:
     cdef uint32_t _xid
     cdef bint _borrowed         # the transaction stays as it is, in the table
     cdef bint _news             # only what came after the last part
+    cdef bint _raw              # changes as they were queued: nothing is put together
     cdef RelationPlans _plans
     cdef ToastGatherer _toast
     cdef Source *_sources
@@ -61,6 +62,7 @@ cdef class ChangeStream:
     cdef void take(self, TransactionTable table, Txn *txn, RelationPlans plans) noexcept
     cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans, bint news) noexcept
     cdef int prepare(self, TransactionTable table, RelationPlans plans) except -1
+    cdef void leave_raw(self) noexcept
     cdef MergeStatus gather(self, Txn *txn) noexcept nogil
     cdef MergeStatus _start(self) noexcept nogil
     cdef bint _make_room(self, uint32_t sources) noexcept nogil

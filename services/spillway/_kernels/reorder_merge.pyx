@@ -24,6 +24,9 @@ again for the next one (``reorder_commit``).
 The common case has nothing to merge or assemble: one arena of plain changes. Its extents are handed on as they are,
 without copying.
 
+A transaction of which only a stretch of WAL was decoded can't be put together yet. Its stream is left *raw*: in
+order, but with TOAST chunks, speculative insertions and the flags of arenas, to be queued again where all of it is.
+
 A chunk is a memoryview of memory that is freed or used again when the next one is asked for; the view is
 released then, so that a late reader gets a ValueError and not another change's bytes.
 
@@ -127,6 +130,10 @@ cdef class ChangeStream:
             while child != NULL:
                 self.change_bytes -= child.streamed_bytes
                 child = child.next
+
+    cdef void leave_raw(self) noexcept:
+        """Hand the changes on merged but otherwise as they were queued, for who will queue them again."""
+        self._raw = True
 
     def close(self):
         """Free memory and, of a transaction that was taken, remove the spill file; safe to repeat."""
@@ -284,8 +291,9 @@ cdef class ChangeStream:
         for i in range(self._heap_size // 2, 0, -1):
             self._sift_down(i - 1)
         if self._source_count > 0:
-            self._assembles = self._source_count > 1 or self._txn.flags & TXN_NEEDS_ASSEMBLY or (
-                self._sources[0].txn.flags & (TXN_NEEDS_ASSEMBLY | TXN_SPECULATION_OPEN))
+            self._assembles = self._source_count > 1 or (not self._raw and (
+                self._txn.flags & TXN_NEEDS_ASSEMBLY
+                or self._sources[0].txn.flags & (TXN_NEEDS_ASSEMBLY | TXN_SPECULATION_OPEN)))
         return MERGE_OK
 
     cdef bint _make_room(self, uint32_t sources) noexcept nogil:
@@ -449,6 +457,13 @@ cdef class ChangeStream:
         cdef uint8_t *grown
         cdef ToastStatus toast
         cdef MergeStatus status
+        cdef uint8_t *place
+        if self._raw:
+            place = self._room_for(change.size)
+            if place == NULL:
+                return MERGE_NO_MEMORY
+            memcpy(place, change, change.size)
+            return MERGE_OK
         if change.action == TOAST_CHUNK:
             toast = self._toast.append(change)
             if toast != TOAST_OK:

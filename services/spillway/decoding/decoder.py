@@ -47,14 +47,14 @@ from spillway.pg.lsn import Lsn
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from spillway._kernels.record_batch import RecordBatch
     from spillway.catalog.descriptors import Resolution
     from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.capture import CaptureFilter
-    from spillway.decoding.transaction import TransactionSink
+    from spillway.decoding.transaction import Piece, TransactionSink
     from spillway.pg.versions import WalVersion
 
 #: PostgreSQL's default of logical_decoding_work_mem.
@@ -314,6 +314,26 @@ class Decoder:
             self._delivery.total_txns,
             self._delivery.total_bytes,
         )
+
+    def skim(self) -> None:
+        """Leave changes out from here on, and follow only the catalog and who begins and ends: transactions come empty."""
+        self._buffer.set_skimming(True)
+
+    def transactions(self) -> list[tuple[int, int, int, int]]:
+        """Return (xid, top xid or 0, first_lsn, flags) of every transaction in progress, tops before their children."""
+        return self._buffer.transactions()
+
+    def take_pieces(self, take_piece: Callable[[Piece], None]) -> None:
+        """Hand over, at their commit, what was read of transactions that began before the serialised state.
+
+        The state was serialised where decoding was consistent, so that what is missing of them is before it, and
+        is another decoder's matter.
+        """
+        self._delivery.take_piece = take_piece
+
+    def piece(self, xid: int) -> Piece:
+        """Take out what was read so far of a top-level transaction in progress; the caller closes it."""
+        return self._delivery.piece(xid)
 
     def stream_from(self, lsn: int, stream_bytes: int) -> None:
         """Hand on transactions that begin at *lsn* or later while they are in progress, too.

@@ -43,7 +43,7 @@ from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from spillway._kernels.record_batch import RecordBatch
     from spillway._kernels.reorder import ReorderBuffer
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.invalidations import Invalidations
     from spillway.decoding.snapshot_builder import SnapshotBuilder
-    from spillway.decoding.transaction import TransactionSink
+    from spillway.decoding.transaction import Piece, TransactionSink
     from spillway.decoding.xact import TransactionEnd, TransactionPrepare
 
 _NO_CHANGES: Final[Mapping[int, RelationDescriptor]] = {}
@@ -97,6 +97,34 @@ class DecodedTransaction:
             self._stream.close()
 
 
+class DecodedPiece:
+    """A piece of a transaction as decoded; see :class:`spillway.decoding.transaction.Piece`."""
+
+    __slots__ = ("_stream", "header", "relations", "survivors", "xid")
+
+    def __init__(
+        self,
+        xid: int,
+        header: TransactionHeader | None,
+        survivors: Sequence[int],
+        relations: Mapping[int, RelationDescriptor],
+        stream: ChangeStream,
+    ) -> None:
+        self.xid = xid
+        self.header = header
+        self.survivors = survivors
+        self.relations = relations
+        self._stream = stream
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the changes; see the protocol."""
+        return self._stream
+
+    def close(self) -> None:
+        """Free memory and spill file; safe to repeat."""
+        self._stream.close()
+
+
 class Delivery:
     """One decoder's ends of transactions."""
 
@@ -125,6 +153,8 @@ class Delivery:
         # Tables of the last transaction, which are often the next one's; an id means the same for good.
         self._relation_ids: set[int] = set()
         self._relations: Mapping[int, RelationDescriptor] = _NO_CHANGES
+        #: takes what there is of transactions that began before the serialised state, which are an error otherwise
+        self.take_piece: Callable[[Piece], None] | None = None
         #: some transactions are streamed
         self.streaming = False
         #: transactions delivered whole at their commit, and the bytes of their changes
@@ -178,7 +208,7 @@ class Delivery:
             self._buffer.forget(xid)
             self.invalidate(invalidated.own, lsn, end_lsn)
             return told
-        if flags & reorder.INCOMPLETE:
+        if flags & reorder.INCOMPLETE and self.take_piece is None:
             raise DecodingError(
                 f"transaction {xid}, which commits at {Lsn(lsn)}, began before the serialised state",
                 hint="The state is newer than the restart_lsn that belongs to the position to decode from; "
@@ -197,8 +227,26 @@ class Delivery:
                 prepared=replace(prepared, empty=not flags & reorder.HAS_BASE_SNAPSHOT),
                 invalidated=invalidated.own,
             )
+        if flags & reorder.INCOMPLETE and self.take_piece is not None:
+            self.hand_over()
+            if origin:
+                header = header._replace(origin_name=self._mirror.origin_name(origin))
+            piece = self.piece(xid, header)
+            try:
+                self.take_piece(piece)
+            finally:
+                piece.close()
+            return told
         self._deliver(header, self._buffer.take(xid), invalidated.decoded)
         return told
+
+    def piece(self, xid: int, header: TransactionHeader | None = None) -> DecodedPiece:
+        """Take what there is of top-level *xid* out of the buffer; the caller closes it."""
+        survivors = self._buffer.survivors(xid)
+        stream = self._buffer.take_raw(xid)
+        return DecodedPiece(
+            xid, header, survivors, self._relations_of(stream.relation_ids()), stream
+        )
 
     def abort(
         self, end: TransactionEnd, info: int, lsn: int, end_lsn: int, origin: int
@@ -271,6 +319,8 @@ class Delivery:
                 self._deliver(header, None)
             return
         if flags & reorder.INCOMPLETE:
+            if self.take_piece is not None:
+                return
             raise DecodingError(
                 f"transaction {xid}, which is prepared at {Lsn(lsn)}, began before the serialised state",
                 hint="The state is newer than the restart_lsn that belongs to the position to decode from; "

@@ -50,6 +50,8 @@ WHOLE_CATALOG: Final = 1 << 63
 
 _COUNT: Final = struct.Struct("<i")
 _MESSAGE: Final = struct.Struct("<b3xII4x")
+#: what :meth:`Invalidations.dump` returns without any
+NO_INVALIDATIONS: Final = _COUNT.pack(0)
 _CATALOG: Final = -1
 _RELCACHE: Final = -2
 _RELSYNC: Final = -6

@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
@@ -156,6 +156,37 @@ class Transaction(Protocol):
         A chunk holds whole changes, about 1 MiB (one change may be larger), and is valid until the
         next is asked for. Subtransactions are merged, TOAST values assembled. May be called once.
         """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Piece(Protocol):
+    """What a stretch of WAL has of a transaction that goes over its bounds (``decoding/stretch.py``).
+
+    The receiver of one closes it.
+    """
+
+    @property
+    def xid(self) -> int:
+        """The top-level transaction's."""
+        ...
+
+    @property
+    def header(self) -> TransactionHeader | None:
+        """The transaction's, when it committed within the stretch."""
+        ...
+
+    @property
+    def survivors(self) -> Sequence[int]:
+        """Its xid and those of its subtransactions that have not aborted so far."""
+        ...
+
+    @property
+    def relations(self) -> Mapping[int, RelationDescriptor]: ...
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the changes in LSN order as they were queued, TOAST chunks and all; else as a transaction's."""
         ...
 
     def close(self) -> None: ...

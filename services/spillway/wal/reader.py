@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: Large enough that a read costs little beside the walk, small beside a segment's 16 MiB.
 _READ_SIZE: Final = 1 << 20
+_BATCH_RECORDS: Final = 4096
 _LONG_HEADER_SIZE: Final = 40
 _XLP_LONG_HEADER: Final = 0x0002
 
@@ -130,16 +131,24 @@ class WalDirectory:
         return segment_name(timeline, start_lsn // self.segment_size, self.segment_size)
 
     def batches(
-        self, start_lsn: int | None = None, end_lsn: int | None = None
+        self,
+        start_lsn: int | None = None,
+        end_lsn: int | None = None,
+        *,
+        records_max: int = _BATCH_RECORDS,
+        exactly: bool = False,
     ) -> Iterator[RecordBatch]:
-        """Yield records that start in [*start_lsn*, *end_lsn*), as the walker makes them; see :meth:`records`."""
+        """Yield records that start in [*start_lsn*, *end_lsn*), as the walker makes them; see :meth:`records`.
+
+        The last batch may go on behind *end_lsn*; *exactly*, which wants a record's end for it, has none do so.
+        """
         begin = self.first_lsn if start_lsn is None else start_lsn
         walker = Walker(
             self.version, begin, self.segment_size, system_id=self.system_id, end_is_error=False
         )
         for lsn, data in self._read(begin):
-            walker.feed(lsn, data)
-            while (batch := walker.next_batch()) is not None:
+            walker.feed(lsn, data[: end_lsn - lsn] if exactly and end_lsn is not None else data)
+            while (batch := walker.next_batch(records_max)) is not None:
                 yield batch
             if walker.end_of_wal is not None or (
                 end_lsn is not None and walker.position >= end_lsn
