@@ -29,6 +29,7 @@ LAYERS = (
     ("decoding",),
     ("txlog",),
     ("plugins", "receiver", "store"),
+    ("replay",),
     ("engine",),
     ("slot_manager", "stream"),
     ("interfaces", "lake", "certify"),
@@ -44,8 +45,9 @@ KNOWS_ONLY = {
     "receiver": GROUND,
     # Metadata is rows of slots and sources.
     "store": GROUND,
-    # A client like any other: it knows the wire, and could be a package of its own.
-    "lake": GROUND | {"stream.client"},
+    # A client like any other: it knows the wire, and could be a package of its own. Without a service it decodes
+    # archives, of which it knows what it hands its executors.
+    "lake": GROUND | {"stream.client", "replay"},
     # Interfaces serve the engine; what is below is the engine's business, but for what its values are made of.
     "slot_manager": GROUND | {"engine"},
     "stream": GROUND | {"engine", "plugins.messages"},
