@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from spillway.lake.job import JobSettings, run_job
+from spillway.lake.replay_command import replay
 from spillway.lake.slot import DEFAULT_ADDRESS
 from spillway.pg.lsn import Lsn
 
@@ -34,6 +35,9 @@ class Trigger(StrEnum):
 @app.callback()
 def _group() -> None:
     """Keep ``run`` a subcommand even while it is the only one."""
+
+
+app.command()(replay)
 
 
 @app.command()

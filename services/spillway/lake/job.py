@@ -198,7 +198,7 @@ class _Run:
         self._idle = threading.Event()
         self._idle.set()
         self._materializer = Materializer(
-            _tables(settings, spark),
+            lake_tables(settings, spark),
             client,
             settings.path,
             lake,
@@ -282,7 +282,8 @@ class _Stopped(Exception):
     """Ends a query whose next batch was already planned when the stop was asked for."""
 
 
-def _tables(settings: JobSettings, spark: SparkSession) -> LakeTables:
+def lake_tables(settings: JobSettings, spark: SparkSession) -> LakeTables:
+    """Return the tables of the settings' format at their path."""
     if settings.table_format == "delta":
         from spillway.lake.delta_tables import DeltaTables  # noqa: PLC0415 - imports PySpark
 

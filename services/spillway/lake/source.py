@@ -192,46 +192,13 @@ class _RangeReader:
             if self.options.get("table"):
                 yield from self._rows(bodies, part)
             else:
-                yield from self._envelopes(bodies, part)
+                yield from envelopes(bodies, part.start, part.end, self.output)
 
     def _rows(self, bodies: Iterator[bytes], part: LsnRange) -> Iterator[pa.RecordBatch]:
         for body in bodies:
             message = payloads.parse_message(body)
             if message.relation.name == self.options["table"]:
                 yield payloads.conform(message.batch, self.output, part.start)
-
-    def _envelopes(self, bodies: Iterator[bytes], part: LsnRange) -> Iterator[pa.RecordBatch]:
-        rows: list[dict[str, Any]] = []
-        held = 0
-        fingerprints: dict[bytes, str] = {}
-        for body in bodies:
-            message = payloads.parse_message(body)
-            schema = message.batch.schema.serialize().to_pybytes()
-            mark = fingerprints.get(schema)
-            if mark is None:
-                mark = fingerprints[schema] = payloads.fingerprint(message.batch.schema)
-            rows.append(
-                {
-                    "relation": message.relation.name,
-                    "fingerprint": mark,
-                    "arrow_schema": schema,
-                    "changes": message.batch.num_rows,
-                    "first_commit_lsn": message.batch.column("_commit_lsn")[0].as_py(),
-                    "first_seq": message.batch.column("_seq")[0].as_py(),
-                    "last_commit_lsn": message.batch.column("_commit_lsn")[-1].as_py(),
-                    "last_seq": message.batch.column("_seq")[-1].as_py(),
-                    "special": _special(message.batch),
-                    "payload": body,
-                    "range_start": part.start,
-                    "range_end": part.end,
-                }
-            )
-            held += len(body)
-            if held >= _YIELD_BYTES:
-                yield pa.RecordBatch.from_pylist(rows, schema=self.output)
-                rows, held = [], 0
-        rows.append({"changes": 0, "range_start": part.start, "range_end": part.end})
-        yield pa.RecordBatch.from_pylist(rows, schema=self.output)
 
 
 class SpillwayBatchReader(_RangeReader, DataSourceReader):
@@ -295,6 +262,50 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
 
     def commit(self, end: dict[str, str]) -> None:
         """Do nothing: Spark calls this late and not for the last batch. The sink confirms the slot."""
+
+
+def envelopes(
+    bodies: Iterator[bytes], start: int, end: int, output: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the envelopes of a range's messages, and the row that closes the range.
+
+    Args:
+        bodies: the messages of what commits in [*start*, *end*).
+        start: see *bodies*.
+        end: see *bodies*.
+        output: :data:`ENVELOPE`, or Spark's Arrow form of it.
+    """
+    rows: list[dict[str, Any]] = []
+    held = 0
+    fingerprints: dict[bytes, str] = {}
+    for body in bodies:
+        message = payloads.parse_message(body)
+        schema = message.batch.schema.serialize().to_pybytes()
+        mark = fingerprints.get(schema)
+        if mark is None:
+            mark = fingerprints[schema] = payloads.fingerprint(message.batch.schema)
+        rows.append(
+            {
+                "relation": message.relation.name,
+                "fingerprint": mark,
+                "arrow_schema": schema,
+                "changes": message.batch.num_rows,
+                "first_commit_lsn": message.batch.column("_commit_lsn")[0].as_py(),
+                "first_seq": message.batch.column("_seq")[0].as_py(),
+                "last_commit_lsn": message.batch.column("_commit_lsn")[-1].as_py(),
+                "last_seq": message.batch.column("_seq")[-1].as_py(),
+                "special": _special(message.batch),
+                "payload": body,
+                "range_start": start,
+                "range_end": end,
+            }
+        )
+        held += len(body)
+        if held >= _YIELD_BYTES:
+            yield pa.RecordBatch.from_pylist(rows, schema=output)
+            rows, held = [], 0
+    rows.append({"changes": 0, "range_start": start, "range_end": end})
+    yield pa.RecordBatch.from_pylist(rows, schema=output)
 
 
 def _special(batch: pa.RecordBatch) -> bool:

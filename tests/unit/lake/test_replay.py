@@ -1,0 +1,25 @@
+"""What a replay says when Spark fails."""
+
+from __future__ import annotations
+
+from spillway.errors import LakeError, StorageError, WalGap
+from spillway.lake.replay import typed_error
+
+
+def test_a_worker_s_error_is_typed() -> None:
+    text = (
+        "[PYTHON_EXCEPTION] An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+        '  File "parse.py", line 1, in parse_stretch\n'
+        "spillway.errors.StorageError: 00000001.snap can't be read: gone (Every worker must see it.)\n"
+    )
+    error = typed_error(RuntimeError(text))
+    assert type(error) is StorageError
+    assert error.message == "00000001.snap can't be read: gone (Every worker must see it.)"
+
+
+def test_others_are_lake_errors() -> None:
+    gap = WalGap("a segment is missing")
+    assert typed_error(gap) is gap
+    assert "out of memory" in typed_error(RuntimeError("java: out of memory\n at x")).message
+    assert type(typed_error(RuntimeError("spillway.errors.Nothing: x"))) is LakeError
+    assert type(typed_error(RuntimeError(""))) is LakeError
