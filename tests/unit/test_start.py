@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from alembic.script import ScriptDirectory
 
+from spillway.store.metadata import MetadataStore
 from spillway.store.migrate import migration_config
-from spillway.store.tables import REVISION
+from spillway.store.schema import REVISION
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Wanted by one plugin, by a row filter, by another program, or not at all.
 NEVER = {
@@ -18,7 +23,9 @@ NEVER = {
     "pandas": "Spark",
     "pyspark": "the lake",
     "alembic": "a schema of another release",
-    "sqlalchemy": "a schema of another release",
+    "sqlalchemy.orm": "nothing: metadata takes SQLAlchemy's Core",
+    "sqlalchemy.ext.asyncio": "nothing: metadata has threads",
+    "sqlalchemy.dialects.postgresql": "metadata in PostgreSQL",
     "httpx": "commands that call REST",
     "rich": "tables of commands",
 }
@@ -30,7 +37,7 @@ INTERFACES = {
     "google.protobuf": "gRPC",
     "prometheus_client": "metrics",
 }
-ENGINE = {"spillway.engine": "serve", "psycopg": "sources"}
+ENGINE = {"spillway.engine": "serve", "sqlalchemy": "metadata", "psycopg": "sources"}
 
 
 @pytest.mark.parametrize(
@@ -42,14 +49,35 @@ ENGINE = {"spillway.engine": "serve", "psycopg": "sources"}
     ],
 )
 def test_a_start_imports_what_it_needs(module: str, unwanted: dict[str, str]) -> None:
-    program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
-    )
-    loaded = set(json.loads(done.stdout))
+    loaded = _loaded_by(f"import {module}")
     assert module in loaded
     found = {name: use for name, use in unwanted.items() if name in loaded}
     assert not found, f"{module} imports what is not needed yet: {found}"
+
+
+async def test_opening_a_database_that_needs_no_migration_imports_what_it_needs(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/metadata.db"
+    store = MetadataStore(url)
+    await store.migrate()
+    await store.close()
+    loaded = _loaded_by(
+        "import asyncio, spillway.serve; from spillway.store.metadata import MetadataStore; "
+        f"asyncio.run(MetadataStore({url!r}).migrate())"
+    )
+    assert "sqlalchemy.dialects.sqlite" in loaded
+    assert not loaded & (NEVER.keys() | INTERFACES.keys())
+
+
+def _loaded_by(program: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; import json, sys; print(json.dumps([*sys.modules]))"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(done.stdout))
 
 
 def test_the_newest_migration_is_known_without_alembic() -> None:

@@ -1,7 +1,17 @@
-"""Transactions of the metadata store, on threads of its own, and the translation of drivers' errors.
+"""Transactions of the metadata store, on threads of its own; the two databases that it may live in.
 
-``Database.read()`` and ``Database.write()`` run a function in a transaction on a worker thread and give what it returns.
-A transaction that can't commit leaves nothing behind. Once begun it runs to its end, though who waits for it be cancelled.
+``Database.read()`` and ``Database.write()`` run a function in a transaction on a worker thread and give what it
+returns. It gets a connection of SQLAlchemy's Core: neither the ORM nor ``sqlalchemy.ext.asyncio`` (which
+brings the ORM along) is ever imported, for a start's sake. A transaction that can't commit leaves nothing behind. Once
+begun it runs to its end, though who waits for it be cancelled.
+
+On SQLite a writer begins with BEGIN IMMEDIATE: the lock is waited for before anything is read, so that a
+transaction never fails half-way because somebody else wrote. The file is in WAL mode (readers do not block
+the writer) with synchronous=FULL: a confirmed position that was acknowledged must survive a power cut.
+
+In PostgreSQL nothing is prepared and nothing is set for a session, so that a pooler may stand in between. An answer that
+takes too long is an error: the server ends the statement, and the network counts as gone when it does
+not acknowledge what was sent.
 
 Whatever goes wrong in a driver leaves here as :class:`~spillway.errors.MetadataError`, except broken
 constraints, which the caller knows the meaning of (:class:`ConstraintViolation`).
@@ -11,19 +21,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from spillway.errors import InvalidRequest, MetadataError
-from spillway.store.sqlite import SqliteBackend
+import psycopg
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import BigInteger, create_engine, event, literal_column
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError, StatementError
+
+from spillway.errors import InvalidRequest, MetadataError, SpillwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Connection, Engine
+
+#: How long to wait for SQLite's write lock, or for any PostgreSQL answer, in seconds.
+TIMEOUT_S: Final = 30
+#: Transactions at a time, and connections kept. SQLite has one writer at a time anyway; metadata statements
+#: take milliseconds, so that a handful serves a process.
+_CONNECTIONS: Final = {"sqlite": 1, "postgresql": 5}
+
+#: The database's clock, in milliseconds since 1970.
+_CLOCKS: Final = {
+    "sqlite": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)",
+    # Not now(), which stands still in a transaction that has waited for a lock.
+    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
+}
 
 _ACCEPTED: Final = "sqlite:///path/to/file, postgresql://user@host/database"
+_HINTS: Final = {
+    "sqlite": "Check the file, its directory and the space left on its disk.",
+    "postgresql": "Check that PostgreSQL is up and SPILLWAY_METADATA_URL is right; requests work again once it is.",
+}
 
-Row = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -35,92 +72,77 @@ class ConstraintViolation(Exception):
         self.foreign_key = foreign_key
 
 
-class Backend(Protocol):
-    """What differs between the two databases. All but its constants runs on the store's threads."""
+def parse_url(text: str) -> URL:
+    """Turn the URL of a metadata store into one that names its driver.
 
-    #: the database as messages name it, without a password
-    where: str
-    #: what to check when it fails
-    hint: str
-    #: transactions at a time
-    threads: int
-    #: what its driver raises
-    errors: tuple[type[Exception], ...]
-    #: SQL for its clock, in milliseconds since 1970
-    clock: str
-    #: SQL behind a SELECT that keeps others from changing what it found
-    lock_found: str
-    #: SQL for the type of a moment
-    moment_type: str
-    #: SQL for whether there is a table *name*
-    has_table: str
-    #: SQLAlchemy's name of it and of the driver, for migrations
-    sqlalchemy_url: str
-
-    def prepare(self) -> None:
-        """Make the database usable; may be repeated."""
-
-    def connect(self, *, as_dicts: bool = True) -> Any:
-        """Open a connection, whose rows are dicts or tuples."""
-
-    def is_usable(self, connection: Any) -> bool:
-        """Say whether a connection that has waited for its next use still works."""
-
-    def begin(self, connection: Any, *, writes: bool) -> None:
-        """Begin a transaction."""
-
-    def execute(self, connection: Any, statement: str, values: Mapping[str, Any]) -> Any:
-        """Execute a statement with ``:name`` where values go; return the cursor."""
-
-    def lock_schema(self, connection: Any) -> None:
-        """Let no other process create or migrate tables until the transaction's end."""
-
-    def violated(self, error: Exception) -> bool | None:
-        """Say of a broken constraint whether it is a foreign key; None of another error."""
-
-    def moment(self, value: datetime) -> object:
-        """Return what is stored for a moment."""
-
-
-class Connection:
-    """A transaction, as statements see it. Values stand in them as ``:name``."""
-
-    def __init__(self, backend: Backend, connection: Any) -> None:
-        self.backend = backend
-        self.raw = connection
-
-    def rows(self, statement: str, **values: Any) -> list[Row]:
-        """Execute what gives rows, and give them."""
-        found: list[Row] = self.backend.execute(self.raw, statement, values).fetchall()
-        return found
-
-    def row(self, statement: str, **values: Any) -> Row | None:
-        """Execute what gives one row or none."""
-        found = self.rows(statement, **values)
-        return found[0] if found else None
-
-    def run(self, statement: str, **values: Any) -> int:
-        """Execute what gives no rows; return how many it was about."""
-        count: int = self.backend.execute(self.raw, statement, values).rowcount
-        return count
+    Raises:
+        InvalidRequest: it is not a URL, or of a database that metadata can't live in.
+    """
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise InvalidRequest(
+            "the metadata URL can't be parsed", hint=f"Accepted: {_ACCEPTED}."
+        ) from error
+    # The driver that a URL names is ours to choose.
+    name = url.drivername.partition("+")[0]
+    if name == "sqlite":
+        if url.host or not url.database or url.database == ":memory:":
+            raise InvalidRequest(
+                "the metadata URL names no SQLite file",
+                hint="Metadata must outlive the process: use sqlite:///path/to/file.",
+            )
+        return URL.create("sqlite", database=url.database)
+    if name in ("postgresql", "postgres"):
+        # asyncpg's name for it, which URLs of earlier releases may have.
+        if "ssl" in url.query:
+            mode = url.query["ssl"]
+            url = url.difference_update_query(["ssl"]).update_query_dict({"sslmode": mode})
+        try:
+            make_conninfo(**dict.fromkeys(url.query, ""))
+        except psycopg.ProgrammingError as error:
+            raise InvalidRequest(
+                f"the metadata URL has unknown parameters: {error}",
+                hint="postgresql://user:password@host:port/database?parameter=value, with libpq's parameters.",
+            ) from error
+        return url.set(drivername="postgresql+psycopg")
+    raise InvalidRequest(
+        f"metadata can't live in {url.drivername!r}", hint=f"Accepted: {_ACCEPTED}."
+    )
 
 
 class Database:
-    """Transactions on one of the two databases.
+    """An engine of SQLAlchemy's and what this service does around it.
 
     Raises:
         InvalidRequest: it is not a URL, or of a database that metadata can't live in.
     """
 
-    def __init__(self, url: str) -> None:
-        self.backend = _backend(url)
-        self._threads = ThreadPoolExecutor(self.backend.threads, "spillway-metadata")
-        self._idle: list[Any] = []
+    def __init__(self, url_text: str) -> None:
+        self._url = parse_url(url_text)
+        self.name = self._url.get_backend_name()
+        self.clock = literal_column(_CLOCKS[self.name], BigInteger)
+        self._engine = (
+            _sqlite_engine(self._url) if self.is_sqlite else _postgresql_engine(self._url)
+        )
+        self._threads = ThreadPoolExecutor(_CONNECTIONS[self.name], "spillway-metadata")
         self._closed = False
 
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file of this machine."""
+        return self.name == "sqlite"
+
+    @property
+    def where(self) -> str:
+        """The database as messages name it: without a password, which may be among the parameters too."""
+        url = self._url
+        return str(URL.create(self.name, host=url.host, port=url.port, database=url.database))
+
     async def prepare(self) -> None:
-        """Make the database usable: SQLite's file, readable by its owner alone. May be repeated."""
-        await self._in_thread(self.backend.prepare)
+        """Make a new SQLite file readable by its owner alone and put it in WAL mode; may be repeated."""
+        if self.is_sqlite:
+            await self._in_thread(_prepare_file, Path(self._url.database or ""))
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run *work* in a transaction that reads."""
@@ -135,19 +157,11 @@ class Database:
         return await self._in_thread(self._transaction, work, writes=True)
 
     async def close(self) -> None:
-        """Close every connection; safe to call twice."""
+        """Let what has begun end, then close every connection; safe to call twice."""
         if not self._closed:
             self._closed = True
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self._close_idle)
-            self._threads.shutdown(wait=False)
-
-    def failed(self, error: Exception) -> MetadataError:
-        """Return the error that says what *error* of a driver means."""
-        # libpq's messages have lines.
-        text = " ".join(str(error).split()) or type(error).__name__
-        where, hint = self.backend.where, self.backend.hint
-        return MetadataError(f"the metadata store {where} failed: {text}", hint=hint)
+            await asyncio.to_thread(self._threads.shutdown)
+            await asyncio.to_thread(self._engine.dispose)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         if self._closed:
@@ -158,68 +172,119 @@ class Database:
     # ---- on a thread
 
     def _transaction(self, work: Callable[[Connection], T], *, writes: bool) -> T:
-        backend = self.backend
         try:
-            connection = self._take()
-            try:
-                backend.begin(connection, writes=writes)
-                result = work(Connection(backend, connection))
-                connection.commit()
-            except BaseException:
-                self._undo(connection)
-                raise
-        except backend.errors as error:
-            foreign_key = backend.violated(error)
-            if foreign_key is not None:
-                raise ConstraintViolation(foreign_key=foreign_key) from error
-            raise self.failed(error) from error
-        self._give_back(connection)
-        return result
+            with self._engine.connect() as connection:
+                connection.execution_options(spillway_writes=writes)
+                with connection.begin():
+                    return work(connection)
+        except IntegrityError as error:
+            raise _constraint(error) from error
+        except StatementError as error:
+            # SQLAlchemy wraps what a column type raises for a value that it refuses.
+            if isinstance(error.orig, SpillwayError):
+                raise error.orig from None
+            raise self._failed(error.orig or error) from error
+        except (SQLAlchemyError, OSError) as error:
+            raise self._failed(error) from error
 
-    def _take(self) -> Any:
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return self.backend.connect()
-            if self.backend.is_usable(connection):
-                return connection
-            self._drop(connection)
+    def _failed(self, error: BaseException) -> MetadataError:
+        # libpq's messages have lines.
+        text = " ".join(str(error).split()) or type(error).__name__
+        return MetadataError(
+            f"the metadata store {self.where} failed: {text}", hint=_HINTS[self.name]
+        )
 
-    def _give_back(self, connection: Any) -> None:
-        if self._closed:
-            self._drop(connection)
-        else:
-            self._idle.append(connection)
 
-    def _undo(self, connection: Any) -> None:
+def _constraint(error: IntegrityError) -> ConstraintViolation:
+    # 23503 and 23001: foreign_key_violation and restrict_violation.
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    name = getattr(error.orig, "sqlite_errorname", None)
+    return ConstraintViolation(
+        foreign_key=sqlstate in ("23503", "23001") or name == "SQLITE_CONSTRAINT_FOREIGNKEY"
+    )
+
+
+def _prepare_file(path: Path) -> None:
+    try:
+        # The file holds DSNs with passwords.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise MetadataError(
+            f"can't open the metadata file {path}: {error.strerror}",
+            hint="Its directory must exist and be writable.",
+        ) from error
+    # Not through the engine: the mode can't change inside a transaction.
+    _enter_wal_mode(path)
+
+
+def _enter_wal_mode(path: Path) -> None:
+    """Put the file in WAL mode, where it stays; no lock is taken if it is already."""
+    # Changing the mode takes an exclusive lock that SQLite's own busy handler does not wait for.
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
         try:
-            connection.rollback()
-        except self.backend.errors:
-            self._drop(connection)
-        else:
-            self._give_back(connection)
+            with contextlib.closing(sqlite3.connect(path, timeout=TIMEOUT_S)) as connection:
+                (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            break
+        except sqlite3.Error as error:
+            locked = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            if not locked or time.monotonic() > deadline:
+                raise MetadataError(
+                    f"the metadata file {path} can't be opened: {error}",
+                    hint="It must be an SQLite database that no other program has locked.",
+                ) from error
+            time.sleep(0.05)
+    if mode != "wal":
+        raise MetadataError(
+            f"the metadata file {path} can't be put in WAL mode",
+            hint="It must be on a local file system: network file systems lack the locks.",
+        )
 
-    def _drop(self, connection: Any) -> None:
-        with contextlib.suppress(*self.backend.errors):
-            connection.close()
 
-    def _close_idle(self) -> None:
-        while self._idle:
-            self._drop(self._idle.pop())
+def _json(value: object) -> str:
+    return json.dumps(value, default=dict)  # JSON takes a dict, not any mapping
 
 
-def _backend(url: str) -> Backend:
-    scheme, separator, rest = url.partition("://")
-    # The driver that SQLAlchemy's URLs name is ours to choose.
-    name = scheme.partition("+")[0].lower()
-    if not separator or not name:
-        raise InvalidRequest("the metadata URL can't be parsed", hint=f"Accepted: {_ACCEPTED}.")
-    if name == "sqlite":
-        return SqliteBackend(rest)
-    if name in ("postgresql", "postgres"):
-        # psycopg is imported by a service that has sources anyway, but not before it decodes.
-        from spillway.store.postgresql import PostgresqlBackend  # noqa: PLC0415
+def _sqlite_engine(url: URL) -> Engine:
+    engine = create_engine(
+        url,
+        json_serializer=_json,
+        pool_size=_CONNECTIONS["sqlite"],
+        # The driver must not begin transactions of its own accord: ``_begin`` does.
+        connect_args={"timeout": TIMEOUT_S, "isolation_level": None},
+    )
 
-        return PostgresqlBackend(f"postgresql://{rest}")
-    raise InvalidRequest(f"metadata can't live in {scheme!r}", hint=f"Accepted: {_ACCEPTED}.")
+    @event.listens_for(engine, "connect")
+    def _connect(dbapi_connection: Any, record: object) -> None:  # noqa: ARG001
+        dbapi_connection.execute("PRAGMA foreign_keys=ON")
+        dbapi_connection.execute("PRAGMA synchronous=FULL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("spillway_writes", True)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql_engine(url: URL) -> Engine:
+    engine = create_engine(
+        url,
+        json_serializer=_json,
+        pool_size=_CONNECTIONS["postgresql"],
+        # The server may have gone since, and be back.
+        pool_pre_ping=True,
+        connect_args={
+            "application_name": "spillway metadata",
+            "client_encoding": "utf8",
+            "connect_timeout": TIMEOUT_S,
+            "tcp_user_timeout": TIMEOUT_S * 1000,
+            "prepare_threshold": None,
+        },
+    )
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{TIMEOUT_S}s'")
+
+    return engine

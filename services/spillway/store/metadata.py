@@ -13,18 +13,21 @@ Two rules are kept in SQL rather than by whoever calls:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sqlalchemy import delete, insert, inspect, or_, select, text, update
 
 from spillway.errors import Conflict, DuplicateName, LeaseLost, UnknownSlot, UnknownSource
-from spillway.store import tables
 from spillway.store.database import ConstraintViolation, Database
-from spillway.store.rows import Fence, SlotRow, SourceRow, from_columns, to_columns
+from spillway.store.rows import Fence, SlotRow, SourceRow
+from spillway.store.schema import LEASES, REVISION, SLOTS, SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from sqlalchemy import Executable, Table
+    from sqlalchemy.engine import Connection, RowMapping
 
     from spillway.pg.lsn import Lsn
-    from spillway.store.database import Connection
 
 
 class MetadataStore:
@@ -43,11 +46,9 @@ class MetadataStore:
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""
         await self._database.prepare()
-        revisions = await self._database.read(tables.revisions)
-        if not revisions:
-            revisions = await self._database.write(tables.create)
-        if revisions != [tables.REVISION]:
-            # Alembic and SQLAlchemy take longer to import than a start should, and most starts have nothing to migrate.
+        revisions = await self._database.read(_revisions)
+        if revisions != [REVISION]:
+            # Alembic takes longer to import than a start should, and most starts have nothing to migrate.
             from spillway.store.migrate import upgrade  # noqa: PLC0415
 
             await upgrade(self._database)
@@ -58,7 +59,7 @@ class MetadataStore:
 
     async def ping(self) -> None:
         """Return if the database answers."""
-        await self._database.read(lambda connection: connection.rows("SELECT 1"))
+        await self._database.read(lambda connection: connection.execute(select(1)))
 
     # Sources
 
@@ -69,7 +70,7 @@ class MetadataStore:
             DuplicateName: the name is taken.
         """
         try:
-            await self._insert("sources", row)
+            await self._run(_insert(SOURCES, row))
         except ConstraintViolation as error:
             raise DuplicateName(
                 f'source "{row.name}" already exists',
@@ -80,10 +81,8 @@ class MetadataStore:
 
     async def list_sources(self) -> list[SourceRow]:
         """Give every source, by name."""
-        found = await self._database.read(
-            lambda connection: connection.rows("SELECT * FROM sources ORDER BY name")
-        )
-        return [from_columns(SourceRow, columns) for columns in found]
+        found = await self._rows(select(SOURCES).order_by(SOURCES.c.name))
+        return [SourceRow(**columns) for columns in found]
 
     async def get_source(self, name: str) -> SourceRow:
         """Give one source.
@@ -91,12 +90,10 @@ class MetadataStore:
         Raises:
             UnknownSource: there is none of that name.
         """
-        found = await self._database.read(
-            lambda connection: connection.row("SELECT * FROM sources WHERE name = :name", name=name)
-        )
-        if found is None:
+        found = await self._rows(select(SOURCES).where(SOURCES.c.name == name))
+        if not found:
             _raise_unknown_source(name)
-        return from_columns(SourceRow, found)
+        return SourceRow(**found[0])
 
     async def update_source(self, name: str, **changes: object) -> SourceRow:
         """Change columns of a source, named as in :class:`SourceRow`, and give it as it is then.
@@ -104,16 +101,14 @@ class MetadataStore:
         Raises:
             UnknownSource: there is none of that name.
         """
-        values = to_columns(
-            SourceRow, changes, self._database.backend, fixed=("name", "capture", "created_at")
+        _check_columns(SourceRow, changes, fixed=("name", "capture", "created_at"))
+        statement = (
+            update(SOURCES).where(SOURCES.c.name == name).values(changes).returning(*SOURCES.c)
         )
-        statement = f"UPDATE sources SET {_assigned(values)} WHERE name = :its_name RETURNING *"
-        found = await self._database.write(
-            lambda connection: connection.row(statement, its_name=name, **values)
-        )
+        found = await self._database.write(lambda connection: _row(connection, statement))
         if found is None:
             _raise_unknown_source(name)
-        return from_columns(SourceRow, found)
+        return SourceRow(**found)
 
     async def remove_source(self, name: str) -> None:
         """Forget a source.
@@ -123,11 +118,7 @@ class MetadataStore:
             Conflict: it still has slots.
         """
         try:
-            removed = await self._database.write(
-                lambda connection: connection.run(
-                    "DELETE FROM sources WHERE name = :name", name=name
-                )
-            )
+            removed = await self._run(delete(SOURCES).where(SOURCES.c.name == name))
         except ConstraintViolation as error:
             raise Conflict(
                 f'source "{name}" still has slots', hint="Drop its slots first.", source=name
@@ -145,7 +136,7 @@ class MetadataStore:
             UnknownSource: its source does not exist.
         """
         try:
-            await self._insert("slots", row)
+            await self._run(_insert(SLOTS, row))
         except ConstraintViolation as error:
             if error.foreign_key:
                 _raise_unknown_source(row.source)
@@ -158,14 +149,10 @@ class MetadataStore:
 
     async def list_slots(self, source: str | None = None) -> list[SlotRow]:
         """Give every slot, by name; those of one source if *source* is given."""
-        where = "" if source is None else "WHERE source = :source"
-        values = {} if source is None else {"source": source}
-        found = await self._database.read(
-            lambda connection: connection.rows(
-                f"SELECT * FROM slots {where} ORDER BY slot_name", **values
-            )
-        )
-        return [from_columns(SlotRow, columns) for columns in found]
+        statement = select(SLOTS).order_by(SLOTS.c.slot_name)
+        if source is not None:
+            statement = statement.where(SLOTS.c.source == source)
+        return [SlotRow(**columns) for columns in await self._rows(statement)]
 
     async def get_slot(self, name: str) -> SlotRow:
         """Give one slot.
@@ -173,14 +160,10 @@ class MetadataStore:
         Raises:
             UnknownSlot: there is none of that name.
         """
-        found = await self._database.read(
-            lambda connection: connection.row(
-                "SELECT * FROM slots WHERE slot_name = :name", name=name
-            )
-        )
-        if found is None:
+        found = await self._rows(select(SLOTS).where(SLOTS.c.slot_name == name))
+        if not found:
             _raise_unknown_slot(name)
-        return from_columns(SlotRow, found)
+        return SlotRow(**found[0])
 
     async def update_slot(
         self, name: str, *, fence: Fence | None = None, **changes: object
@@ -193,19 +176,19 @@ class MetadataStore:
             UnknownSlot: there is none of that name.
             LeaseLost: *fence* is out of date.
         """
-        values = to_columns(
-            SlotRow, changes, self._database.backend, fixed=("slot_name", "source", "created_at")
+        _check_columns(SlotRow, changes, fixed=("slot_name", "source", "created_at"))
+        statement = (
+            update(SLOTS).where(SLOTS.c.slot_name == name).values(changes).returning(*SLOTS.c)
         )
-        statement = f"UPDATE slots SET {_assigned(values)} WHERE slot_name = :its_name RETURNING *"
 
-        def update(connection: Connection) -> dict[str, object] | None:
+        def change(connection: Connection) -> RowMapping | None:
             _check_fence(connection, fence)
-            return connection.row(statement, its_name=name, **values)
+            return _row(connection, statement)
 
-        found = await self._database.write(update)
+        found = await self._database.write(change)
         if found is None:
             _raise_unknown_slot(name)
-        return from_columns(SlotRow, found)
+        return SlotRow(**found)
 
     async def confirm_slot(self, name: str, lsn: Lsn, *, fence: Fence | None = None) -> Lsn:
         """Advance confirmed_flush_lsn to *lsn*, never backward; give where it stands then.
@@ -214,24 +197,22 @@ class MetadataStore:
             UnknownSlot: there is none of that name.
             LeaseLost: *fence* is out of date.
         """
-        values = to_columns(SlotRow, {"confirmed_flush_lsn": lsn}, self._database.backend)
+        confirmed = SLOTS.c.confirmed_flush_lsn
+        here = SLOTS.c.slot_name == name
 
-        def confirm(connection: Connection) -> dict[str, object] | None:
+        def confirm(connection: Connection) -> Lsn | None:
             _check_fence(connection, fence)
-            connection.run(
-                "UPDATE slots SET confirmed_flush_lsn = :confirmed_flush_lsn WHERE slot_name = :name "
-                "AND (confirmed_flush_lsn IS NULL OR confirmed_flush_lsn < :confirmed_flush_lsn)",
-                name=name,
-                **values,
+            connection.execute(
+                update(SLOTS)
+                .where(here, or_(confirmed.is_(None), confirmed < lsn))
+                .values(confirmed_flush_lsn=lsn)
             )
-            return connection.row("SELECT * FROM slots WHERE slot_name = :name", name=name)
+            return connection.execute(select(confirmed).where(here)).scalar_one_or_none()
 
-        found = await self._database.write(confirm)
-        if found is None:
+        stands = await self._database.write(confirm)
+        if stands is None:
             _raise_unknown_slot(name)
-        confirmed = from_columns(SlotRow, found).confirmed_flush_lsn
-        assert confirmed is not None
-        return confirmed
+        return stands
 
     async def remove_slot(self, name: str) -> None:
         """Forget a slot.
@@ -239,12 +220,7 @@ class MetadataStore:
         Raises:
             UnknownSlot: there is none of that name.
         """
-        removed = await self._database.write(
-            lambda connection: connection.run(
-                "DELETE FROM slots WHERE slot_name = :name", name=name
-            )
-        )
-        if not removed:
+        if not await self._run(delete(SLOTS).where(SLOTS.c.slot_name == name)):
             _raise_unknown_slot(name)
 
     # Leases
@@ -256,19 +232,20 @@ class MetadataStore:
         already gets it again at once with a new token: after a restart under the same name nobody
         has to wait for the old lease to run out.
         """
-        now = self._database.backend.clock
+        now = self._database.clock
+        expires = now + int(ttl_s * 1000)
+        values = {"resource": resource, "holder": holder, "token": 1, "expires_at_ms": expires}
         statement = (
-            "INSERT INTO leases (resource, holder, token, expires_at_ms) "
-            f"VALUES (:resource, :holder, 1, {now} + :ttl_ms) "
-            "ON CONFLICT (resource) DO UPDATE SET holder = excluded.holder, token = leases.token + 1, "
-            "expires_at_ms = excluded.expires_at_ms "
-            f"WHERE leases.expires_at_ms <= {now} OR leases.holder = excluded.holder RETURNING token"
-        )
-        taken = await self._database.write(
-            lambda connection: connection.row(
-                statement, resource=resource, holder=holder, ttl_ms=int(ttl_s * 1000)
+            self._insert_lease()
+            .values(values)
+            .on_conflict_do_update(
+                index_elements=[LEASES.c.resource],
+                set_={"holder": holder, "token": LEASES.c.token + 1, "expires_at_ms": expires},
+                where=or_(LEASES.c.expires_at_ms <= now, LEASES.c.holder == holder),
             )
+            .returning(LEASES.c.token)
         )
+        taken = await self._database.write(lambda connection: _row(connection, statement))
         return None if taken is None else int(taken["token"])
 
     async def renew_lease(self, resource: str, token: int, ttl_s: float) -> bool:
@@ -276,47 +253,58 @@ class MetadataStore:
 
         A lease that ran out but that nobody took is extended: nothing happened in between.
         """
+        expires = self._database.clock + int(ttl_s * 1000)
         statement = (
-            f"UPDATE leases SET expires_at_ms = {self._database.backend.clock} + :ttl_ms "
-            "WHERE resource = :resource AND token = :token AND expires_at_ms > 0"
+            update(LEASES)
+            .where(LEASES.c.resource == resource, LEASES.c.token == token)
+            .where(LEASES.c.expires_at_ms > 0)
+            .values(expires_at_ms=expires)
         )
-        renewed = await self._database.write(
-            lambda connection: connection.run(
-                statement, resource=resource, token=token, ttl_ms=int(ttl_s * 1000)
-            )
-        )
-        return renewed == 1
+        return await self._run(statement) == 1
 
     async def release_lease(self, resource: str, token: int) -> None:
         """Give a lease back; nothing happens when it is no longer held."""
-        # 0 and not "now": a released lease can't be renewed. The token stays, and grows.
         statement = (
-            "UPDATE leases SET expires_at_ms = 0, holder = '' "
-            "WHERE resource = :resource AND token = :token"
+            update(LEASES)
+            .where(LEASES.c.resource == resource, LEASES.c.token == token)
+            # 0 and not "now": a released lease can't be renewed. The token stays, and grows.
+            .values(expires_at_ms=0, holder="")
         )
-        await self._database.write(
-            lambda connection: connection.run(statement, resource=resource, token=token)
+        await self._run(statement)
+
+    async def _rows(self, statement: Executable) -> list[RowMapping]:
+        return await self._database.read(
+            lambda connection: list(connection.execute(statement).mappings())
         )
 
-    async def _insert(self, table: str, row: SourceRow | SlotRow) -> None:
-        values = to_columns(type(row), row.columns(), self._database.backend)
-        names = ", ".join(_quoted(name) for name in values)
-        marks = ", ".join(f":{name}" for name in values)
-        statement = f"INSERT INTO {table} ({names}) VALUES ({marks})"
-        await self._database.write(lambda connection: connection.run(statement, **values))
+    async def _run(self, statement: Executable) -> int:
+        """Run what gives no rows; return how many it was about."""
+        return await self._database.write(lambda connection: connection.execute(statement).rowcount)
+
+    def _insert_lease(self) -> Any:
+        # The same clause in both dialects, but SQLAlchemy has an insert() for each.
+        # SQLAlchemy has imported the dialect of this database when it made the engine; the other is not needed.
+        if self._database.is_sqlite:
+            from sqlalchemy.dialects import sqlite  # noqa: PLC0415
+
+            return sqlite.insert(LEASES)
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415
+
+        return postgresql.insert(LEASES)
+
+
+def _row(connection: Connection, statement: Executable) -> RowMapping | None:
+    return connection.execute(statement).mappings().one_or_none()
 
 
 def _check_fence(connection: Connection, fence: Fence | None) -> None:
     if fence is None:
         return
     # The lock keeps the lease from changing hands until this transaction is over.
-    held = connection.row(
-        "SELECT token FROM leases WHERE resource = :resource AND token = :token "
-        + connection.backend.lock_found,
-        resource=fence.resource,
-        token=fence.token,
+    held = select(LEASES.c.token).where(
+        LEASES.c.resource == fence.resource, LEASES.c.token == fence.token
     )
-    if held is None:
+    if _row(connection, held.with_for_update(read=True)) is None:
         raise LeaseLost(
             f'the lease on "{fence.resource}" was taken over by another process',
             hint="Another process serves it now; this one stops.",
@@ -325,12 +313,24 @@ def _check_fence(connection: Connection, fence: Fence | None) -> None:
         )
 
 
-def _assigned(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{_quoted(name)} = :{name}" for name in values)
+def _revisions(connection: Connection) -> list[str]:
+    """Give what Alembic wrote of the schema; nothing of a new database."""
+    if not inspect(connection).has_table("alembic_version"):
+        return []
+    return list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
 
 
-def _quoted(column: str) -> str:
-    return f'"{column}"'
+def _insert(table: Table, row: SourceRow | SlotRow) -> Executable:
+    return insert(table).values({column.name: getattr(row, column.name) for column in table.c})
+
+
+def _check_columns(
+    row_type: type[SourceRow | SlotRow], changes: dict[str, object], *, fixed: tuple[str, ...]
+) -> None:
+    allowed = {field.name for field in fields(row_type)} - set(fixed)
+    if not changes or not allowed.issuperset(changes):
+        msg = f"{row_type.__name__} has no columns {sorted(set(changes) - allowed)} that may change"
+        raise TypeError(msg)
 
 
 def _raise_unknown_source(name: str) -> NoReturn:

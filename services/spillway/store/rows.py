@@ -1,31 +1,15 @@
-"""What the metadata store gives: frozen rows, detached from any connection; and how their values are stored.
-
-Columns have the names of the rows' fields. What is stored otherwise than Python has it: LSNs are numbers of 63 bits; JSON is text, which
-psycopg reads by itself; SQLite has no type for moments, which are text in UTC there, nor for truth, which is 0 and 1.
-"""
+"""What the metadata store gives: frozen rows, detached from any session or connection."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-
-from spillway.errors import InvalidLsn
-from spillway.pg.lsn import Lsn
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway.store.database import Backend
-
-#: One past the largest LSN that can be stored.
-LSN_END: Final = 1 << 63
-
-LSN_COLUMNS: Final = frozenset({"restart_lsn", "confirmed_flush_lsn", "two_phase_at"})
-JSON_COLUMNS: Final = frozenset({"capture", "options"})
-MOMENT_COLUMNS: Final = frozenset({"created_at", "inactive_since"})
-TRUTH_COLUMNS: Final = frozenset({"temporary", "two_phase", "conflicting", "failover", "synced"})
+    from spillway.pg.lsn import Lsn
 
 
 def _now() -> datetime:
@@ -56,10 +40,6 @@ class SourceRow:
     hint: str | None = None
     created_at: datetime = field(default_factory=_now)
 
-    def columns(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRow:
@@ -85,76 +65,9 @@ class SlotRow:
     options: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime = field(default_factory=_now)
 
-    def columns(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
 
 class Fence(NamedTuple):
     """Proof of a lease: a write that carries it fails once somebody else has taken the lease."""
 
     resource: str
     token: int
-
-
-Row = TypeVar("Row", SourceRow, SlotRow)
-
-
-def to_columns(
-    row_type: type[SourceRow | SlotRow],
-    values: Mapping[str, Any],
-    backend: Backend,
-    *,
-    fixed: tuple[str, ...] = (),
-) -> dict[str, Any]:
-    """Return *values* as they are stored.
-
-    Raises:
-        InvalidLsn: one of them can't be stored.
-        TypeError: the type has no such column, or it is *fixed*.
-    """
-    allowed = {each.name for each in fields(row_type)} - set(fixed)
-    if not values or not allowed.issuperset(values):
-        msg = f"{row_type.__name__} has no columns {sorted(set(values) - allowed)} that may change"
-        raise TypeError(msg)
-    return {name: _to_column(name, value, backend) for name, value in values.items()}
-
-
-def _to_column(name: str, value: Any, backend: Backend) -> Any:
-    if value is None:
-        return None
-    if name in LSN_COLUMNS:
-        if not 0 <= value < LSN_END:
-            raise InvalidLsn(f"{value:X}" if value < 0 else str(Lsn(value)))
-        return int(value)
-    if name in JSON_COLUMNS:
-        return json.dumps(dict(value))  # it may be any mapping
-    if name in MOMENT_COLUMNS:
-        if value.tzinfo is None:
-            msg = "a moment needs its time zone"
-            raise ValueError(msg)
-        return backend.moment(value)
-    return value
-
-
-def from_columns(row_type: type[Row], stored: Mapping[str, Any]) -> Row:
-    """Return a row of what is stored."""
-    # Columns that a newer release added are none of this one's business.
-    return row_type(
-        **{each.name: _from_column(each.name, stored[each.name]) for each in fields(row_type)}
-    )
-
-
-def _from_column(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if name in LSN_COLUMNS:
-        return Lsn(value)
-    if name in JSON_COLUMNS:
-        return json.loads(value) if isinstance(value, str) else value
-    if name in MOMENT_COLUMNS:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    if name in TRUTH_COLUMNS:
-        return bool(value)
-    return value

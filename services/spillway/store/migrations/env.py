@@ -6,14 +6,14 @@ Alembic's own command line there is none, and one is opened here.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING
 
 from alembic import context
 
 from spillway.store.database import Database
-from spillway.store.migrate import migrating
-from spillway.store.schema import Base
+from spillway.store.schema import METADATA
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def _run(connection: Connection) -> None:
     context.configure(
         connection=connection,
-        target_metadata=Base.metadata,
+        target_metadata=METADATA,
         # Alembic thinks SQLite can't; it can, since the service begins its transactions itself.
         transactional_ddl=True,
         # SQLite alters most things by copying the table.
@@ -33,15 +33,17 @@ def _run(connection: Connection) -> None:
         context.run_migrations()
 
 
-def _run_from_command_line() -> None:
+async def _run_from_command_line() -> None:
     database = Database(os.environ["SPILLWAY_METADATA_URL"])
-    database.backend.prepare()
-    with migrating(database) as connection:
-        _run(connection)
+    await database.prepare()
+    try:
+        await database.write(_run)
+    finally:
+        await database.close()
 
 
 _connection = context.config.attributes.get("connection")
 if _connection is not None:
     _run(_connection)
 else:
-    _run_from_command_line()
+    asyncio.run(_run_from_command_line())
