@@ -15,6 +15,7 @@ import pytest
 
 from harness.backup import back_up
 from harness.replayed import Archive, Replayed, decoded, replayed, without_messages
+from harness.xid_jump import jump_to_xid
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.certify.workload.driver import Workload
 from spillway.decoding.offline import offline_decoder, read_on
@@ -280,6 +281,35 @@ def test_random_seeds(major: int, fresh_cluster: ClusterFactory, tmp_path: Path)
         found = assert_equal(source, 20_000, plugins=("test_decoding",))
         assert found.rows[pieces.PIECE] > 20
         assert_equal(source, 300_000, plugins=("test_decoding",))
+
+
+def test_xids_wrap_around(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
+    """Transactions go over cuts before xid 2**32 and commit behind it."""
+    cluster = fresh_cluster(
+        18,
+        wal_segment_size_mb=1,
+        autovacuum_freeze_max_age=2_000_000_000,
+        max_prepared_transactions=5,
+    )
+    jump_to_xid(cluster, 2**32 - 100)
+    source = Source(cluster, cluster.create_database("shop"), tmp_path)
+    source.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    source.begin()
+    with source.database.connect(autocommit=False) as long:
+        long.execute("INSERT INTO t VALUES (-1, 'from before'); SAVEPOINT a")
+        long.execute("CREATE TABLE made (i int); INSERT INTO made VALUES (1)")
+        for _ in range(3):
+            source.database.execute(
+                "DO $$ BEGIN FOR i IN 1..100 LOOP INSERT INTO t SELECT count(*) FROM t; COMMIT; END LOOP; END $$"
+            )
+        long.execute("SAVEPOINT b; INSERT INTO t VALUES (-2, 'after'); ROLLBACK TO b")
+        long.execute("ALTER TABLE made ADD v text; INSERT INTO made VALUES (2, 'x')")
+        long.commit()
+    source.end()
+    found = assert_equal(source, 3000)
+    assert len(found.plan.stretches) > 10
+    xids = {int(line.split()[1]) for line in found.messages if line.startswith(b"BEGIN")}
+    assert min(xids) < 1000 < 2**31 < max(xids)
 
 
 def test_a_base_backup(source: Source) -> None:
