@@ -68,6 +68,7 @@ OTHER_SETTINGS = """
 |---|---|---|
 | `SPILLWAY_JARS` | `.cache/jars` below the current directory | the folder with Delta Lake's jars |
 | `SPILLWAY_IVY_SETTINGS` | Ivy's own | an `ivysettings.xml` for resolving them |
+| `SPILLWAY_LAKE_SOURCE_DSN` | none | the source's connection string, for initial loads: its role needs REPLICATION and SELECT |
 
 ## Tests and development
 

@@ -42,6 +42,11 @@ failpoint                                 where
 ``lake.before_position``                  every table has the batch, the lake's position is the old one
 ``lake.before_advance``                   the position is durable, the slot is not confirmed
 ``lake.after_advance``                    the slot is confirmed, Spark has not committed the batch
+``lake.load_begun``                       a table's load has its snapshot, no row of it is in history
+``lake.load_chunk``                       a chunk of loaded rows is in history, the load's state does not say so
+``lake.load_copied``                      history has all loaded rows, current none
+``lake.load_published``                   current has the loaded rows, not what came meanwhile
+``lake.load_done``                        a table is loaded, others may not be
 ========================================  ===============================================================
 """
 

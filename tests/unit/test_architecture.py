@@ -47,7 +47,10 @@ KNOWS_ONLY = {
     "store": GROUND,
     # A client like any other: it knows the wire, and could be a package of its own. Without a service it decodes
     # archives, of which it knows what it hands its executors.
-    "lake": GROUND | {"stream.client", "replay"},
+    # Its initial load asks the source itself, and makes of rows what the plugin makes of changes.
+    "lake": GROUND
+    | {"stream.client", "replay", "receiver.checks", "receiver.connect_errors"}
+    | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # Interfaces serve the engine; what is below is the engine's business, but for what its values are made of.
     "slot_manager": GROUND | {"engine"},
     "stream": GROUND | {"engine", "plugins.messages"},
@@ -80,6 +83,7 @@ KERNELS = {
     "row_filter": "plugins",
     "arrow_column": "plugins",
     "arrow": "plugins",
+    "arrow_copy": "plugins",
 }
 
 #: Loaded by name, not by an import: programs, entry points, migrations.

@@ -90,7 +90,7 @@ def shapes(messages: Iterable[tuple[pa.Schema, Place, Place]], relation: str) ->
     """
     found: list[Shape] = []
     for schema, first, last in sorted(messages, key=lambda message: message[1]):
-        shape = Shape(first, last, _columns_of(schema))
+        shape = Shape(first, last, columns_of(schema))
         if found and _names(found[-1]) == _names(shape):
             shape = Shape(found[-1].first, max(found[-1].last, last), found[-1].columns)
             found.pop()
@@ -224,7 +224,8 @@ def as_of_last(events: DataFrame, of_batch: Sequence[Shape], relation: str) -> D
     )  # fmt: skip
 
 
-def _columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
+def columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
+    """Return the columns that a message's schema, or a copied table's, says the table has."""
     held = lake_schema(schema)
     columns = []
     for name in table_columns(held):

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from spillway.lake.initial_load_command import SourceDsn, load, source_dsn
 from spillway.lake.job import JobSettings, run_job
 from spillway.lake.replay_command import replay
 from spillway.lake.slot import DEFAULT_ADDRESS
@@ -32,16 +33,13 @@ class Trigger(StrEnum):
     CONTINUOUS = "continuous"
 
 
-@app.callback()
-def _group() -> None:
-    """Keep ``run`` a subcommand even while it is the only one."""
-
-
+app.command()(load)
 app.command()(replay)
 
 
 @app.command()
 def run(
+    context: typer.Context,
     slot: Annotated[
         str, typer.Option(help="The slot; its plugin must be arrow. A lake needs one of its own.")
     ],
@@ -71,6 +69,14 @@ def run(
         list[str] | None,
         typer.Option(help="schema.table to materialise; may be repeated; all unless named."),
     ] = None,
+    initial_load: Annotated[
+        bool,
+        typer.Option(
+            "--initial-load",
+            help="Load the tables that the lake doesn't have: rows from before the slot.",
+        ),
+    ] = False,
+    source: SourceDsn = "",
     until_lsn: Annotated[
         str | None, typer.Option(help="Wait until this LSN is decoded before the end is fixed.")
     ] = None,
@@ -105,7 +111,10 @@ def run(
             master=master,
             driver_memory=driver_memory,
             jars=jars,
+            initial_load=initial_load,
+            source_dsn=source_dsn(context, source) if initial_load else "",
         ),
+        on_load=lambda step: typer.echo(str(step)),
         on_batch=lambda report: typer.echo(str(report)),
     )
     changes = sum(summary.changes.values())

@@ -33,6 +33,7 @@ class GrpcSlotClient:
             confirmed_flush_lsn=slot.confirmed_flush_lsn,
             decoded_lsn=slot.decoded_lsn,
             invalidation_reason=slot.invalidation_reason,
+            options=dict(slot.options),
         )
 
     def read(self, slot_name: str, start_lsn: int, upto_lsn: int) -> Iterator[bytes]:

@@ -6,8 +6,9 @@ checkpoint belong together, starts the query, waits, and ends it: by itself with
 with ``continuous``, in both cases between two batches. Being killed at any instant is allowed too; it only costs
 the batch at hand, which is done again.
 
-Rows that were in a table before the slot was created are not in the slot. A lake has them once they are loaded by other
-means or change; see the documentation of the lake.
+Rows that were in a table before the slot was created are not in the slot. With ``initial_load``, tables that the lake doesn't
+have are loaded from the source (:mod:`spillway.lake.initial_load`): before the query with ``available-now``, beside it with
+``continuous``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 import signal
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spillway.lake.materialize import BatchReport
+    from spillway.lake.slot import SlotPosition
     from spillway.lake.tables import LakeTables
 
 _log = logging.getLogger(__name__)
@@ -69,6 +71,10 @@ class JobSettings:
     driver_memory: str = "2g"
     #: None: :func:`spillway.lake.jars.default_folder`
     jars: Path | None = None
+    #: load the tables that the lake doesn't have
+    initial_load: bool = False
+    #: the database that the slot decodes, for the initial load
+    source_dsn: str = field(default="", repr=False)
     #: further options of the data source
     source_options: dict[str, str] = field(default_factory=dict)
 
@@ -105,6 +111,7 @@ def run_job(
     settings: JobSettings,
     *,
     on_batch: Callable[[BatchReport], None] | None = None,
+    on_load: Callable[[object], None] | None = None,
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
 ) -> JobSummary:
@@ -113,6 +120,7 @@ def run_job(
     Args:
         settings: see :class:`JobSettings`.
         on_batch: called after each batch; logs a line when None.
+        on_load: called with each step of an initial load, to be shown as text; logs a line when None.
         stop: ends the run when set. When None and called on the main thread, SIGTERM and SIGINT do.
         spark: a session to use; else one is started, and stopped at the end.
 
@@ -139,8 +147,17 @@ def run_job(
             short=settings.trigger == "available-now",
         )
         try:
-            with _stop_event(stop) as stopping:
-                return _Run(settings, spark, client, lake, on_batch or _log_batch, stopping).run()
+            with _stop_event(stop) as stopping, ExitStack() as held:
+                run = _Run(settings, spark, client, lake, on_batch or _log_batch, stopping)
+                if settings.initial_load:
+                    loading = held.enter_context(
+                        _initial_load(settings, spark, slot, stopping, on_load or _log_load)
+                    )
+                    if settings.trigger == "available-now":
+                        loading()
+                    else:
+                        held.enter_context(_beside(loading, stopping))
+                return run.run()
         finally:
             if own_session:
                 spark.stop()
@@ -278,6 +295,53 @@ class _Run:
         self._on_batch(report)
 
 
+@contextmanager
+def _initial_load(
+    settings: JobSettings,
+    spark: SparkSession,
+    slot: SlotPosition,
+    stopping: threading.Event,
+    report: Callable[[object], None],
+) -> Iterator[Callable[[], None]]:
+    """Take the tables that the lake lacks away from the job, and yield what loads them."""
+    from spillway.lake.initial_load_run import prepared  # noqa: PLC0415 - imports PySpark
+
+    with prepared(settings, spark, slot, stopping, report) as load:
+        chosen = load.choose(settings.tables, missing_only=True, resync=False)
+
+        def run() -> None:
+            try:
+                load.run(chosen)
+            except NotReady:
+                if not stopping.is_set():
+                    raise
+
+        yield run
+
+
+@contextmanager
+def _beside(work: Callable[[], None], stopping: threading.Event) -> Iterator[None]:
+    """Do *work* on a thread while the block runs; if it fails, stop the block and raise."""
+    failure: list[Exception] = []
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - raised below, on the main thread
+            failure.append(error)
+            stopping.set()
+
+    thread = threading.Thread(target=run, name="spillway-lake-load")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+    if failure:
+        raise failure[0]
+
+
 class _Stopped(Exception):
     """Ends a query whose next batch was already planned when the stop was asked for."""
 
@@ -291,6 +355,10 @@ def lake_tables(settings: JobSettings, spark: SparkSession) -> LakeTables:
     from spillway.lake.parquet_tables import ParquetTables  # noqa: PLC0415 - imports PySpark
 
     return ParquetTables(spark, settings.path.absolute(), settings.slot)
+
+
+def _log_load(step: object) -> None:
+    _log.info("%s", step)
 
 
 def _log_batch(report: BatchReport) -> None:

@@ -11,6 +11,9 @@
 Current is fed from history, not from the envelopes: whatever a crash left undone between the two is found by comparing
 their LSNs, and one table format's fast columnar files are read instead of Python decoding again.
 
+While a table is being loaded (:mod:`spillway.lake.initial_load`), its current table is the load's, which leaves it as of an
+LSN that may be in the middle of a batch; history is ours alone.
+
 Runs on the driver, in ``foreachBatch``, one batch at a time. A batch may come again after a crash; each step finds
 what it did before and passes on. Memory: the envelopes of one batch, cached in Spark with spilling to disk.
 """
@@ -33,6 +36,7 @@ from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
 from spillway.failpoints import failpoint
 from spillway.lake import columns as table_shape
 from spillway.lake import commit_points, net_effect, position
+from spillway.lake.initial_load_state import is_loading, table_lock
 from spillway.lake.payload import (
     Relation,
     conform,
@@ -99,6 +103,11 @@ class _TableBatch:
     changes: int
     #: a TRUNCATE or an unchanged TOAST value is among the changes
     special: bool
+
+    @property
+    def last_lsn(self) -> int:
+        """Where the last change's commit record starts."""
+        return self.shapes[-1].last[0]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -197,10 +206,13 @@ class Materializer:
         """Make one table's part durable, history first; return how many changes were new to it."""
         failpoint("lake.before_history")
         messages = envelopes.where(F.col("relation") == part.relation.name)
-        had = self._tables.durable_lsn(HISTORY, part.relation.directory)
-        appended = 0 if had >= batch.end_lsn else self._append(part, messages, batch, had)
-        failpoint("lake.after_history")
-        self._merge(part, batch, had)
+        name = part.relation.directory
+        with table_lock(self._path, name):
+            had = self._tables.durable_lsn(HISTORY, name)
+            appended = 0 if had >= batch.end_lsn else self._append(part, messages, batch, had)
+            failpoint("lake.after_history")
+            if not is_loading(self._path, name):
+                self._merge(part, batch, had)
         failpoint("lake.after_current")
         return appended
 
@@ -278,7 +290,8 @@ class Materializer:
             self._tell_history_only(part.relation)
             return
         start = self._tables.durable_lsn(CURRENT, name)
-        if start >= batch.end_lsn:
+        # Loaded as of an LSN within the batch, current may have a newer shape than the changes before it.
+        if start >= batch.end_lsn or start > part.last_lsn:
             return
         wanted = table_shape.current_schema(part.shapes[-1].columns)
         self._follow(part, key, loaded=bool(start))
@@ -297,12 +310,14 @@ class Materializer:
         """Advance the slot to the batch's end, once every table that it touched says that it is durable there."""
         for part in parts:
             name = part.relation.directory
-            kinds = [HISTORY]
+            needed = {HISTORY: batch.end_lsn}
             if row_key(part.relation, part.columns) is not None:
-                kinds.append(CURRENT)
-            for kind in kinds:
+                with table_lock(self._path, name):
+                    if not is_loading(self._path, name):
+                        needed[CURRENT] = min(batch.end_lsn, part.last_lsn + 1)
+            for kind, lsn in needed.items():
                 durable = self._tables.durable_lsn(kind, name)
-                if durable < batch.end_lsn:
+                if durable < lsn:
                     raise LakeError(
                         f"{kind} table of {part.relation.name} says {Lsn(durable)} after a commit up to "
                         f"{Lsn(batch.end_lsn)}; the slot is not confirmed",

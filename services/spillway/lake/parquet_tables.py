@@ -2,8 +2,8 @@
 
 ::
 
-    history/<table>/end_lsn=<decimal, 20 digits>/part-*.parquet    one directory a batch
-    history/<table>/_table.json                                    slot and schema
+    history/<table>/end_lsn=<decimal, 20 digits>/part-*.parquet    one directory a batch, or an initial load
+    history/<table>/_table.json                                    slot, schema, and where it begins, if it was loaded
     current/<table>/v-<decimal, 20 digits>/part-*.parquet          a whole copy of the table as of an LSN
     current/<table>/_table.json                                    slot, schema, key, which copy counts, the first LSN
 
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION: Final = "_table.json"
 _BATCH: Final = "end_lsn="
+#: In a directory of history that no batch wrote, but an initial load (:mod:`initial_load_tables`).
+LOAD_MARK: Final = "_load.json"
 _COPY: Final = "v-"
 
 
@@ -94,7 +96,7 @@ def read_batches(
     batches = {int(b.name.removeprefix(_BATCH)): str(b) for b in sorted(table.glob(f"{_BATCH}*"))}
     if upto_lsn is not None and not any(end <= upto_lsn for end in batches):
         return None
-    wanted = [batch for end, batch in batches.items() if end > start_lsn]
+    wanted = [batch for end, batch in batches.items() if end >= start_lsn]
     if not wanted:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*wanted)
@@ -120,8 +122,10 @@ class ParquetTables:
             )
         if kind == CURRENT:
             return int(description["lsn"])
-        batches = (self._path / HISTORY / name).glob(f"{_BATCH}*")
-        return max((int(batch.name.removeprefix(_BATCH)) for batch in batches), default=0)
+        batches = sorted((self._path / HISTORY / name).glob(f"{_BATCH}*"), reverse=True)
+        newest = next((batch for batch in batches if not (batch / LOAD_MARK).exists()), None)
+        begins = int(description.get("begins", 0))
+        return begins if newest is None else max(begins, int(newest.name.removeprefix(_BATCH)))
 
     def schema(self, kind: str, name: str) -> pa.Schema | None:
         description = self._description(kind, name)
@@ -134,14 +138,21 @@ class ParquetTables:
     def append_history(self, name: str, rows: DataFrame, batch: Batch) -> None:
         table = self._path / HISTORY / name
         table.mkdir(parents=True, exist_ok=True)
-        incoming = to_arrow_schema(rows.schema, timezone="UTC")
+        self._widen(name, to_arrow_schema(rows.schema, timezone="UTC"))
+        if self.durable_lsn(HISTORY, name) < batch.end_lsn:
+            self._write(rows, table, f"{_BATCH}{batch.end_lsn:020d}")
+
+    def _widen(self, name: str, incoming: pa.Schema, begins: int = 0) -> None:
+        """Make history's schema have *incoming*'s columns, before their rows: a column that no file has reads as null.
+
+        A new table has nothing before *begins*.
+        """
         stored = self.schema(HISTORY, name)
         merged = incoming if stored is None else merge_schemas(stored, incoming, name)
         if merged != stored:
-            # Before the batch: a column that no file has reads as null.
-            self._describe(HISTORY, name, from_arrow_schema(merged, prefer_timestamp_ntz=True), {})
-        if self.durable_lsn(HISTORY, name) < batch.end_lsn:
-            self._write(rows, table, f"{_BATCH}{batch.end_lsn:020d}")
+            before = self._description(HISTORY, name) or {"begins": begins}
+            schema = from_arrow_schema(merged, prefer_timestamp_ntz=True)
+            self._describe(HISTORY, name, schema, {"begins": before.get("begins", 0)})
 
     def history(self, name: str, start_lsn: int, end_lsn: int) -> DataFrame:
         batches = read_batches(self._spark, self._path / HISTORY / name, start_lsn)
@@ -219,6 +230,11 @@ class ParquetTables:
         """Write *rows* as the directory *name*, which appears whole or not at all."""
         # A copy that was renamed but not pointed to is left by a crash, and is written again.
         for leftover in (table / f".{name}", table / name):
+            if (leftover / LOAD_MARK).exists():
+                raise LakeTableConflict(
+                    f"{leftover} has loaded rows, and a batch ends at the same byte",
+                    hint="Give --max-bytes-per-batch as a multiple of 8: no record of WAL ends elsewhere.",
+                )
             if leftover.exists():
                 shutil.rmtree(leftover)
         rows.write.parquet(str(table / f".{name}"))

@@ -11,7 +11,7 @@ range can be read again, by a retried task or after a restart, and several range
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -37,6 +37,8 @@ class SlotPosition:
     decoded_lsn: int
     #: why the slot is of no use any more; '' while it is
     invalidation_reason: str = ""
+    #: the plugin's, of the slot: how values are shown
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 class SlotClient(Protocol):

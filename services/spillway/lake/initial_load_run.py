@@ -1,0 +1,159 @@
+"""``spillway lake load``: load tables, beside a running job or without one.
+
+What a load needs is put together here: the lock that makes it the only one, the checks that slot, source and lake belong
+together, the Spark session, the tables of the lake's format.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spillway.errors import InvalidRequest, LakeTableConflict
+from spillway.lake import position
+from spillway.lake.initial_load_source import Source
+from spillway.lake.initial_load_state import RANGE_BYTES, loading_lock
+from spillway.lake.session import spark_session
+from spillway.lake.slot import DEFAULT_ADDRESS, connect
+from spillway.receiver.checks import check_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from spillway.lake.initial_load import InitialLoad
+    from spillway.lake.initial_load_tables import LoadTables
+    from spillway.lake.slot import SlotPosition
+
+ENVIRONMENT: Final = "SPILLWAY_LAKE_SOURCE_DSN"
+
+
+class LoadsFrom(Protocol):
+    """What of a job's settings a load needs, too."""
+
+    @property
+    def slot(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def table_format(self) -> str: ...
+    @property
+    def source_dsn(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """What ``spillway lake load`` is told."""
+
+    slot: str
+    path: Path
+    source_dsn: str = field(repr=False)
+    #: ``schema.table`` names; empty: all that were not loaded yet
+    tables: tuple[str, ...] = ()
+    #: load what was loaded before anew
+    resync: bool = False
+    #: of a lake that isn't there yet
+    table_format: str = "delta"
+    grpc: str = DEFAULT_ADDRESS
+    #: empty: SPILLWAY_TOKEN
+    token: str = field(default="", repr=False)
+    master: str = "local[*]"
+    driver_memory: str = "2g"
+    jars: Path | None = None
+    range_bytes: int = RANGE_BYTES
+    #: further options of the client
+    source_options: dict[str, str] = field(default_factory=dict)
+
+
+def run_load(
+    settings: LoadSettings,
+    report: Callable[[object], None],
+    *,
+    stopping: threading.Event | None = None,
+    spark: SparkSession | None = None,
+) -> int:
+    """Load tables and return how many.
+
+    Raises:
+        SpillwayError: any kind; tables that are done stay done.
+    """
+    options = {"slot": settings.slot, "grpc": settings.grpc, **settings.source_options}
+    if settings.token:
+        options["token"] = settings.token
+    with closing(connect(options)) as client:
+        slot = client.position(settings.slot)
+    found = position.load(settings.path)
+    if found is None:
+        with position.locked(settings.path):
+            found = position.check(settings.path, settings.table_format, slot, has_checkpoint=False)
+    elif (found.slot, found.source, found.database) != (slot.slot_name, slot.source, slot.database):
+        raise LakeTableConflict(
+            f"the lake at {settings.path} is of slot {found.slot} of source {found.source}",
+            hint="Name that slot, or another lake.",
+            slot=slot.slot_name,
+        )
+    own_session = spark is None
+    spark = spark or spark_session(
+        table_format=found.table_format,
+        master=settings.master,
+        driver_memory=settings.driver_memory,
+        jar_folder=settings.jars,
+    )
+    try:
+        with prepared(
+            settings, spark, slot, stopping or threading.Event(), report,
+            table_format=found.table_format, range_bytes=settings.range_bytes,
+        ) as load:  # fmt: skip
+            chosen = load.choose(settings.tables, missing_only=False, resync=settings.resync)
+            return load.run(chosen)
+    finally:
+        if own_session:
+            spark.stop()
+
+
+@contextmanager
+def prepared(
+    settings: LoadsFrom,
+    spark: SparkSession,
+    slot: SlotPosition,
+    stopping: threading.Event,
+    report: Callable[[object], None],
+    *,
+    table_format: str = "",
+    range_bytes: int = RANGE_BYTES,
+) -> Iterator[InitialLoad]:
+    """Yield a load of the lake, which is the only one meanwhile.
+
+    Raises:
+        InvalidRequest: there is no DSN.
+        SourceError: the server is not fit for it; the message has what to do.
+        LakeTableConflict: the lake is being loaded.
+    """
+    if not settings.source_dsn:
+        raise InvalidRequest(
+            "an initial load reads from the source, and its DSN is not given",
+            hint=f"Set {ENVIRONMENT}; its role needs REPLICATION and SELECT on the tables.",
+        )
+    # These import PySpark, an extra.
+    from spillway.lake.initial_load import InitialLoad  # noqa: PLC0415
+    from spillway.lake.initial_load_tables import (  # noqa: PLC0415
+        DeltaLoadTables,
+        ParquetLoadTables,
+    )
+
+    check_source(settings.source_dsn)
+    path = settings.path.absolute()
+    tables: LoadTables = (
+        DeltaLoadTables(spark, path, settings.slot)
+        if (table_format or settings.table_format) == "delta"
+        else ParquetLoadTables(spark, path, settings.slot)
+    )
+    with loading_lock(path):
+        source = Source(settings.source_dsn, slot.options)
+        yield InitialLoad(
+            spark, tables, path, source, slot, stopping, report, range_bytes=range_bytes
+        )

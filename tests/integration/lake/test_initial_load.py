@@ -1,0 +1,469 @@
+"""Tables with rows from before the slot: loaded while they are written to, and exactly what the source has."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.service import Service, service_in_process
+from spillway.errors import (
+    InvalidRequest,
+    LakeError,
+    LakeTableConflict,
+    MissingReplicationPrivilege,
+)
+from spillway.failpoints import armed
+from spillway.lake.initial_load_run import LoadSettings, run_load
+from spillway.lake.initial_load_state import LoadState, Stage, load_state
+from spillway.lake.job import JobSettings, run_job
+from spillway.lake.parquet_tables import current_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from harness.cluster import Database
+
+
+@dataclass
+class Setup:
+    """A source, a slot and a lake."""
+
+    spark: SparkSession
+    pg: Database
+    service: Service
+    path: Path
+    table_format: str = "delta"
+    said: list[str] = field(default_factory=list)
+    pending: list[Callable[[], None]] = field(default_factory=list)
+
+    def before_second_chunk(self, action: Callable[[], None]) -> None:
+        """Do *action* once, when the first chunk of the next load is durable."""
+        self.pending.append(action)
+
+    def hear(self, step: object) -> None:
+        self.said.append(str(step))
+        if self.pending and str(step).startswith("loading "):
+            self.pending.pop()()
+
+    def run(self, **changed: Any) -> None:
+        self.service.wait_decoded("s", self.pg)
+        settings: dict[str, Any] = {
+            "slot": "s",
+            "path": self.path / "lake",
+            "checkpoint": self.path / "checkpoint",
+            "table_format": self.table_format,
+            "grpc": self.service.grpc_address,
+            "source_dsn": self.pg.dsn,
+        }
+        run_job(
+            JobSettings(**settings | changed),
+            spark=self.spark,
+            on_load=self.hear,
+        )
+
+    def continuous(self, stop: threading.Event, tables: tuple[str, ...]) -> None:
+        settings = JobSettings(
+            slot="s",
+            tables=tables,
+            path=self.path / "lake",
+            checkpoint=self.path / "checkpoint",
+            table_format="delta" if self.table_format == "delta" else "parquet",
+            trigger="continuous",
+            interval_s=1.0,
+            grpc=self.service.grpc_address,
+        )
+        run_job(settings, spark=self.spark, stop=stop)
+
+    def load(self, *tables: str, **changed: Any) -> int:
+        settings: dict[str, Any] = {
+            "slot": "s",
+            "path": self.path / "lake",
+            "source_dsn": self.pg.dsn,
+            "tables": tables,
+            "table_format": self.table_format,
+            "grpc": self.service.grpc_address,
+            "range_bytes": 8192,
+        }
+        return run_load(
+            LoadSettings(**settings | changed),
+            self.hear,
+            spark=self.spark,
+        )
+
+    def frame(self, kind: str, table: str) -> DataFrame:
+        path = self.path / "lake" / kind / table
+        if self.table_format == "delta":
+            return self.spark.read.format("delta").load(str(path))
+        if kind == "current":
+            return self.spark.read.parquet(str(current_path(self.path / "lake", table)))
+        return self.spark.read.option("mergeSchema", "true").parquet(str(path))
+
+    def check(self, *tables: str) -> None:
+        """Compare current tables with the source's."""
+        for table in tables:
+            rows = [row.asDict() for row in self.frame("current", table).collect()]
+            ours = []
+            for row in rows:
+                copies = row.pop("_copies", 1)
+                ours += [json.dumps(row, sort_keys=True)] * copies
+            theirs = [
+                json.dumps(row, sort_keys=True)
+                for (row,) in self.pg.query(f"SELECT to_jsonb(t) FROM ONLY {table} t")
+            ]
+            assert sorted(ours) == sorted(theirs), table
+
+    def reads(self, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a history that were loaded."""
+        frame = self.frame("history", table).where("_op = 'R'").orderBy("_commit_lsn", "_seq")
+        return [row.asDict() for row in frame.collect()]
+
+    def state(self, directory: str) -> LoadState:
+        state = load_state(self.path / "lake", directory)
+        assert state is not None
+        return state
+
+
+@contextmanager
+def set_up(
+    spark: SparkSession, pg: Database, path: Path, table_format: str, sql: str
+) -> Iterator[Setup]:
+    with service_in_process(path / "data") as service:
+        pg.execute(sql)
+        service.create_source(pg.dsn)
+        service.create_slot("s", pg.name, "arrow")
+        yield Setup(spark, pg, service, path, table_format)
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+
+
+@contextmanager
+def written(pg: Database, statement: Callable[[random.Random], str]) -> Iterator[None]:
+    """Run *statement*'s over and over beside the block."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    stop = threading.Event()
+
+    def write() -> None:
+        rng = random.Random(seed)
+        with pg.connect() as connection:
+            while not stop.wait(0.02):
+                connection.execute(statement(rng))  # type: ignore[call-overload]
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+TABLES = """
+CREATE TABLE items (id int PRIMARY KEY, gone int, name text, big text, n int GENERATED ALWAYS AS (id * 2) STORED);
+ALTER TABLE items ALTER big SET STORAGE EXTERNAL;
+ALTER TABLE items DROP gone;
+INSERT INTO items (id, name, big) SELECT g, 'n' || g, repeat(g::text, 900) FROM generate_series(1, 1000) g;
+CREATE TABLE bag (a int, b text);
+ALTER TABLE bag REPLICA IDENTITY FULL;
+INSERT INTO bag SELECT g % 50, CASE WHEN g % 3 > 0 THEN 'x' END FROM generate_series(1, 500) g;
+CREATE TABLE empty (id int PRIMARY KEY, v int);
+CREATE TABLE quiet ("odd, (name)" int PRIMARY KEY, v text);
+INSERT INTO quiet VALUES (1, 'a'), (2, NULL);
+CREATE TABLE events (id int, day int, PRIMARY KEY (id, day)) PARTITION BY LIST (day);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES IN (1);
+CREATE TABLE events_2 PARTITION OF events FOR VALUES IN (2);
+INSERT INTO events SELECT g, 1 + g % 2 FROM generate_series(1, 100) g;
+"""
+NAMES = ("items", "bag", "quiet", "empty", "events_1", "events_2")
+
+
+def write(rng: random.Random) -> str:
+    key, other = rng.randrange(1, 1200), rng.randrange(1, 1200)
+    return rng.choice(
+        (
+            f"UPDATE items SET name = name || '.' WHERE id = {key}",
+            f"UPDATE items SET big = repeat(md5({rng.random()}::text), 200) WHERE id = {key}",
+            f"UPDATE items SET id = {other} WHERE id = {key} AND NOT EXISTS (SELECT FROM items WHERE id = {other})",
+            f"DELETE FROM items WHERE id = {key}",
+            f"INSERT INTO items (id, name, big) VALUES ({key}, 'new', repeat('v', 4000)) ON CONFLICT DO NOTHING",
+            f"BEGIN; INSERT INTO bag VALUES ({key}, 'y'); DELETE FROM bag WHERE a = {key % 50}; COMMIT",
+            f"UPDATE bag SET b = 'z' WHERE a = {key % 50}",
+            f"INSERT INTO events VALUES ({key + 1000}, {1 + key % 2}) ON CONFLICT DO NOTHING",
+        )
+    )
+
+
+@pytest.mark.parametrize(("table_format", "server"), [("delta", "pg18"), ("parquet", "pg15")])
+def test_loaded_while_written_to(
+    spark: SparkSession,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    table_format: str,
+    server: str,
+) -> None:
+    pg: Database = request.getfixturevalue(server)
+    names = NAMES if table_format == "parquet" else NAMES[:3]
+    tables = tuple(f"public.{name}" for name in names)
+    with set_up(spark, pg, tmp_path, table_format, TABLES) as setup:
+        with written(pg, write):
+            setup.run(initial_load=True, tables=tables)
+        # What was written meanwhile; nothing is left to load.
+        setup.run(initial_load=True, tables=tables)
+        setup.check(*tables)
+        loaded = [line for line in setup.said if line.startswith("loaded ")]
+        assert len(loaded) == len(names), "each table once"
+        for name in names:
+            state = setup.state(f"public.{name}")
+            assert state.stage == Stage.DONE
+            reads = setup.reads(f"public.{name}")
+            assert {row["_commit_lsn"] for row in reads} <= {state.lsn_value - 1}
+            assert len({row["_seq"] for row in reads}) == len(reads)
+            assert bool(reads) == (name != "empty")
+        # Nothing of it is left on the source.
+        assert pg.value("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
+
+
+def test_added_later_and_loaded_again(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+    """Beside a job that goes on: its batches come between a load's steps."""
+    tables = ("public.bag", "public.items")
+    with set_up(spark, pg15, tmp_path, "delta", TABLES) as setup:
+        setup.run(tables=tables[:1], initial_load=True)
+        with written(pg15, write):
+            stop = threading.Event()
+            job = threading.Thread(target=setup.continuous, args=(stop, tables))
+            job.start()
+            try:
+                assert setup.load("public.items") == 1
+                first = setup.state("public.items")
+                assert first.chunks > 1
+                assert setup.load("public.items", resync=True) == 1
+            finally:
+                stop.set()
+                job.join()
+        with pytest.raises(LakeTableConflict, match=r"public.items was loaded before.*--resync"):
+            setup.load("public.items")
+        setup.run(tables=tables)
+        setup.check(*tables)
+        second = setup.state("public.items")
+        assert second.lsn_value > first.lsn_value
+        # History keeps both.
+        assert {row["_commit_lsn"] for row in setup.reads("public.items")} == {
+            first.lsn_value - 1,
+            second.lsn_value - 1,
+        }
+
+
+def test_columns_change_after_the_load(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+    """The loaded table has the columns' numbers: ALTER TABLE is followed. Changes before the snapshot have older columns."""
+    with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
+        for sql in (
+            "INSERT INTO items (id, name) VALUES (2000, 'early')",
+            "ALTER TABLE items ADD note text DEFAULT 'none', RENAME name TO title",
+        ):
+            for statement in sql.replace(", RENAME", "; ALTER TABLE items RENAME").split(";"):
+                pg15.execute(statement)
+        assert setup.load("public.items") == 1
+        setup.run(tables=("public.items",))
+        setup.check("public.items")
+        pg15.execute("INSERT INTO items (id, title) VALUES (2001, 'late')")
+        pg15.execute("ALTER TABLE items DROP note, ADD price int DEFAULT 5")
+        pg15.execute("UPDATE items SET price = 6 WHERE id = 7")
+        setup.run(tables=("public.items",))
+        setup.check("public.items")
+        # Loaded again with another key.
+        pg15.execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (id, price)")
+        assert setup.load("public.items", resync=True) == 1
+        pg15.execute("UPDATE items SET price = 8 WHERE id = 8")
+        setup.run(tables=("public.items",))
+        setup.check("public.items")
+
+
+def test_what_is_missing_is_said(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+    with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
+        with pytest.raises(InvalidRequest, match="SPILLWAY_LAKE_SOURCE_DSN"):
+            setup.load(source_dsn="")
+        pg15.cluster.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN")
+        plain = pg15.cluster.dsn(pg15.name, "reader")
+        with pytest.raises(MissingReplicationPrivilege, match=r"ALTER ROLE .reader. REPLICATION"):
+            setup.load(source_dsn=plain)
+        pg15.cluster.execute("ALTER ROLE reader REPLICATION")
+        with pytest.raises(LakeError, match=r"may not read public\.\w+"):
+            setup.load("public.quiet", source_dsn=plain)
+        # A table that is not there is said to be; a partitioned one is its partitions.
+        with pytest.raises(LakeError, match=r"no table public.nothing"):
+            setup.load("public.nothing")
+        assert setup.load("public.events") == 2
+        with pytest.raises(LakeError, match=r"slot s decodes"):
+            setup.load(source_dsn=pg15.cluster.dsn("postgres"))
+        pg15.execute(
+            "CREATE TABLE bad (id int PRIMARY KEY, d date); INSERT INTO bad VALUES (1, 'infinity')"
+        )
+        with pytest.raises(LakeError, match=r"public.bad: column d: infinity"):
+            setup.load("public.bad")
+        assert setup.state("public.bad").stage == Stage.COPYING
+        pg15.execute("UPDATE bad SET d = '2024-02-29'")
+        assert setup.load("public.bad", "public.quiet") == 2
+        assert [row["id"] for row in setup.reads("public.bad")] == [1]
+
+
+#: A load in a process of its own, as `spillway lake load` is.
+_LOAD = """
+import json, os, sys
+from pathlib import Path
+from spillway.lake.initial_load_run import LoadSettings, run_load
+
+given = json.loads(sys.argv[1])
+for name in ("path", "jars"):
+    given[name] = Path(given[name])
+settings = LoadSettings(
+    master="local[2]", driver_memory="1g", source_dsn=os.environ["SPILLWAY_LAKE_SOURCE_DSN"], **given
+)
+run_load(settings, print)
+"""
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "table_format"),
+    [
+        ("lake.load_chunk=kill@2", "delta"),
+        ("lake.load_published=kill", "delta"),
+        ("lake.load_done=kill", "parquet"),
+    ],
+)
+def test_killed(
+    spark: SparkSession,
+    pg15: Database,
+    tmp_path: Path,
+    jar_folder: Path,
+    failpoint: str,
+    table_format: str,
+) -> None:
+    """The driver is killed; the job goes on; the load is run again, and each row is there once."""
+    tables = ("public.items", "public.quiet")
+    with set_up(spark, pg15, tmp_path, table_format, TABLES) as setup:
+        settings = {
+            "slot": "s",
+            "path": str(tmp_path / "lake"),
+            "tables": tables,
+            "table_format": table_format,
+            "grpc": setup.service.grpc_address,
+            "range_bytes": 8192,
+            "jars": str(jar_folder),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", _LOAD, json.dumps(settings)],
+            env=os.environ
+            | {"SPILLWAY_FAILPOINTS": failpoint, "SPILLWAY_LAKE_SOURCE_DSN": pg15.dsn},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+        # The session that keeps the snapshot ends with its client.
+        for _ in range(100):
+            if not pg15.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+            ):
+                break
+            time.sleep(0.1)
+        states = {name: load_state(tmp_path / "lake", name) for name in tables}
+        finished = {name for name, s in states.items() if s and s.stage == Stage.DONE}
+        # The small table comes first.
+        assert finished == (set() if "published" in failpoint else {"public.quiet"})
+        after_failure(setup, pg15, tables, finished)
+        for name in finished:
+            assert setup.state(name) == states[name]
+
+
+def after_failure(
+    setup: Setup,
+    pg: Database,
+    tables: tuple[str, ...],
+    finished: set[str] | frozenset[str] = frozenset(),
+) -> None:
+    """Go on where a load failed: writes, DDL and the job come first."""
+    name = f"extra_{random.randrange(1 << 32)}"
+    for statement in (
+        "UPDATE items SET name = 'while it was down' WHERE id <= 20",
+        f"ALTER TABLE items ADD {name} int DEFAULT 3",
+        "DELETE FROM items WHERE id = 500",
+    ):
+        pg.execute(statement)
+    setup.run(tables=tables)
+    pg.execute("UPDATE items SET name = 'later' WHERE id BETWEEN 10 AND 30")
+    # What is done is not done again.
+    assert setup.load(*(t for t in tables if t not in finished)) == len(tables) - len(finished)
+    pg.execute("UPDATE items SET name = 'last' WHERE id BETWEEN 25 AND 35")
+    setup.run(tables=tables)
+    setup.check(*tables)
+    for table in tables:
+        state = setup.state(table)
+        assert state.stage == Stage.DONE
+        of_load = [r for r in setup.reads(table) if r["_commit_lsn"] == state.lsn_value - 1]
+        assert len({row["_seq"] for row in of_load}) == len(of_load) > 0
+
+
+def test_failures(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+    """At each step of a load and of re-syncs, while the process lives: the snapshot goes, what is durable stays."""
+    tables = ("public.items",)
+    with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
+        loaded = set()
+        for point in ("begun", "chunk", "copied", "published"):
+            with (
+                armed(f"lake.load_{point}=error:EIO"),
+                pytest.raises(OSError, match="failpoint"),
+            ):
+                setup.load(*tables, resync=True)
+            after_failure(setup, pg15, tables)
+            loaded.add(setup.state("public.items").lsn_value - 1)
+        assert {row["_commit_lsn"] for row in setup.reads("public.items")} == loaded, (
+            "of the loads that failed nothing is left"
+        )
+
+
+def test_ddl_goes_first(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
+    """DDL that waits for the load is let through, and so is the end of the session that keeps the snapshot."""
+    with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
+        began = threading.Event()
+        altered = threading.Thread(
+            target=pg15.execute, args=("ALTER TABLE items ADD late int DEFAULT 4",)
+        )
+
+        def disturb() -> None:
+            began.set()
+            altered.start()
+            while not pg15.value("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                time.sleep(0.05)
+
+        setup.before_second_chunk(disturb)
+        assert setup.load("public.items") == 1
+        altered.join()
+        assert began.is_set()
+        assert any("waits for the load" in line for line in setup.said)
+        setup.run(tables=("public.items",))
+        setup.check("public.items")
+
+        setup.before_second_chunk(
+            lambda: pg15.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+            )
+        )
+        assert setup.load("public.items", resync=True) == 1
+        assert any("was ended" in line for line in setup.said)
+        setup.run(tables=("public.items",))
+        setup.check("public.items")
