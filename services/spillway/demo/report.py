@@ -11,9 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from spillway.demo.comparison import TableComparison
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Step:
@@ -81,31 +79,16 @@ class Report:
             shown = line if len(line) <= width else f"{line[: width - 1]}…"
             self.console.print(f"      [cyan]{escape(shown)}[/]", no_wrap=True)
 
-    def comparison(self, outcomes: Sequence[TableComparison]) -> None:
-        """Print lake against source."""
-        table = Table(title="Lake against source, every row and value", title_justify="left")
-        table.add_column("table")
-        for heading in ("in source", "in lake", "values", "missing", "extra", "different"):
-            table.add_column(heading, justify="right")
-        table.add_column("")
-        for outcome in outcomes:
-            table.add_row(
-                outcome.table,
-                *(
-                    f"{number:,}"
-                    for number in (
-                        outcome.source_rows,
-                        outcome.lake_rows,
-                        outcome.values,
-                        outcome.only_source,
-                        outcome.only_lake + outcome.duplicates,
-                        outcome.different,
-                    )
-                ),
-                "[green]equal[/]" if outcome.equal else "[red]DIFFERENT[/]",
-            )
+    def lake(self, tables: Mapping[str, Mapping[str, int]]) -> None:
+        """Print both kinds of lake tables: rows that are there now, and changes in the history by kind."""
+        shown = Table(title="The lake", title_justify="left")
+        shown.add_column("table")
+        for heading in ("current rows", "history: inserts", "updates", "deletes"):
+            shown.add_column(heading, justify="right")
+        for name, counts in tables.items():
+            shown.add_row(name, *(f"{counts[kind]:,}" for kind in ("current", "I", "U", "D")))
         self.console.print()
-        self.console.print(table)
+        self.console.print(shown)
 
     def verdict(self) -> int:
         """Print how it ended and return the exit code."""
