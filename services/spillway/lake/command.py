@@ -12,6 +12,7 @@ from spillway.lake.initial_load_command import SourceDsn, load, source_dsn
 from spillway.lake.job import JobSettings, run_job
 from spillway.lake.replay_command import replay
 from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.lake.verify_command import points, verify
 from spillway.pg.lsn import Lsn
 
 app = typer.Typer(
@@ -33,8 +34,8 @@ class Trigger(StrEnum):
     CONTINUOUS = "continuous"
 
 
-app.command()(load)
-app.command()(replay)
+for command in (load, replay, verify, points):
+    app.command()(command)
 
 
 @app.command()

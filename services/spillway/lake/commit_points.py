@@ -17,7 +17,7 @@ oldest go when there are many: readers keep to what the tables' own retention le
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +36,7 @@ _FILES_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class CommitPoint:
-    """Every table has everything whose commit record starts before *lsn*."""
+    """Every table but those that were being loaded has everything whose commit record starts before *lsn*."""
 
     lsn: str
     #: ISO 8601, UTC: when it was published
@@ -44,19 +44,22 @@ class CommitPoint:
     batch_id: int
     #: changes of the batch that were new to history
     changes: int
+    #: tables (their directories) that were being loaded: their current state was not as of this
+    loading: list[str] = field(default_factory=list)
 
     @property
     def lsn_value(self) -> int:
         return Lsn.parse(self.lsn)
 
 
-def publish(path: Path, lsn: int, batch_id: int, changes: int) -> None:
+def publish(path: Path, lsn: int, batch_id: int, changes: int, loading: list[str]) -> None:
     """Make a point durable; one that is there already, or is before the last one, changes nothing."""
     files = _files(path)
     points = _read(files[-1]) if files else []
     if points and points[-1].lsn_value >= lsn:
         return
-    point = CommitPoint(str(Lsn(lsn)), datetime.now(UTC).isoformat(), batch_id, changes)
+    now = datetime.now(UTC).isoformat()
+    point = CommitPoint(str(Lsn(lsn)), now, batch_id, changes, loading)
     if files and len(points) < _POINTS_PER_FILE:
         file = files[-1]
     else:

@@ -44,6 +44,8 @@ _NEEDS_MAPPING: Final = re.compile(r"[ ,;{}()\n\t=]")
 #: Commits of others that a search for ours passes before the snapshot is asked.
 _COMMITS_SEARCHED: Final = 20
 _VIEW: Final = "spillway_net_effect"
+#: userMetadata of a commit that follows an ALTER TABLE
+_RESHAPE: Final = "spillway: columns of the next batch"
 
 
 class DeltaTables:
@@ -122,6 +124,7 @@ class DeltaTables:
             # Columns that are null in every row are the schema's business only: no row is written.
             empty = self._spark.createDataFrame([], followed.frame.schema)
             writer = empty.write.mode("append").option("mergeSchema", "true")
+        writer = writer.option("userMetadata", _RESHAPE)
         writer.format("delta").save(self._location(CURRENT, name))
 
     def apply(
@@ -219,16 +222,27 @@ def application_of(slot_name: str) -> str:
 
 
 def version_at(table: Path, application: str, lsn: int) -> int | None:
-    """Return the table's version whose commit carries the greatest LSN up to *lsn*; None: there was no table then.
+    """Return the version that a table had when it was as of *lsn*; None: there was no table then.
+
+    It is the last one before the job's next commit: what others did in between, OPTIMIZE for one, is in it, so that VACUUM
+    leaves its files.
 
     Raises:
         LakeError: the log of then was removed.
     """
+    version: int | None = None
     commits = _commits(table / "_delta_log")
     for commit in commits:
-        transaction = _transaction(commit, application)
-        if transaction is not None and transaction <= lsn:
-            return int(commit.stem)
+        mark = _mark(commit, application)
+        if mark is _Reshape:
+            # It belongs to the batch that comes after it.
+            version = None
+            continue
+        version = int(commit.stem) if version is None else version
+        if isinstance(mark, int):
+            if mark <= lsn:
+                return version
+            version = None
     if commits and int(commits[-1].stem) > 0:
         raise LakeError(
             f"{table} does not remember which version it had at {Lsn(lsn)}",
@@ -247,9 +261,9 @@ def last_transaction(log: Path, application: str) -> int | None:
     (OPTIMIZE, VACUUM, ALTER) comes between.
     """
     for commit in _commits(log)[:_COMMITS_SEARCHED]:
-        version = _transaction(commit, application)
-        if version is not None:
-            return version
+        mark = _mark(commit, application)
+        if isinstance(mark, int):
+            return mark
     return None
 
 
@@ -258,14 +272,23 @@ def _commits(log: Path) -> list[Path]:
     return sorted((path for path in log.glob("*.json") if path.stem.isdecimal()), reverse=True)
 
 
-def _transaction(commit: Path, application: str) -> int | None:
-    """Return the version of *application*'s transaction in a commit, None if it has none."""
+class _Reshape:
+    """The mark of a commit that changed the current table's columns for the batch to come."""
+
+
+def _mark(commit: Path, application: str) -> int | type[_Reshape] | None:
+    """Return the version of *application*'s transaction in a commit, or that it is a reshape; None: neither."""
     with commit.open(encoding="utf-8") as lines:
         for line in lines:
             if line.startswith('{"txn":'):
                 transaction = json.loads(line)["txn"]
                 if transaction["appId"] == application:
                     return int(transaction["version"])
+            elif (
+                line.startswith('{"commitInfo":')
+                and json.loads(line)["commitInfo"].get("userMetadata") == _RESHAPE
+            ):
+                return _Reshape
     return None
 
 

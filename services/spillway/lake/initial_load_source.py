@@ -153,6 +153,11 @@ class Snapshot:
         self.taken_at_us = taken_at_us
         self.tables: dict[str, CopiedTable] = {}
 
+    @property
+    def connection(self) -> Connection:
+        """The session that holds it, which may read as of it."""
+        return self._holder
+
     def alive(self) -> bool:
         """Say whether it can still be imported."""
         try:

@@ -120,6 +120,14 @@ def is_loading(path: Path, directory: str) -> bool:
     return state is not None and state.stage != Stage.DONE
 
 
+def loading_tables(path: Path) -> list[str]:
+    """Return the tables, by their directories, whose current state is a load's to write."""
+    folder = path / "_spillway" / "loads"
+    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    names = (file.name.removesuffix(".json") for file in files)
+    return [name for name in names if is_loading(path, name)]
+
+
 @contextmanager
 def table_lock(path: Path, directory: str) -> Iterator[None]:
     """Hold one table of the lake at *path*, waiting for whoever has it; the lock goes with the process."""

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from spillway.errors import InvalidRequest, LakeError, NotReady, SpillwayError
-from spillway.lake import position
+from spillway.lake import boundaries, job_record, position
+from spillway.lake.job_record import JobRecord
 from spillway.lake.session import spark_session
 from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect
 from spillway.pg.lsn import Lsn
@@ -84,6 +85,7 @@ class JobSettings:
             "slot": self.slot,
             "grpc": self.grpc,
             "max_bytes_per_batch": str(self.max_bytes_per_batch),
+            "boundaries": str(boundaries.folder(self.path.absolute())),
             **self.source_options,
         }
         if self.token:
@@ -136,6 +138,14 @@ def run_job(
         )
         lake = position.check(
             settings.path, settings.table_format, slot, has_checkpoint=has_checkpoint
+        )
+        job_record.store(
+            settings.path,
+            JobRecord(
+                str(settings.checkpoint.absolute()),
+                list(settings.tables),
+                settings.max_bytes_per_batch,
+            ),
         )
         if settings.until_lsn is not None:
             _wait_until_decoded(client, settings.slot, settings.until_lsn)

@@ -36,7 +36,7 @@ from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
 from spillway.failpoints import failpoint
 from spillway.lake import columns as table_shape
 from spillway.lake import commit_points, net_effect, position
-from spillway.lake.initial_load_state import is_loading, table_lock
+from spillway.lake.initial_load_state import is_loading, loading_tables, table_lock
 from spillway.lake.payload import (
     Relation,
     conform,
@@ -326,7 +326,9 @@ class Materializer:
         if batch.end_lsn > self._lake.lsn_value:
             failpoint("lake.before_position")
             # Before the position: a point may be published twice, and would never be after it.
-            commit_points.publish(self._path, batch.end_lsn, batch.batch_id, changes)
+            commit_points.publish(
+                self._path, batch.end_lsn, batch.batch_id, changes, loading_tables(self._path)
+            )
             self._lake = replace(self._lake, lsn=str(Lsn(batch.end_lsn)))
             position.store(self._path, self._lake)
         failpoint("lake.before_advance")

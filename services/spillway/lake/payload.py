@@ -55,7 +55,21 @@ _MAX_DECIMAL_DIGITS: Final = 38
 
 def _escaped(identifier: str) -> str:
     """Escape all but letters, digits and inner underscores; a dot, too: it stands between schema and table."""
-    return re.sub(r"[^\w$-]|^_", lambda match: f"~{ord(match[0]):02X}", identifier)
+    return re.sub(
+        r"[^\w$-]|^_", lambda match: "".join(f"~{b:02X}" for b in match[0].encode()), identifier
+    )
+
+
+def table_of(directory: str) -> tuple[str, str]:
+    """Return schema and table of a lake table's directory; see :attr:`Relation.directory`."""
+    schema, _, table = directory.partition(".")
+    return _unescaped(schema), _unescaped(table)
+
+
+def _unescaped(name: str) -> str:
+    return re.sub(
+        "(?:~[0-9A-F]{2})+", lambda match: bytes.fromhex(match[0].replace("~", "")).decode(), name
+    )
 
 
 @dataclass(frozen=True, slots=True)

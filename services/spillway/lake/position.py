@@ -136,3 +136,12 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Say whether a job is at work on the lake at *path*."""
+    try:
+        with locked(path):
+            return False
+    except LakeTableConflict:
+        return True

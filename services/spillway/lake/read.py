@@ -89,7 +89,8 @@ class Pin:
         """Return the tables that the lake had then, as ``schema.table``."""
         folder = self._lake.path / kind
         names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-        return [name for name in names if self._frame(kind, name) is not None]
+        loading = self.point.loading if kind == CURRENT else ()
+        return [n for n in names if n not in loading and self._frame(kind, n) is not None]
 
     def current(self, name: str) -> DataFrame:
         """Return a table's rows; one that counts copies gives a row so often as there are copies of it.
@@ -122,6 +123,12 @@ class Pin:
         return views
 
     def _wanted(self, kind: str, name: str) -> DataFrame:
+        if kind == CURRENT and name in self.point.loading:
+            raise LakeError(
+                f"{name} was being loaded at {self.lsn}: its current table was not as of then",
+                hint="Pin a later LSN, when the load is done, or read its history.",
+                relation=name,
+            )
         frame = self._frame(kind, name)
         if frame is None:
             raise LakeError(

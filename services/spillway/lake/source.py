@@ -16,6 +16,7 @@ option                      meaning
 ``start_lsn``               where a new query begins, instead of the slot's confirmed_flush_lsn
 ``end_lsn``                 batch reads only: where they end, instead of what is decoded
 ``max_bytes_per_batch``     bytes of WAL that a micro-batch may span (256 MiB); a transaction is never cut
+``boundaries``              a directory with LSNs at which a micro-batch must end (:mod:`spillway.lake.boundaries`)
 ``partitions``              parts a micro-batch is read in, at most (2); each spans at least 8 MiB of WAL
 ==========================  ================================================================================
 
@@ -43,6 +44,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -62,6 +64,7 @@ from pyspark.sql.streaming.datasource import (
 
 from spillway.errors import InvalidOption, LakeError, SlotInvalidated
 from spillway.lake import payload as payloads
+from spillway.lake.boundaries import first_after, held
 from spillway.lake.slot import SlotPosition, connect
 from spillway.pg.lsn import Lsn
 
@@ -228,6 +231,8 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
     def __init__(self, source: SpillwayDataSource, schema: StructType) -> None:
         super().__init__(source, schema)
         self._target: int | None = None
+        named = self.options.get("boundaries")
+        self._boundaries = Path(named) if named else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end of an AvailableNow run: what is decoded now. Runs before :meth:`initialOffset`."""
@@ -243,10 +248,14 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
         """Return the end of the next batch; *start* itself when there is nothing new."""
         begin = _lsn(start)
+        if self._target is None and self._boundaries is not None and held(self._boundaries):
+            return start
         end = self.position().decoded_lsn if self._target is None else self._target
         max_bytes = getattr(limit, "max_bytes", None)
         if max_bytes is not None:
             end = min(end, begin + max_bytes)
+        if self._boundaries is not None:
+            end = first_after(self._boundaries, begin, end)
         return _offset(max(begin, end))
 
     def reportLatestOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name

@@ -18,6 +18,7 @@ from spillway.lake.payload import (
     parse_message,
     relation_of,
     table_columns,
+    table_of,
 )
 from spillway.lake.tables import MULTISET, row_key
 
@@ -135,3 +136,9 @@ def test_directories_can_not_leave_the_lake() -> None:
     assert Relation("..", "../x", 1, (), ()).directory == "~2E~2E.~2E~2E~2Fx"
     assert Relation("a.b", "c", 1, (), ()).directory != Relation("a", "b.c", 1, (), ()).directory
     assert Relation("public", "größe", 1, (), ()).directory == "public.größe"
+    assert (
+        Relation("public", "\u20ac", 1, (), ()).directory
+        != Relation("public", " AC", 1, (), ()).directory
+    )
+    for name in (("a.b", "c"), ("..", "_x~y"), ("public", "\u20ac AC ~20"), ("größe", "😀")):
+        assert table_of(Relation(*name, 1, (), ()).directory) == name

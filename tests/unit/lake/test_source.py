@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from harness.arrow_slot import ArrowSlot, Table, insert, truncate, update
 from spillway.errors import InvalidLsn, InvalidOption, LakeError, SlotInvalidated, UnknownSlot
+from spillway.lake import boundaries
 from spillway.lake.payload import parse_message
 from spillway.lake.source import LsnRange, SpillwayDataSource, SpillwayStreamReader
 
@@ -61,6 +62,35 @@ def test_available_now_ends_where_it_began_to_look(slot: ArrowSlot) -> None:
     slot.set(decoded_lsn=0x1002000)
     assert reader.latestOffset({"lsn": "0/1000000"}, ReadAllAvailable()) == {"lsn": "0/1001000"}
     assert reader.latestOffset({"lsn": "0/1001000"}, ReadAllAvailable()) == {"lsn": "0/1001000"}
+
+
+def test_a_batch_ends_where_it_is_asked_to(slot: ArrowSlot, tmp_path: Path) -> None:
+    slot.set(decoded_lsn=0x1003000)
+    reader = stream(slot, boundaries=str(boundaries.folder(tmp_path)))
+    start = {"lsn": "0/1000000"}
+    everything = {"lsn": "0/1003000"}
+    assert reader.latestOffset(start, ReadAllAvailable()) == everything
+    with boundaries.request(tmp_path, 0x1001008), boundaries.request(tmp_path, 0x1002000):
+        assert reader.latestOffset(start, ReadAllAvailable()) == {"lsn": "0/1001008"}
+        assert reader.latestOffset({"lsn": "0/1001008"}, ReadMaxBytes(16)) == {"lsn": "0/1001018"}
+        assert reader.latestOffset({"lsn": "0/1001008"}, ReadAllAvailable()) == {"lsn": "0/1002000"}
+        assert reader.latestOffset({"lsn": "0/1002000"}, ReadAllAvailable()) == everything
+    assert reader.latestOffset(start, ReadAllAvailable()) == everything
+
+
+def test_a_held_job_plans_nothing(slot: ArrowSlot, tmp_path: Path) -> None:
+    slot.set(decoded_lsn=0x1003000)
+    start = {"lsn": "0/1000000"}
+    options = {"boundaries": str(boundaries.folder(tmp_path))}
+    reader, ending = stream(slot, **options), stream(slot, **options)
+    ending.prepareForTriggerAvailableNow()
+    with boundaries.hold(tmp_path):
+        with boundaries.hold(tmp_path):
+            assert reader.latestOffset(start, ReadAllAvailable()) == start
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+        # Its end is fixed, and before any LSN that is still to come: no news would end it too early.
+        assert ending.latestOffset(start, ReadAllAvailable()) == {"lsn": "0/1003000"}
+    assert reader.latestOffset(start, ReadAllAvailable()) == {"lsn": "0/1003000"}
 
 
 def test_partitions_are_arithmetic(slot: ArrowSlot) -> None:

@@ -1,0 +1,81 @@
+"""``spillway lake verify`` and ``spillway lake points``."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import Annotated
+
+import typer
+
+from spillway.lake import commit_points
+from spillway.lake.initial_load_command import SourceDsn, source_dsn
+from spillway.lake.slot import DEFAULT_ADDRESS
+
+
+def verify(
+    context: typer.Context,
+    path: Annotated[Path, typer.Option("--path", "--lake", help="Directory of the lake.")],
+    source: SourceDsn = "",
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="schema.table to compare; may be repeated; all of the lake unless named."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Differing keys to name, per table.")] = 20,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds that a job at work may take until it reaches the snapshot."),
+    ] = 600.0,
+    grpc: Annotated[
+        str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service.")
+    ] = DEFAULT_ADDRESS,
+    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
+    driver_memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "2g",
+    jars: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SPILLWAY_JARS", help="Folder of Delta's jars; .cache/jars unless named."
+        ),
+    ] = None,
+) -> None:
+    """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any differs."""
+    from spillway.lake.verify import VerifySettings  # noqa: PLC0415 - imports PySpark
+    from spillway.lake.verify import verify as run  # noqa: PLC0415 - as above
+
+    outcome = run(
+        VerifySettings(
+            path=path,
+            source_dsn=source_dsn(context, source),
+            tables=tuple(table or ()),
+            limit=limit,
+            timeout_s=timeout,
+            grpc=grpc,
+            master=master,
+            driver_memory=driver_memory,
+            jars=jars,
+        ),
+        tell=lambda news: typer.echo(news, err=True),
+        on_table=lambda compared: typer.echo(str(compared)),
+    )
+    rows = sum(compared.lake_rows for compared in outcome.tables)
+    wrong = sum(not compared.equal for compared in outcome.tables)
+    skipped = sum(bool(compared.skipped) for compared in outcome.tables)
+    said = f"{wrong} of them differ" if wrong else "no difference"
+    if skipped:
+        said += f", {skipped} not compared"
+    typer.echo(f"{len(outcome.tables)} tables, {rows} rows, as of {outcome.lsn}: {said}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def points(
+    path: Annotated[Path, typer.Option("--path", "--lake", help="Directory of the lake.")],
+    limit: Annotated[int, typer.Option(help="How many, the newest first.")] = 20,
+) -> None:
+    """List the LSNs at which all tables of a lake agree: what readers can pin on."""
+    for point in islice(commit_points.points(path), limit):
+        typer.echo(
+            f"{point.lsn}\t{point.published_at}\tbatch {point.batch_id}\t{point.changes} changes"
+        )

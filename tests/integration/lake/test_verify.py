@@ -1,0 +1,158 @@
+"""The lake against its source, while both go on."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.service import service_in_process
+from spillway.errors import LakeError
+from spillway.lake import boundaries
+from spillway.lake.comparison import Difference
+from spillway.lake.job import JobSettings, run_job
+from spillway.lake.read import Lake
+from spillway.lake.verify import VerifySettings, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from harness.cluster import Database
+    from harness.service import Service
+
+TABLES = """
+CREATE TABLE accounts (id int PRIMARY KEY, name text, balance numeric(12,2), note text);
+ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
+CREATE TABLE transfers (id int, leg int, at timestamptz DEFAULT now(), _op text, PRIMARY KEY (id, leg));
+CREATE TABLE log (line text, n float8);
+ALTER TABLE log REPLICA IDENTITY FULL;
+CREATE TABLE "Odd Name" (id int PRIMARY KEY);
+"""
+
+
+class Bank:
+    def __init__(self, database: Database, service: Service, directory: Path) -> None:
+        self.database = database
+        self.path = directory / "lake"
+        self.settings = JobSettings(
+            slot="s",
+            path=self.path,
+            checkpoint=directory / "checkpoint",
+            grpc=service.grpc_address,
+            interval_s=0.1,
+        )
+        self.verify_settings = VerifySettings(
+            path=self.path, source_dsn=database.dsn, grpc=service.grpc_address, timeout_s=120
+        )
+        self.transfers = 0
+
+    def transfer(self) -> None:
+        """Move money: a transaction over both tables, with a large value that stays as it is."""
+        self.transfers += 1
+        n = self.transfers
+        statements = [
+            f"UPDATE accounts SET balance = balance - 1 WHERE id = {n % 20}",
+            f"UPDATE accounts SET balance = balance + 1 WHERE id = {(n * 7 + 1) % 20}",
+            f"INSERT INTO transfers (id, leg, _op) SELECT {n}, g, 'x' FROM generate_series(1, 2) g",
+            f"INSERT INTO log SELECT 'transfer', {n % 3} / 3.0",
+        ]
+        if n % 5 == 0:
+            statements.append(f"DELETE FROM log WHERE n = {n % 3} / 3.0")
+        self.database.execute("; ".join(statements))
+
+
+@pytest.fixture
+def bank(pg15: Database, tmp_path: Path) -> Iterator[Bank]:
+    pg15.execute(TABLES)
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name, "arrow")
+        made = Bank(pg15, service, tmp_path)
+        pg15.execute(
+            "INSERT INTO accounts SELECT g, 'n' || g, 100, repeat('x', 9000) FROM generate_series(0, 19) g"
+        )
+        pg15.execute('INSERT INTO "Odd Name" VALUES (1)')
+        yield made
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+
+
+def test_source_and_lake_while_both_go_on(bank: Bank, spark: SparkSession) -> None:
+    stop, first = threading.Event(), threading.Event()
+    failures: list[Exception] = []
+
+    def beside(work: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - asserted below
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def write() -> None:
+        while not stop.wait(0.02):
+            bank.transfer()
+
+    settings = JobSettings(
+        **{n: getattr(bank.settings, n) for n in bank.settings.__slots__}
+        | {"trigger": "continuous"}
+    )
+    threads = [
+        beside(write),
+        beside(lambda: run_job(settings, on_batch=lambda _: first.set(), stop=stop, spark=spark)),
+    ]
+    try:
+        assert first.wait(120)
+        for _ in range(2):
+            outcome = verify(bank.verify_settings, spark=spark)
+            assert [str(table) for table in outcome.tables if not table.equal] == []
+            assert {t.table: t.source_rows > 0 for t in outcome.tables} == {
+                "public.Odd Name": True, "public.accounts": True, "public.log": True, "public.transfers": True,
+            }  # fmt: skip
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert not any(entry.name.isdecimal() for entry in boundaries.folder(bank.path).iterdir())
+
+
+def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
+    for _ in range(30):
+        bank.transfer()
+    run_job(bank.settings, spark=spark)
+    for _ in range(10):
+        bank.transfer()
+    # No job is at work: the lake is brought to the snapshot from here.
+    assert verify(bank.verify_settings, spark=spark).equal
+
+    current = f"delta.`{bank.path}/current/public"
+    spark.sql(f"UPDATE {current}.accounts` SET balance = 0, note = NULL WHERE id = 3")
+    spark.sql(f"DELETE FROM {current}.accounts` WHERE id = 4")
+    spark.sql(f"INSERT INTO {current}.transfers` SELECT 9, 9, now(), 'y'")
+    bank.database.execute("ALTER TABLE transfers ADD later int")
+    bank.database.execute('DROP TABLE "Odd Name"')
+    outcome = verify(bank.verify_settings, spark=spark)
+    by_name = {table.table: table for table in outcome.tables}
+    assert by_name["public.accounts"].differences == [
+        Difference(("3",), columns=("balance", "note")),
+        Difference(("4",), only="source"),
+    ]
+    assert by_name["public.transfers"].differences == [Difference(("9", "9"), only="lake")]
+    assert by_name["public.transfers"].notes == [
+        "columns in the source only, until the table's next change: later"
+    ]
+    assert by_name["public.log"].equal
+    assert by_name["public.Odd Name"].notes == ["the source has no such table"]
+    assert not outcome.equal
+
+    with pytest.raises(LakeError, match=r"no current table of public\.nothing"):
+        verify(VerifySettings(bank.path, bank.database.dsn, tables=("public.nothing",), grpc=bank.settings.grpc), spark=spark)  # fmt: skip
+    assert Lake(spark, bank.path).at().tables()
