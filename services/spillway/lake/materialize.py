@@ -294,6 +294,11 @@ class Materializer:
         if start >= batch.end_lsn or start > part.last_lsn:
             return
         wanted = table_shape.current_schema(part.shapes[-1].columns)
+        # If current was behind, there are changes in history that this batch says nothing about.
+        plain = start >= had and not part.special
+        direct = plain and start > 0 and key != MULTISET and len(part.shapes) == 1
+        if direct and self._tables.merge_plain(name, start, wanted, key, batch):
+            return
         self._follow(part, key, loaded=bool(start))
         events = table_shape.as_of_last(
             self._tables.history(name, start, batch.end_lsn), part.shapes, part.relation.name
@@ -301,8 +306,6 @@ class Materializer:
         if key == MULTISET:
             effect = net_effect.multiset(events, columns)
         else:
-            # If current was behind, there are changes among them that this batch says nothing about.
-            plain = start >= had and not part.special
             effect = net_effect.keyed(events, columns, key, self._tables.current(name), plain=plain)
         self._tables.apply(name, effect, wanted, key, batch)
 

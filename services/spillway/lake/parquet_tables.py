@@ -28,6 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spillway.errors import LakeError, LakeTableConflict
+from spillway.failpoints import failpoint
 from spillway.lake.columns import spark_schema
 from spillway.lake.files import replace_json, sync_directory, sync_tree
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
@@ -171,6 +172,10 @@ class ParquetTables:
         description = self._description(CURRENT, name)
         return None if description is None else tuple(description["key"])
 
+    def merge_plain(self, *_: object) -> bool:
+        """Leave it to :meth:`apply`: the table is written whole in any case."""
+        return False
+
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
@@ -219,6 +224,7 @@ class ParquetTables:
         """Write the current table whole and move readers to it."""
         table = self._path / CURRENT / name
         self._write(rows, table, copy)
+        failpoint("lake.before_merge")
         before = self._description(CURRENT, name) or {}
         facts = {"copy": copy, "lsn": lsn, "since": before.get("since", lsn), "key": list(key)}
         self._describe(CURRENT, name, schema, facts)

@@ -76,6 +76,16 @@ class LakeTables(Protocol):
         """Give the current table *followed*'s columns and rows in one atomic step; its LSN stays."""
         ...
 
+    def merge_plain(
+        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+    ) -> bool:
+        """Commit the net effect of a batch's plain changes without Spark's planning, if this format and table allow it.
+
+        Plain: no TRUNCATE, no value left out as unchanged, all in history's last commit, in one shape; the
+        current table has everything before *start_lsn*. Return whether it is done; if not, nothing is.
+        """
+        ...
+
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:

@@ -61,6 +61,7 @@ def run_killed(lake: Lake, jar_folder: Path, failpoint: str) -> None:
     [
         ("lake.after_history=kill@1", True),  # where the tables are made
         ("lake.after_history=kill@1", False),  # one table's history is committed
+        ("lake.before_merge=kill@1", False),  # files are written that no log names
         ("lake.after_current=kill@1", False),  # one table is done
         ("lake.before_position=kill", False),  # all tables are done, nobody knows
         ("lake.before_advance=kill", False),  # the lake knows, the slot does not

@@ -1,0 +1,117 @@
+"""Batches merged without Spark, on tables that Spark reads, merges into and maintains in between."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+from harness.arrow_slot import Table, delete, insert, update
+from spillway.lake import delta_tables
+
+if TYPE_CHECKING:
+    import pytest
+
+    from harness.lake import Lake
+
+#: Types of the lake, and values that a writer gets wrong: far dates, both scales of time, digits that fill 16 bytes.
+_VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "small": (pa.int16(), -5, 7),
+    "big": (pa.int64(), 2**62, -(2**62)),
+    "real": (pa.float32(), 1.5, -2.25),
+    "double": (pa.float64(), 0.1, 1e300),
+    "flag": (pa.bool_(), True, False),
+    "text": (pa.string(), "é" * 50, ""),
+    "body": (pa.string(), "a body", "another"),
+    "bytes": (pa.binary(), b"\x00\xff", b""),
+    "day": (pa.date32(), date(1, 1, 1), date(2026, 2, 3)),
+    "at": (
+        pa.timestamp("us", tz="UTC"),
+        datetime(1500, 3, 1, 1, 2, 3, 456789, UTC),
+        datetime(2026, 2, 3, 4, 5, 6, 789012, UTC),
+    ),
+    "money": (pa.decimal128(12, 2), Decimal("-1.23"), Decimal("99999.00")),
+    "digits": (pa.decimal128(38, 10), Decimal("1234567890123456789012345678.0123456789"), None),
+    "tags": (pa.list_(pa.field("element", pa.string())), ["a", None], []),
+    "pair": (pa.struct([("x", pa.int32()), ("y", pa.string())]), {"x": 1, "y": None}, None),
+}
+ALL = Table("all", {"id": pa.int64()} | {name: type_ for name, (type_, _, _) in _VALUES.items()})
+
+
+def row(id_: int, which: int) -> dict[str, Any]:
+    return {"id": id_} | {name: values[1 + which] for name, values in _VALUES.items()}
+
+
+def shown(id_: int, which: int) -> dict[str, Any]:
+    """Return the row as Spark's collect has it."""
+    at = _VALUES["at"][1 + which].replace(tzinfo=None)
+    bytes_ = bytearray(_VALUES["bytes"][1 + which])
+    return row(id_, which) | {"at": at, "bytes": bytes_}
+
+
+def operations(lake: Lake, table: str) -> list[tuple[str, str]]:
+    """Return who made the current table's commits, and what they are called."""
+    history = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.path / 'current' / table}`")
+    return [(r["engineInfo"].split("/")[0], r["operation"]) for r in history.collect()][::-1]
+
+
+def test_both_merge_into_one_table(delta_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = delta_lake
+    monkeypatch.setattr(delta_tables, "_CHECKPOINT_INTERVAL", 2)
+    lake.slot.commit(*(insert(ALL, **row(i, 0)) for i in range(1, 6)))
+    lake.run()
+    lake.slot.commit(
+        update(ALL, row(1, 1)),
+        update(ALL, row(20, 1), old={"id": 2}),
+        delete(ALL, id=3),
+        insert(ALL, **row(6, 0)),
+    )
+    lake.run()
+    assert operations(lake, "public.all")[2:] == [("Spillway", "MERGE")]
+    after_direct = [shown(1, 1), shown(20, 1), shown(4, 0), shown(5, 0), shown(6, 0)]
+    assert lake.current("public.all") == sorted(after_direct, key=lambda r: str(r["id"]))
+    log = lake.path / "current" / "public.all" / "_delta_log"
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == 2
+
+    # Spark leaves files out by what the log says of them.
+    current = lake.spark.read.format("delta").load(str(lake.path / "current" / "public.all"))
+    for name in ("big", "text", "day", "at", "money"):
+        value = F.lit(_VALUES[name][2]).cast(current.schema[name].dataType)
+        assert current.where(F.col(name) == value).count() == 2, name
+
+    # Spark's MERGE on files that it didn't write, and the other way round.
+    lake.slot.commit(update(ALL, row(4, 1) | {"body": None}, unchanged=("body",)))
+    lake.run()
+    lake.slot.commit(delete(ALL, id=20), update(ALL, row(6, 1)))
+    lake.run()
+    assert operations(lake, "public.all")[3:] == [("Apache-Spark", "MERGE"), ("Spillway", "MERGE")]
+    rows = [shown(1, 1), shown(4, 1) | {"body": "a body"}, shown(5, 0), shown(6, 1)]
+    assert lake.current("public.all") == rows
+
+    # Maintenance in between.
+    lake.spark.sql(f"OPTIMIZE delta.`{log.parent}`").collect()
+    lake.slot.commit(update(ALL, row(5, 1)))
+    lake.run()
+    assert operations(lake, "public.all")[-1] == ("Spillway", "MERGE")
+    assert lake.current("public.all") == [*rows[:2], shown(5, 1), rows[3]]
+
+
+ORDERS = Table("orders", {"id": pa.int64(), "total": pa.int64()})
+
+
+def test_tables_that_ask_for_more_are_merged_by_spark(delta_lake: Lake) -> None:
+    lake = delta_lake
+    lake.slot.commit(insert(ORDERS, id=1, total=1), insert(ORDERS, id=2, total=2))
+    lake.run()
+    where = lake.path / "current" / "public.orders"
+    lake.spark.sql(
+        f"ALTER TABLE delta.`{where}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    )
+    lake.slot.commit(update(ORDERS, {"id": 1, "total": 10}))
+    lake.run()
+    assert operations(lake, "public.orders")[-1] == ("Apache-Spark", "MERGE")
+    assert lake.current("public.orders") == [{"id": 1, "total": 10}, {"id": 2, "total": 2}]
