@@ -38,7 +38,7 @@ failpoint                                 where
 ``lake.before_history``                   a batch is read, no table has it
 ``lake.after_history``                    a table's history has the batch, its current table does not
 ``lake.after_reshape``                    a current table has followed an ALTER TABLE, without the batch
-``lake.before_merge``                     a current table's new files are written, its log doesn't name them yet
+``lake.before_merge``                     a current table's merge is worked out, and not committed
 ``lake.after_current``                    a table has the batch whole, other tables may not
 ``lake.before_position``                  every table has the batch, the lake's position is the old one
 ``lake.before_advance``                   the position is durable, the slot is not confirmed

@@ -6,12 +6,11 @@ checkpoints when old log entries go, and hands it out with the snapshot. An LSN 
 each batch and means the same to every process, where a batch id would begin at 0 again with a new Spark checkpoint. The commit's
 ``userMetadata`` says the same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
 
-A batch of plain changes is merged by :mod:`spillway.lake.direct_merge` and committed by :mod:`spillway.lake.delta_log`: no Spark
-job, the same log. MERGE in Spark does what is left: TRUNCATE, unchanged TOAST values, multisets, batches or touched files of more
-than memory should hold, and tables that have been given features or properties which ask more of a writer. Both copy the
-files that they touch. A table of many gigabytes whose changes are everywhere is better off with deletion vectors
-(``ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)``), which leave it to Spark, cost a small merge seconds
-and save rewriting; the job leaves such properties as they are.
+A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.direct_merge`): no Spark job, the same log. MERGE in Spark
+does what is left: TRUNCATE, unchanged TOAST values, multisets, large batches, and tables that have been given features which ask more
+of a writer. Both rewrite the files that they touch. A table of many gigabytes whose changes are everywhere is better off with
+deletion vectors (``ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)``), which leave it to Spark, cost a
+small merge seconds and save rewriting; the job leaves such properties as they are.
 """
 
 from __future__ import annotations
@@ -20,18 +19,28 @@ import json
 import logging
 import re
 import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from deltalake import CommitProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake.columns import spark_schema
-from spillway.lake.delta_log import DeltaLog, UnreadableLog, added_files, now_ms
-from spillway.lake.direct_merge import NotDirect, last_changes, read_changes, rewrite
+from spillway.lake.direct_merge import (
+    NotDirect,
+    check_files,
+    compact,
+    files_of,
+    last_changes,
+    merge,
+    open_table,
+    read_changes,
+    sync_commit,
+)
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 from spillway.pg.lsn import Lsn
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -55,8 +65,6 @@ _NEEDS_MAPPING: Final = re.compile(r"[ ,;{}()\n\t=]")
 _COMMITS_SEARCHED: Final = 20
 #: How often a merge is begun anew because another commit was first, before it is left to Spark.
 _ATTEMPTS: Final = 3
-#: Commits between checkpoints; Delta's own 10 would cost as much as the commits.
-_CHECKPOINT_INTERVAL: Final = 50
 _VIEW: Final = "spillway_net_effect"
 #: userMetadata of a commit that follows an ALTER TABLE
 _RESHAPE: Final = "spillway: columns of the next batch"
@@ -74,8 +82,8 @@ class DeltaTables:
         self._application = application_of(slot_name)
         #: tables that are known to be of this slot
         self._ours: set[tuple[str, str]] = set()
-        #: what was read of tables' logs; a table is one thread's at a time
-        self._logs: dict[tuple[str, str], DeltaLog] = {}
+        #: current tables' files that delta-rs reads as Spark does; a table is one thread's at a time
+        self._checked: dict[str, set[Path]] = {}
         #: tables that are known to take timestamps without a zone
         self._with_ntz: set[tuple[str, str]] = set()
 
@@ -100,14 +108,8 @@ class DeltaTables:
         return version
 
     def _check_owner(self, kind: str, name: str) -> None:
-        try:
-            log = self._log(kind, name)
-            log.update()
-            owner = (log.metadata.get("configuration") or {}).get(_SLOT_PROPERTY)
-        except UnreadableLog:
-            found = self._snapshot(kind, name).metadata().configuration().get(_SLOT_PROPERTY)
-            owner = found.get() if found.isDefined() else None
-        if owner != self._slot_name:
+        owner = self._snapshot(kind, name).metadata().configuration().get(_SLOT_PROPERTY)
+        if not owner.isDefined() or owner.get() != self._slot_name:
             raise LakeTableConflict(
                 f"{self._location(kind, name)} was not made for slot {self._slot_name}",
                 hint="Use a path of its own for each slot, or move that table away.",
@@ -152,73 +154,79 @@ class DeltaTables:
     def merge_plain(
         self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> bool:
-        try:
-            for _ in range(_ATTEMPTS):
-                # Another one, maintenance perhaps, may commit first, or remove what was read: then its files
-                # are the ones to merge into.
-                with suppress(FileNotFoundError):
-                    if self._merge_files(name, start_lsn, columns, key, batch):
-                        return True
-            reason: object = "others commit all the time"
-        except (NotDirect, UnreadableLog, pa.ArrowException) as error:
-            reason = error
+        for _ in range(_ATTEMPTS):
+            try:
+                written = self._merge_directly(name, start_lsn, columns, key, batch)
+            except CommitFailedError as error:
+                # Another one was first, maintenance perhaps: then its files are the ones to merge into.
+                reason: object = error
+            except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
+                reason = error
+                break
+            else:
+                # Whatever goes wrong with this is not Spark's to mend.
+                for table, version, files in written:
+                    sync_commit(table, version, files)
+                return True
         _log.debug("%s is merged by Spark: %s", name, reason)
         return False
 
-    def _merge_files(
+    def _merge_directly(
         self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
-    ) -> bool:
-        """Merge as :mod:`spillway.lake.direct_merge` does; return False if another commit was first.
+    ) -> list[tuple[Path, int, set[Path]]]:
+        """Merge as :mod:`spillway.lake.direct_merge` does.
+
+        Returns what is not durable yet, of the history that the batch is read from as well: tables, from which
+        version of theirs on, and their files.
 
         Raises:
             NotDirect: it isn't for that.
-            UnreadableLog: the log isn't.
+            CommitFailedError: another commit was first.
         """
-        current, history = self._log(CURRENT, name), self._log(HISTORY, name)
-        for log in (current, history):
-            log.update()
-            unsupported = log.unsupported()
-            if unsupported is not None:
-                raise NotDirect(unsupported)
-        if _fields(json.loads(current.metadata["schemaString"])) != _fields(
+        current = open_table(self._path / CURRENT / name)
+        history = open_table(self._path / HISTORY / name)
+        if _fields(json.loads(current.schema().to_json())) != _fields(
             spark_schema(columns).jsonValue()
         ):
             raise NotDirect("the table's columns change")
-        if current.metadata["configuration"].get(_KEY_PROPERTY) != json.dumps(key):
+        if current.metadata().configuration.get(_KEY_PROPERTY) != json.dumps(key):
             raise NotDirect("the table's key changes")
-        appended_lsn, appended = history.transactions.get(self._application, (0, None))
-        merged_lsn, _ = current.transactions.get(self._application, (0, None))
-        if appended is None or appended_lsn != batch.end_lsn or merged_lsn != start_lsn:
+        # delta-rs takes any transaction version, one that is there already too.
+        if (
+            history.transaction_version(self._application) != batch.end_lsn
+            or current.transaction_version(self._application) != start_lsn
+        ):
             raise NotDirect("the batch is not history's last commit")
-        changes = read_changes(added_files(history, appended), start_lsn, columns)
-        last = last_changes(changes, columns, key)
-        done = rewrite(current.table, current.files.values(), last, key)
+        before = files_of(current)
+        check_files(before - self._checked.get(name, set()))
+        appended = files_of(history, f"_commit_lsn >= {start_lsn}")
+        changes = last_changes(read_changes(appended, start_lsn, columns), columns, key)
         failpoint("lake.before_merge")
-        info = {
-            "timestamp": now_ms(),
-            "operation": "MERGE",
-            "operationParameters": {"predicate": json.dumps([f"t.{k} = s.{k}" for k in key])},
-            "readVersion": current.version,
-            "isolationLevel": "Serializable",
-            "isBlindAppend": False,
-            "operationMetrics": {name: str(value) for name, value in done.metrics.items()},
-            "userMetadata": _user_metadata(batch),
-            "engineInfo": "Spillway",
-        }
-        transaction = {
-            "appId": self._application,
-            "version": batch.end_lsn,
-            "lastUpdated": info["timestamp"],
-        }
-        if not current.commit([{"commitInfo": info}, {"txn": transaction}, *done.actions]):
-            return False
-        interval = current.metadata["configuration"].get("delta.checkpointInterval")
-        if current.version % int(interval or _CHECKPOINT_INTERVAL) == 0:
-            self._checkpoint(CURRENT, name)
-        return True
+        version = current.version() + 1
+        merge(
+            current,
+            changes,
+            key,
+            CommitProperties(
+                custom_metadata={"userMetadata": _user_metadata(batch)},
+                app_transactions=[Transaction(self._application, batch.end_lsn)],
+                # What it does when it is not first is its own idea of a conflict: ours is to begin anew.
+                max_commit_retries=0,
+            ),
+        )
+        self._compact(name, current, columns)
+        self._checked[name] = after = files_of(current)
+        return [
+            (self._path / HISTORY / name, history.version(), appended),
+            (self._path / CURRENT / name, version, after - before),
+        ]
 
-    def _log(self, kind: str, name: str) -> DeltaLog:
-        return self._logs.setdefault((kind, name), DeltaLog(self._path / kind / name))
+    def _compact(self, name: str, current: DeltaTable, columns: pa.Schema) -> None:
+        try:
+            compact(current, columns)
+        except (DeltaError, OSError) as error:
+            # The batch is committed; a later one finds the small files again.
+            _log.warning("small files of %s stay: %s", name, error)
 
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
@@ -294,23 +302,14 @@ class DeltaTables:
     def _frame(self, kind: str, name: str) -> DataFrame:
         return self._spark.read.format("delta").load(self._location(kind, name))
 
-    def _checkpoint(self, kind: str, name: str) -> None:
-        """Have Delta write a checkpoint of a table's newest version, and clean up what is older than it keeps."""
-        self._snapshot(kind, name)
-        self._delta_log(kind, name).checkpoint()
-
-    def _delta_log(self, kind: str, name: str) -> Any:
-        """Return Delta's Scala object for a table's log."""
+    def _snapshot(self, kind: str, name: str) -> Any:
+        """Return the newest snapshot of a table that is there: Delta's Scala object."""
         jvm = self._spark._jvm  # noqa: SLF001 - SetTransaction versions have no other reader in Python
         assert jvm is not None  # classic Spark has one
-        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
             self._spark._jsparkSession,  # noqa: SLF001 - as above
             self._location(kind, name),
         )
-
-    def _snapshot(self, kind: str, name: str) -> Any:
-        """Return the newest snapshot of a table that is there: Delta's Scala object."""
-        log = self._delta_log(kind, name)
         return log.update(*(getattr(log, f"update$default${position}")() for position in (1, 2, 3)))
 
 

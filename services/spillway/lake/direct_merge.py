@@ -1,109 +1,134 @@
-"""A batch's changes merged into a Delta table's files without a Spark job.
+"""A batch's plain changes merged into a Delta table without a Spark job: reduced here, merged by delta-rs.
 
 ::
 
-    history's files of the batch ──▶ last change per key ──┬─ keys ──▶ which files hold one ──▶ their other rows ─┐
-                                                           └─ rows that are there after the batch ─────────────────┴─▶ new files
+    history's files of the batch ──▶ last change per key ──▶ MERGE by delta-rs (the library `deltalake`) ──▶ one commit
 
 MERGE in Spark does the same by nine jobs of 50 to 300 ms, and as many plans, classes compiled for each, and snapshots of the
-log: 3 to 4 s for a batch of any size. In Arrow, on the driver, a batch of 250,000 changes takes less than one second, one of 5,000
-less than a tenth.
+log: 3 to 4 s for a batch of any size. delta-rs has no JVM to wait for: a batch of 5,000 changes takes less than a tenth of a second.
+The log, the data files with their statistics, the check for conflicts, checkpoints and the cleaning of the log are the library's;
+ours is the reduction, and what delta-rs leaves to its caller:
+
+- It accepts a transaction version that the table has already: the caller compares before (:meth:`DeltaTables.merge_plain`).
+- It reads INT96 timestamps, Spark's default, as nanoseconds, and so turns the years beyond 1677 and 2262 into others. Our session
+  doesn't write them, another one that runs OPTIMIZE may: files are looked at once (:func:`check_files`).
+- It writes the statistics of decimals as doubles, and a maximum that leaves NaN out, which Spark takes for the greatest value: readers
+  would leave out files that hold what they look for. So columns have statistics where these are exact (:func:`_has_statistics`).
+- It doesn't sync. :func:`sync_commit` does, after the commit and before anybody says that the batch is durable. A power failure
+  between the two can leave a commit that names a file which isn't whole, as it can with Spark's commits.
+- Its local paths are URLs that are decoded once too often: :func:`open_table` refuses those that would not come out the same.
 
 What comes here is *plain* (:func:`spillway.lake.net_effect.keyed`): no TRUNCATE, no value left out as unchanged, so that the last
 change of a key says all about it; changes of key are two effects, as there. The result is to be the same, row for row; what can't be
 sure of that is left to Spark by raising :class:`NotDirect`, with nothing done: other kinds of changes, keys of types whose equality
-isn't that of their bytes, and anything large. Memory is bounded by that: :data:`_HISTORY_BYTES_MAX` of history's files and
-:data:`_TOUCHED_BYTES_MAX` of the table's.
-
-Files are copied on write, as MERGE does. Which ones can hold a key is asked of the log first (smallest and largest values), then
-of their key columns. Rows are written in the order of the key, so that files made together have distinct ranges, and
-a batch of neighbouring keys touches few of them; small files are taken along once there are many.
+isn't that of their bytes, tables with features that ask more of a writer. Memory is bounded by :data:`_HISTORY_BYTES_MAX` of history's
+files; the table streams through delta-rs, which keeps to :data:`_MERGE_BYTES`.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
-from spillway.lake.delta_log import DataFile, now_ms
 from spillway.lake.files import sync_directory
+from spillway.lake.net_effect import SET, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
+
+    from deltalake import CommitProperties
 
 #: History's files of one batch, compressed: some ten times as much in memory.
 _HISTORY_BYTES_MAX: Final = 64 << 20
-#: What is read and written anew of the table, compressed; small files come on top, up to the size of one large file.
-_TOUCHED_BYTES_MAX: Final = 128 << 20
-#: Written files are at most about so large, and below the second size they are small.
-_FILE_BYTES: Final = 32 << 20
+#: What the operators of a merge may hold; beyond it they spill.
+_MERGE_BYTES: Final = 256 << 20
+#: Smaller files are small, and so many of them are made into files of the second size.
 _SMALL_BYTES: Final = 8 << 20
-#: So many small files are made one. With fewer, more is written again and again; with more, each batch looks at more files.
 _SMALL_FILES_MAX: Final = 24
-#: Below it another thread costs more than it writes.
-_ROWS_PER_THREAD: Final = 60_000
-#: Delta's own measures: how many columns have statistics, and how much of a text.
-_COLUMNS_WITH_STATS: Final = 32
-_TEXT_IN_STATS: Final = 32
-#: The days that have four digits for the year: 0001-01-01 and 9999-12-31.
-_FIRST_DAY: Final = -719_162
-_LAST_DAY: Final = 2_932_896
-_DAY_MS: Final = 86_400_000
-#: Files by other writers than Spark are taken for such in the hybrid calendar unless they say so.
-_FILE_METADATA: Final = {b"org.apache.spark.version": b"4.0.0"}
+_COMPACTED_BYTES: Final = 32 << 20
+#: Table features that ask nothing of who merges, or are tested here.
+_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
+#: Writer versions up to it know no other features.
+_LEGACY_WRITER: Final = 2
+#: A double holds each number of so many digits, and its shortest text is that number.
+_DIGITS_OF_DOUBLE: Final = 15
+#: Paths that are the same after they were URLs.
+_PLAIN_PATH: Final = re.compile(r"[\w/.~ ,:=@+-]+")
 
 
 class NotDirect(Exception):
     """This batch is Spark's to merge."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastChanges:
-    """A plain batch, reduced: each key that it touched, and the rows that are there after it."""
+def open_table(path: Path) -> DeltaTable:
+    """Load the newest version of the table at *path*.
 
-    keys: pa.Table
-    rows: pa.Table
+    Raises:
+        NotDirect: the path or the table is not for delta-rs.
+    """
+    where = str(path.absolute())
+    if not _PLAIN_PATH.fullmatch(where):
+        raise NotDirect("the path has special characters")
+    table = DeltaTable(where)
+    protocol = table.protocol()
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    if features - _FEATURES:
+        raise NotDirect(f"table features {', '.join(sorted(features - _FEATURES))}")
+    if protocol.min_writer_version > _LEGACY_WRITER and protocol.writer_features is None:
+        raise NotDirect(f"writer version {protocol.min_writer_version}")
+    if table.metadata().partition_columns:
+        raise NotDirect("partitions")
+    return table
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """What a merge does to a table's files: ``remove`` and ``add`` actions, the added files being durable."""
-
-    actions: tuple[dict[str, Any], ...]
-    metrics: dict[str, int]
+def files_of(table: DeltaTable, predicate: str | None = None) -> set[Path]:
+    """Return the table's files, those only, by their statistics, that can have rows of *predicate*."""
+    return {Path(unquote(uri)) for uri in table.file_uris(file_pruning_predicate=predicate)}
 
 
-def read_changes(files: Sequence[DataFile], start_lsn: int, schema: pa.Schema) -> pa.Table:
+def check_files(files: Iterable[Path]) -> None:
+    """Refuse files that delta-rs would misread.
+
+    Raises:
+        NotDirect: there are timestamps of the type INT96 among them.
+    """
+    for path in files:
+        with pq.ParquetFile(path) as parquet:
+            columns = (parquet.schema.column(i) for i in range(len(parquet.schema)))
+            if any(column.physical_type == "INT96" for column in columns):
+                raise NotDirect(f"{path.name} has timestamps of type INT96")
+
+
+def read_changes(files: Iterable[Path], start_lsn: int, schema: pa.Schema) -> pa.Table:
     """Read history's changes from *start_lsn* on, in order; *schema* is the table's own columns.
 
     Raises:
         NotDirect: there is too much, or it isn't stored plainly.
     """
-    if sum(file.size for file in files) > _HISTORY_BYTES_MAX:
+    files = sorted(files)
+    if sum(path.stat().st_size for path in files) > _HISTORY_BYTES_MAX:
         raise NotDirect("the batch is large")
     wanted = ["_op", "_commit_lsn", "_seq", *schema.names]
     tables = []
-    for file in files:
-        if file.has_deletion_vector:
-            raise NotDirect("history has deletion vectors")
-        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
+    for path in files:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as parquet:
             stored = parquet.schema_arrow.names
             missing = set(wanted).difference(stored)
             if missing:
                 raise NotDirect(f"history has no column {', '.join(sorted(missing))}")
             old = ["_old_key"] if "_old_key" in stored else []
             tables.append(parquet.read(columns=[*wanted, *old]))
+    if not tables:
+        raise NotDirect("history has no changes")
     changes = pa.concat_tables(tables, promote_options="default")
     lsns = changes.column("_commit_lsn").to_numpy()
     if len(lsns) and lsns.min() < start_lsn:
@@ -116,8 +141,11 @@ def read_changes(files: Sequence[DataFile], start_lsn: int, schema: pa.Schema) -
     return changes
 
 
-def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> LastChanges:
+def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
     """Reduce plain *changes*, which are in order, to the last one of each key.
+
+    Returns *schema*'s columns and :data:`SET`: true for rows that are there afterwards, in the order of their keys;
+    false for keys that are not, whose other columns are null.
 
     Raises:
         NotDirect: a key's equality isn't that of its stored value, or a part of one is null.
@@ -128,7 +156,8 @@ def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> La
     own = pa.schema([pa.field(f.name, f.type) for f in schema])
     new = changes.select(own.names).cast(own)
     keys, order = [], []
-    op = changes.column("_op")
+    # Files of Arrow's own writers come back with view types, which have few functions.
+    op = changes.column("_op").cast(pa.string())
     if not {"I", "U", "D"}.issuperset(pc.unique(op).to_pylist()):
         raise NotDirect("there are changes of other kinds")
     # The effects in order: a change's second one, its row under the new key, has an odd number.
@@ -147,9 +176,17 @@ def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> La
         raise NotDirect("a part of a key is null")
     last = effects.group_by(list(key)).aggregate([("_order", "max")])
     at = last.column("_order_max").to_numpy()
-    at = np.sort(at[at % 2 == 1] // 2)
-    rows = new if len(at) == len(new) else new.take(at)
-    return LastChanges(last.select(list(key)), rows)
+    is_set = at % 2 == 1
+    rows = _by_key(new.take(np.sort(at[is_set] // 2)), key)
+    deleted = last.select(list(key)).filter(pa.array(~is_set))
+    parts = [
+        part.append_column(SET, pa.array(np.full(len(part), there)))
+        for part, there in ((rows, True), (deleted, False))
+        if len(part)
+    ]
+    return pa.concat_tables(
+        parts or [rows.append_column(SET, pa.array([], pa.bool_()))], promote_options="default"
+    )
 
 
 def _old_keys(changes: pa.Table, new: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Any]:
@@ -163,7 +200,10 @@ def _old_keys(changes: pa.Table, new: pa.Table, key: Sequence[str]) -> tuple[pa.
         if old.type.get_field_index(name) < 0:
             raise NotDirect(f"the old key has no column {name}")
         before[name] = pc.cast(pc.struct_field(old, name), new.schema.field(name).type)
-    after, op = new.select(list(key)).take(logged), changes.column("_op").take(logged)
+    after, op = (
+        new.select(list(key)).take(logged),
+        changes.column("_op").take(logged).cast(pa.string()),
+    )
     moved = np.zeros(len(logged), dtype=bool)
     for name in key:
         same = pc.equal(before[name], after.column(name))
@@ -186,216 +226,82 @@ def _is_plain_key(type_: pa.DataType) -> bool:
     )
 
 
-def rewrite(
-    table: Path, files: Iterable[DataFile], changes: LastChanges, key: Sequence[str]
-) -> Rewrite:
-    """Write the files that hold a table's rows after *changes*, and say which ones they replace.
-
-    The table is not changed by this: that is the log's, and the caller's to do.
-
-    Raises:
-        NotDirect: too much of the table would be written anew.
-    """
-    files = list(files)
-    schema = changes.rows.schema
-    may_hold = _Ranges(changes.keys, key)
-    candidates = [file for file in files if may_hold(file)]
-    with ThreadPoolExecutor(os.cpu_count() or 1, "spillway-merge") as pool:
-        masks = pool.map(lambda file: _others(file, changes.keys, key), candidates)
-        touched: list[tuple[DataFile, pa.ChunkedArray | None]] = [
-            (file, mask) for file, mask in zip(candidates, masks, strict=True) if mask is not None
-        ]
-    touched_bytes = sum(file.size for file, _ in touched)
-    if touched_bytes > _TOUCHED_BYTES_MAX:
-        raise NotDirect("much of the table is touched")
-    known = {file.name for file, _ in touched}
-    small = sorted(
-        (f for f in files if f.size < _SMALL_BYTES and f.name not in known), key=lambda f: f.size
-    )
-    if len(small) > _SMALL_FILES_MAX:
-        sizes = np.cumsum([file.size for file in small])
-        touched += ((file, None) for file in small[: np.searchsorted(sizes, _FILE_BYTES, "right")])
-
-    parts, copied = [changes.rows], 0
-    for file, mask in touched:
-        if mask is not None and not pc.any(mask, min_count=0).as_py():
-            continue
-        rows = read_rows(file, schema)
-        parts.append(rows if mask is None else rows.filter(mask))
-        copied += len(parts[-1])
-    after = _by_key(pa.concat_tables(parts), key)
-    counted = [(file.size, file.rows) for file in files if file.rows]
-    # Before there are files to go by: compression is not counted on.
-    bytes_per_row = sum(size for size, _ in counted) / (sum(n for _, n in counted) or 1)
-    added = _write(table, after, bytes_per_row or after.nbytes / max(1, len(after)))
-    removed = [
-        {
-            "remove": {
-                "path": file.name,
-                "deletionTimestamp": now_ms(),
-                "dataChange": True,
-                "extendedFileMetadata": True,
-                "partitionValues": {},
-                "size": file.size,
-            }
-        }
-        for file, _ in touched
-    ]
-    metrics = {
-        "numSourceRows": len(changes.keys),
-        "numTargetRowsCopied": copied,
-        "numOutputRows": len(after),
-        "numTargetFilesAdded": len(added),
-        "numTargetFilesRemoved": len(removed),
-    }
-    return Rewrite((*removed, *added), metrics)
-
-
-class _Ranges:
-    """Whether a file can hold one of some keys, by its smallest and largest values."""
-
-    def __init__(self, keys: pa.Table, key: Sequence[str]) -> None:
-        self._columns: list[tuple[str, Any]] = []
-        for name in key:
-            column = keys.column(name)
-            if pa.types.is_integer(column.type):
-                self._columns.append((name, np.sort(column.to_numpy())))
-            elif pa.types.is_string(column.type) and len(column):
-                ends = pc.min_max(column).as_py()
-                self._columns.append((name, (ends["min"], ends["max"])))
-        self._empty = not len(keys)
-
-    def __call__(self, file: DataFile) -> bool:
-        return not self._empty and all(
-            self._overlap(values, file.smallest.get(name), file.largest.get(name))
-            for name, values in self._columns
-        )
-
-    @staticmethod
-    def _overlap(values: Any, smallest: Any, largest: Any) -> bool:
-        if smallest is None or largest is None:
-            return True
-        if isinstance(values, tuple):
-            # Code points are ordered as their UTF-8 is.
-            return bool(values[0] <= largest and smallest <= values[1])
-        return bool(
-            np.searchsorted(values, smallest, "left") < np.searchsorted(values, largest, "right")
-        )
-
-
-def _others(file: DataFile, keys: pa.Table, key: Sequence[str]) -> pa.ChunkedArray | None:
-    """Return which of a file's rows have none of *keys*, None if none of them has one."""
-    stored = read_rows(file, keys.schema)
-    if len(key) == 1:
-        found = pc.is_in(stored.column(0), keys.column(0).combine_chunks())
-    else:
-        numbered = stored.append_column("_row", pa.array(np.arange(len(stored))))
-        matched = numbered.join(keys, list(key), join_type="left semi").column("_row").to_numpy()
-        mask = np.zeros(len(stored), dtype=bool)
-        mask[matched] = True
-        found = pa.chunked_array([mask])
-    return pc.invert(found) if pc.any(found, min_count=0).as_py() else None
-
-
-def read_rows(file: DataFile, schema: pa.Schema) -> pa.Table:
-    """Read *schema*'s columns; those that the file was written before are null."""
-    with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
-        stored = parquet.schema_arrow.names
-        table = parquet.read(columns=[name for name in schema.names if name in stored])
-    columns = [
-        table.column(f.name).cast(f.type)
-        if f.name in table.column_names
-        else pa.nulls(table.num_rows, f.type)
-        for f in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
 def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Sort *rows*: what is inserted together then has a range of its own in each of a file's row groups."""
     order = pc.sort_indices(rows.select(list(key)), sort_keys=[(name, "ascending") for name in key])
     at = order.to_numpy()
     return rows if bool(np.all(at[1:] > at[:-1])) else rows.take(order)
 
 
-def _write(table: Path, rows: pa.Table, bytes_per_row: float) -> list[dict[str, Any]]:
-    """Write *rows* into files of about equal size, durably; return their ``add`` actions."""
-    if not len(rows):
-        return []
-    by_size = -(-int(len(rows) * bytes_per_row) // _FILE_BYTES)
-    threads = os.cpu_count() or 1
-    count = max(1, by_size, min(threads, len(rows) // _ROWS_PER_THREAD))
-    bounds = [len(rows) * i // count for i in range(count + 1)]
-    parts = [rows.slice(a, b - a) for a, b in pairwise(bounds)]
-    with ThreadPoolExecutor(threads, "spillway-merge") as pool:
-        added = list(pool.map(lambda part: write_file(table, part), parts))
-    sync_directory(table)
-    return added
+def merge(
+    table: DeltaTable, changes: pa.Table, key: Sequence[str], commit: CommitProperties
+) -> None:
+    """Commit *changes*, of :func:`last_changes`, to *table*, which is at the new version then.
 
-
-def write_file(table: Path, rows: pa.Table) -> dict[str, Any]:
-    """Write a data file durably, but for its name; return its ``add`` action."""
-    name = f"part-{uuid4()}.snappy.parquet"
-    path = table / name
-    pq.write_table(
-        rows.replace_schema_metadata(_FILE_METADATA),
-        path,
-        compression="snappy",
-        store_decimal_as_integer=True,
-        store_schema=False,
+    Raises:
+        deltalake.exceptions.CommitFailedError: another one committed first; nothing is done.
+    """
+    names = [name for name in changes.column_names if name != SET]
+    values = {quoted(name): f"s.{quoted(name)}" for name in names}
+    is_set = f"s.{quoted(SET)}"
+    merger = table.merge(
+        changes,
+        " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key),
+        source_alias="s",
+        target_alias="t",
+        # The changes are in memory anyway; known to delta-rs, their range of keys leaves files out.
+        streamed_exec=False,
+        max_spill_size=_MERGE_BYTES,
+        writer_properties=_writer_properties(changes.schema),
+        commit_properties=commit,
     )
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return {
-        "add": {
-            "path": name,
-            "partitionValues": {},
-            "size": path.stat().st_size,
-            "modificationTime": now_ms(),
-            "dataChange": True,
-            "stats": json.dumps(statistics(rows), ensure_ascii=False),
-        }
-    }
+    merger = merger.when_matched_update(values, is_set).when_matched_delete(f"NOT {is_set}")
+    merger.when_not_matched_insert(values, is_set).execute()
 
 
-def statistics(rows: pa.Table) -> dict[str, Any]:
-    """Return what the log says of a file's columns, by which readers leave files out."""
-    nulls, smallest, largest = {}, {}, {}
-    for name in rows.column_names[:_COLUMNS_WITH_STATS]:
-        column = rows.column(name)
-        if pa.types.is_nested(column.type):
-            continue
-        nulls[name] = column.null_count
-        ends = _ends(column) if column.null_count < len(column) else None
-        if ends is not None:
-            smallest[name], largest[name] = ends
-    return {
-        "numRecords": len(rows),
-        "minValues": smallest,
-        "maxValues": largest,
-        "nullCount": nulls,
-    }
+def compact(table: DeltaTable, schema: pa.Schema) -> bool:
+    """Make one file of small ones, in a commit of its own, if there are many; return whether it was done.
+
+    With fewer, more would be written again and again; with more, each batch looks at more files.
+    """
+    sizes = pa.table(table.get_add_actions().select(["size_bytes"])).column(0)
+    if pc.sum(pc.less(sizes, _SMALL_BYTES)).as_py() <= _SMALL_FILES_MAX:
+        return False
+    table.optimize.compact(
+        target_size=_COMPACTED_BYTES, writer_properties=_writer_properties(schema)
+    )
+    return True
 
 
-def _ends(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    """Return bounds of a column's values as the log says them; None for types of which JSON says none exactly."""
-    types, type_ = pa.types, column.type
-    if types.is_integer(type_):
-        ends = pc.min_max(column).as_py()
-        return ends["min"], ends["max"]
-    if types.is_string(type_):
-        ends = pc.min_max(column).as_py()
-        # What is longer is still below the last of all characters.
-        above = "\U0010ffff" if len(ends["max"]) > _TEXT_IN_STATS else ""
-        return ends["min"][:_TEXT_IN_STATS], ends["max"][:_TEXT_IN_STATS] + above
-    if types.is_date32(type_):
-        days = pc.min_max(column.cast(pa.int32())).as_py()
-        if days["min"] >= _FIRST_DAY and days["max"] <= _LAST_DAY:
-            return tuple(str(np.datetime64(days[end], "D")) for end in ("min", "max"))  # type: ignore[return-value]
-    if types.is_timestamp(type_):
-        micros = pc.min_max(column.cast(pa.int64())).as_py()
-        # To the millisecond, as Delta has them: the earlier one down, the later one up.
-        first, last = micros["min"] // 1000, -(-micros["max"] // 1000)
-        if first >= _FIRST_DAY * _DAY_MS and last < (_LAST_DAY + 1) * _DAY_MS:
-            zone = "Z" if type_.tz else ""
-            return f"{np.datetime64(first, 'ms')}{zone}", f"{np.datetime64(last, 'ms')}{zone}"
-    return None
+def sync_commit(table: Path, version: int, files: Iterable[Path]) -> None:
+    """Make *files* and the log from *version* on durable."""
+    log = table / "_delta_log"
+    written = [*files]
+    # Names begin with the version; that of the hint to the last checkpoint sorts behind.
+    written += [path for path in log.iterdir() if path.name >= f"{version:020d}" and path.is_file()]
+    for path in written:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    for folder in {path.parent for path in written}:
+        sync_directory(folder)
+
+
+def _writer_properties(schema: pa.Schema) -> WriterProperties:
+    exact = ColumnProperties(statistics_enabled="CHUNK")
+    return WriterProperties(
+        compression="SNAPPY",
+        default_column_properties=ColumnProperties(statistics_enabled="NONE"),
+        column_properties={f.name: exact for f in schema if _has_statistics(f.type)},
+    )
+
+
+def _has_statistics(type_: pa.DataType) -> bool:
+    """Return whether what delta-rs says of such a column's smallest and largest values is exact, or bounds them."""
+    types = pa.types
+    return bool(
+        types.is_integer(type_)
+        or types.is_string(type_)
+        or types.is_date32(type_)
+        or types.is_timestamp(type_)
+        or (types.is_decimal(type_) and type_.precision <= _DIGITS_OF_DOUBLE)
+    )

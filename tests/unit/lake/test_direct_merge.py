@@ -1,8 +1,13 @@
-"""Plain changes merged into files: against a dict, and what is left to Spark."""
+"""Plain changes merged by delta-rs: against a dict, what is left to Spark, and what readers leave files out by."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -10,17 +15,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spillway.lake import direct_merge
-from spillway.lake.delta_log import DataFile, data_file
+from spillway.lake.delta_tables import DeltaTables
 from spillway.lake.direct_merge import (
     NotDirect,
+    check_files,
+    compact,
+    files_of,
     last_changes,
+    merge,
+    open_table,
     read_changes,
-    read_rows,
-    rewrite,
-    statistics,
 )
+from spillway.lake.tables import Batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,16 +49,17 @@ _COLUMNS = pa.schema(
 
 
 class Table:
-    """A table's files and a history's, written without a log."""
+    """A Delta table and files of a history."""
 
     def __init__(self, directory: Path, columns: pa.Schema, key: tuple[str, ...]) -> None:
         self.directory = directory
         self.columns = columns
         self.key = key
-        self.files: dict[str, DataFile] = {}
         self.batches = 0
+        self.path = directory / "table"
+        DeltaTable.create(self.path, columns)
 
-    def history(self, changes: list[dict[str, Any]], parts: int = 1) -> list[DataFile]:
+    def history(self, changes: list[dict[str, Any]], parts: int = 1) -> list[Path]:
         """Write *changes* into files, of which each has every so many-th."""
         old = pa.struct([self.columns.field(name) for name in self.key])
         schema = pa.schema(
@@ -66,27 +76,23 @@ class Table:
         for part in range(parts):
             path = self.directory / f"history-{self.batches}-{part}.parquet"
             pq.write_table(pa.Table.from_pylist(changes[part::parts], schema=schema), path)
-            files.append(
-                data_file(self.directory, {"path": path.name, "size": path.stat().st_size})
-            )
+            files.append(path)
         return files
 
-    def merge(self, changes: list[dict[str, Any]], parts: int = 1) -> dict[str, int]:
+    def merge(self, changes: list[dict[str, Any]], parts: int = 1) -> tuple[int, int]:
+        """Merge *changes*; return how many files were added and removed."""
         read = read_changes(self.history(changes, parts), 0, self.columns)
         last = last_changes(read, self.columns, self.key)
-        done = rewrite(self.directory, self.files.values(), last, self.key)
-        for action in done.actions:
-            if "remove" in action:
-                del self.files[action["remove"]["path"]]
-            else:
-                file = data_file(self.directory, action["add"])
-                self.files[file.name] = file
-        return done.metrics
+        table = open_table(self.path)
+        before = files_of(table)
+        merge(table, last, self.key, CommitProperties())
+        after = files_of(table)
+        compact(table, self.columns)
+        return len(after - before), len(before - after)
 
     def rows(self) -> list[dict[str, Any]]:
-        return [
-            row for file in self.files.values() for row in read_rows(file, self.columns).to_pylist()
-        ]
+        files = files_of(open_table(self.path))
+        return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
 def change(op: str, place: int, new: dict[str, Any], old: dict[str, Any] | None = None) -> Any:
@@ -98,7 +104,6 @@ def test_random_changes_against_a_dict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(direct_merge, "_SMALL_FILES_MAX", 3)
-    monkeypatch.setattr(direct_merge, "_ROWS_PER_THREAD", 20)
     chosen = random.Random(f"{_SEED} {key}")
     table = Table(tmp_path, _COLUMNS, key)
     model: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -148,7 +153,6 @@ def test_random_changes_against_a_dict(
             continue
         table.merge(changes, parts=chosen.choice([1, 3]))
         assert sorted(table.rows(), key=identity) == sorted(model.values(), key=identity)
-        assert sum(file.rows or 0 for file in table.files.values()) == len(model)
 
 
 ITEMS = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -161,21 +165,14 @@ def inserts(*ids: int) -> list[Any]:
 def test_only_files_that_hold_a_key_are_written_anew(tmp_path: Path) -> None:
     table = Table(tmp_path, ITEMS, ("id",))
     for first in (0, 100, 200):
-        table.merge(inserts(*range(first, first + 100, 2)))
-    assert len(table.files) == 3
-    assert table.merge(inserts(301))["numTargetFilesRemoved"] == 0
+        assert table.merge(inserts(*range(first, first + 100, 2))) == (1, 0)
+    assert table.merge(inserts(301)) == (1, 0)
     # Between two keys of a file, by its range possibly in it.
-    assert table.merge(inserts(51))["numTargetFilesRemoved"] == 0
+    assert table.merge(inserts(51)) == (1, 0)
     moved = [change("U", 0, {"id": 103, "name": "x"}, {"id": 102})]
-    assert table.merge(moved) == {
-        "numSourceRows": 2,
-        "numTargetRowsCopied": 49,
-        "numOutputRows": 50,
-        "numTargetFilesAdded": 1,
-        "numTargetFilesRemoved": 1,
-    }
+    assert table.merge(moved) == (1, 1)
     gone = [change("D", n, {}, {"id": id_}) for n, id_ in enumerate(range(200, 300, 2))]
-    assert table.merge(gone)["numTargetFilesAdded"] == 0
+    assert table.merge(gone) == (0, 1)
 
 
 def test_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,16 +180,71 @@ def test_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     table = Table(tmp_path, ITEMS, ("id",))
     for id_ in range(20):
         table.merge(inserts(id_))
-        assert len(table.files) <= 5
+        assert len(files_of(open_table(table.path))) <= 5
     assert sorted(row["id"] for row in table.rows()) == list(range(20))
 
 
-def test_a_column_that_older_files_lack_is_null(tmp_path: Path) -> None:
-    table = Table(tmp_path, ITEMS, ("id",))
-    table.merge(inserts(1, 2))
-    table.columns = ITEMS.append(pa.field("extra", pa.int32()))
-    table.merge([change("U", 0, {"id": 1, "name": "u", "extra": 5})])
-    assert sorted((row["id"], row["extra"]) for row in table.rows()) == [(1, 5), (2, None)]
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        # Statistics have milliseconds, and so many characters.
+        (pa.timestamp("us", tz="UTC"), [1767225600_001999, 1767225600_001001, -(2**55), 2**60]),
+        (pa.timestamp("us"), [1767225600_001999, 1767225600_001001, -(2**55), 2**60]),
+        (pa.date32(), [-800_000, 0, 2_932_897]),
+        (pa.string(), ["", "\U0010ffff" * 50, "é" * 100, "a'b\"`\\\n\0", "é" * 100 + "x"]),
+        (pa.binary(), [b"", b"\xff" * 80, b"\xff" * 81, b"\0"]),
+        (pa.decimal128(38, 10), [Decimal("1234567890123456789012345678.0123456789"), Decimal(0)]),
+        (pa.decimal128(12, 2), [Decimal("0.29"), Decimal("-9999999999.99")]),
+        (pa.bool_(), [True, False]),
+        (pa.int64(), [-(2**63), 2**63 - 1, 0]),
+    ],
+)
+def test_a_key_is_found_again(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
+    keys = pa.array(values, pa.int64() if pa.types.is_timestamp(type_) else None)
+    keys = keys.cast(pa.int32()) if pa.types.is_date32(type_) else keys
+    find_again(tmp_path, "k", keys.cast(type_))
+
+
+@pytest.mark.parametrize(
+    "name", ["Key", "a.b", "quo`te", 'dou"ble', "select", "naïve", "x'y", "$1", "-"]
+)
+def test_a_key_of_any_name_is_found_again(tmp_path: Path, name: str) -> None:
+    find_again(tmp_path, name, pa.array([1, 2]))
+
+
+def find_again(directory: Path, name: str, keys: pa.Array) -> None:
+    """Insert *keys* and update their rows, by a merge each."""
+    path = directory / "table"
+    DeltaTable.create(path, pa.schema([(name, keys.type), ("n", pa.int64())]))
+    for n in range(2):
+        for key in keys:
+            rows = pa.table({name: pa.array([key], keys.type), "n": [n], "_set": [True]})
+            merge(open_table(path), rows, (name,), CommitProperties())
+    stored = pa.concat_tables(pq.read_table(file) for file in files_of(open_table(path)))
+    assert stored.column("n").to_pylist() == [1] * len(keys)
+    assert stored.column(name).cast(keys.type).sort() == pa.chunked_array([keys]).sort()
+
+
+def test_statistics_are_those_that_are_exact(tmp_path: Path) -> None:
+    columns = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("money", pa.decimal128(12, 2)),
+            ("digits", pa.decimal128(38, 10)),
+            ("real", pa.float64()),
+            ("pair", pa.struct([("x", pa.float64())])),
+        ]
+    )
+    path = tmp_path / "table"
+    DeltaTable.create(path, columns)
+    row = {"id": 1, "money": Decimal("0.29"), "digits": Decimal(1), "real": 1.0, "pair": {"x": 1.0}}
+    rows = pa.Table.from_pylist([row], schema=columns).append_column("_set", [[True]])
+    merge(open_table(path), rows, ("id",), CommitProperties())
+    lines = (path / "_delta_log" / f"{1:020d}.json").read_text().splitlines()
+    (added,) = [json.loads(line)["add"] for line in lines if '"add"' in line]
+    said = json.loads(added["stats"])
+    assert said["numRecords"] == 1
+    assert said["minValues"] == said["maxValues"] == {"id": 1, "money": 0.29}
 
 
 @pytest.mark.parametrize(
@@ -213,14 +265,40 @@ def test_left_to_spark(
 
 def test_large_ones_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(tmp_path, ITEMS, ("id",))
-    table.merge(inserts(1, 2))
-    monkeypatch.setattr(direct_merge, "_TOUCHED_BYTES_MAX", 100)
-    with pytest.raises(NotDirect, match="much of the table"):
-        table.merge([change("U", 0, {"id": 1, "name": "u"})])
-    assert len(list(tmp_path.glob("part-*"))) == 1, "nothing was written"
     monkeypatch.setattr(direct_merge, "_HISTORY_BYTES_MAX", 100)
     with pytest.raises(NotDirect, match="batch is large"):
         table.merge(inserts(3))
+
+
+def test_timestamps_that_delta_rs_misreads_are_left_to_spark(tmp_path: Path) -> None:
+    far = pa.table({"at": pa.array([datetime(1700, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))})
+    pq.write_table(far, tmp_path / "good.parquet")
+    pq.write_table(far, tmp_path / "bad.parquet", use_deprecated_int96_timestamps=True)
+    check_files([tmp_path / "good.parquet"])
+    with pytest.raises(NotDirect, match="INT96"):
+        check_files([tmp_path / "good.parquet", tmp_path / "bad.parquet"])
+
+
+@pytest.mark.parametrize("name", ["per%20cent", "[x]", "back\\slash", "ques?tion", "ha#sh"])
+def test_paths_that_delta_rs_mistakes_are_left_to_spark(tmp_path: Path, name: str) -> None:
+    with pytest.raises(NotDirect, match="path"):
+        open_table(tmp_path / name)
+
+
+def test_paths_that_it_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "näme with space~20" / "s.t"
+    path.mkdir(parents=True)
+    write_deltalake(path, pa.table({"x": [1]}))
+    assert files_of(open_table(path)) == {*path.glob("*.parquet")}
+
+
+def test_tables_that_ask_for_more_are_left_to_spark(tmp_path: Path) -> None:
+    DeltaTable.create(tmp_path / "a", ITEMS, configuration={"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(NotDirect, match="version"):
+        open_table(tmp_path / "a")
+    DeltaTable.create(tmp_path / "b", ITEMS, partition_by="name")
+    with pytest.raises(NotDirect, match="partitions"):
+        open_table(tmp_path / "b")
 
 
 def test_changes_before_the_tables_position_are_left_out(tmp_path: Path) -> None:
@@ -229,27 +307,108 @@ def test_changes_before_the_tables_position_are_left_out(tmp_path: Path) -> None
     assert read_changes(files, 1001, ITEMS).column("id").to_pylist() == list(range(7, 14))
 
 
-def test_statistics_bound_what_they_cut() -> None:
-    rows = pa.table(
-        {
-            "text": pa.array(["é" * 40, "a", None]),
-            "at": pa.array([1767225600_001234, None, 1767312000_000001], pa.timestamp("us")),
-            "day": pa.array([date(1, 1, 1), date(9999, 12, 31), None]),
-            "far": pa.array([2**31 - 1, 0, 0], pa.int32()).cast(pa.date32()),
-            "list": pa.array([[1], None, None]),
-            "real": pa.array([1.5, None, None]),
-        }
-    )  # fmt: skip
-    said = statistics(rows)
-    assert said["numRecords"] == 3
-    assert said["minValues"] == {
-        "text": "a",
-        "at": "2026-01-01T00:00:00.001",
-        "day": "0001-01-01",
-    }
-    assert said["maxValues"] == {
-        "text": "é" * 32 + "\U0010ffff",
-        "at": "2026-01-02T00:00:00.001",
-        "day": "9999-12-31",
-    }
-    assert said["nullCount"] == {"text": 1, "at": 1, "day": 1, "far": 0, "real": 2}
+_HISTORY = pa.schema(
+    [
+        ("_op", pa.string()),
+        ("_commit_lsn", pa.int64()),
+        ("_seq", pa.int64()),
+        ("_old_key", pa.struct([("id", pa.int64())])),
+        *ITEMS,
+    ]
+)
+_BATCH = Batch("shop", 100, 200, 1)
+_KILLED = """
+import sys
+from pathlib import Path
+import pyarrow as pa
+from spillway.lake.delta_tables import DeltaTables
+from spillway.lake.tables import Batch
+
+columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
+tables = DeltaTables(None, Path(sys.argv[1]), "shop")
+tables.merge_plain("items", 100, columns, ("id",), Batch("shop", 100, 200, 1))
+"""
+
+
+def append(table: Path, lsn: int, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    properties = CommitProperties(app_transactions=[Transaction("spillway/shop", lsn)])
+    configuration = {"spillway.slot": "shop", "spillway.key": '["id"]'}
+    if not table.exists():
+        DeltaTable.create(table, schema, configuration=configuration, raise_if_key_not_exists=False)
+    changes = pa.Table.from_pylist(rows, schema=schema)
+    write_deltalake(table, changes, mode="append", commit_properties=properties)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A lake whose history has the batch, and whose current table is at its start."""
+    before = [{"id": id_, "name": "before"} for id_ in (1, 2, 3)]
+    first = [{"_op": "I", "_commit_lsn": 50, "_seq": n, **row} for n, row in enumerate(before)]
+    append(tmp_path / "history/items", 100, first, _HISTORY)
+    append(tmp_path / "current/items", 100, before, ITEMS)
+    changes = [
+        {"_op": "U", "_commit_lsn": 120, "_seq": 0, "id": 1, "name": "after"},
+        {"_op": "U", "_commit_lsn": 120, "_seq": 1, "_old_key": {"id": 2}, "id": 20, "name": "m"},
+        {"_op": "D", "_commit_lsn": 130, "_seq": 0, "_old_key": {"id": 3}},
+        {"_op": "I", "_commit_lsn": 140, "_seq": 0, "id": 4, "name": "new"},
+    ]
+    append(tmp_path / "history/items", 200, changes, _HISTORY)
+    return tmp_path
+
+
+_BEFORE = {1: "before", 2: "before", 3: "before"}
+_AFTER = {1: "after", 4: "new", 20: "m"}
+
+
+def current(lake: Path) -> dict[int, str]:
+    rows = open_table(lake / "current/items").to_pyarrow_table().to_pylist()
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row["name"] for row in rows}
+
+
+def merge_batch(lake: Path) -> bool:
+    tables = DeltaTables(None, lake, "shop")  # type: ignore[arg-type] # Spark is not asked
+    return tables.merge_plain("items", 100, ITEMS, ("id",), _BATCH)
+
+
+def test_killed_before_the_commit(lake: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(lake)],
+        env=os.environ | {"SPILLWAY_FAILPOINTS": "lake.before_merge=kill"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    assert current(lake) == _BEFORE
+    assert merge_batch(lake)
+    assert current(lake) == _AFTER
+    # delta-rs takes a transaction version once more; a batch that is in the table already is not merged again.
+    assert not merge_batch(lake)
+    assert open_table(lake / "current/items").transaction_version("spillway/shop") == 200
+
+
+def test_another_one_commits_first(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = 0
+
+    def rewritten(name: str) -> None:
+        nonlocal times
+        assert name == "lake.before_merge"
+        times += 1
+        if times == 1:
+            table = DeltaTable(lake / "current/items")
+            # All files are replaced by others with the same rows.
+            write_deltalake(table, table.to_pyarrow_table(), mode="overwrite")
+
+    monkeypatch.setattr("spillway.lake.delta_tables.failpoint", rewritten)
+    assert merge_batch(lake)
+    assert times == 2
+    assert current(lake) == _AFTER
+
+
+def test_what_is_not_historys_last_commit_is_left_to_spark(lake: Path) -> None:
+    row = {"_op": "I", "_commit_lsn": 250, "_seq": 0, "id": 5, "name": "later"}
+    append(lake / "history/items", 300, [row], _HISTORY)
+    assert not merge_batch(lake)
+    assert current(lake) == _BEFORE
