@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fault.test_serve_killed import ServeProcess
 from harness.oracle import LogicalSlot, create_slot
+from harness.serve_process import ServeProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,313 @@
+"""kill -9 of everything that keeps a lake, at random, and the lake is its source in the end.
+
+A private server, ``spillway serve``, a continuous ``spillway lake run`` and a writer; again and again one of them is killed::
+
+    driver      the Python process of the job            postgres    postmaster and all backends
+    jvm         Spark                                    service     spillway serve
+    worker      a Python worker of an executor
+
+The job is started again whenever it ended. After each kill the slot must not be confirmed beyond what the lake says that it has. At
+the end the job takes what is left; then each current table must equal the source (``spillway lake verify``), and no
+history have a change twice, or lack one of a table that is only inserted into.
+
+    python -m harness.lake_kills --kills 100 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import psycopg
+
+from harness.cluster import Cluster
+from harness.serve_process import ServeProcess
+from spillway.lake import commit_points, position
+from spillway.lake.read import Lake
+from spillway.lake.session import spark_session
+from spillway.lake.verify import VerifySettings, verify
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from harness.cluster import Database
+
+VICTIMS: Final = ("driver", "jvm", "worker", "service", "postgres")
+_TABLES: Final = """
+CREATE TABLE accounts (id int PRIMARY KEY, balance numeric(12,2) NOT NULL, note text);
+ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
+CREATE TABLE transfers (id bigserial PRIMARY KEY, source int, target int, amount numeric(8,2));
+CREATE TABLE log (line text, n float8);
+ALTER TABLE log REPLICA IDENTITY FULL;
+INSERT INTO accounts SELECT g, 100, repeat(md5(g::text), 200) FROM generate_series(1, 50) g;
+"""
+#: A job that makes no batch for so long is stuck.
+_PROGRESS_TIMEOUT_S: Final = 240.0
+
+
+class Writer(threading.Thread):
+    """Moves money in transactions over all tables; goes on when the server comes back."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        super().__init__(name="writer")
+        self._database = database
+        self._random = random.Random(seed)
+        self.stop = threading.Event()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stop.is_set():
+                # The server is killed under us; whether the last transaction committed is its business.
+                with contextlib.suppress(psycopg.OperationalError), self._database.connect() as c:
+                    while not self.stop.wait(0.02):
+                        self._transaction(c)
+                self.stop.wait(0.2)
+        except Exception as error:  # noqa: BLE001 - raised by who waits for the thread
+            self.failure = error
+
+    def _transaction(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        pick = self._random
+        one, other = pick.sample(range(1, 51), 2)
+        with connection.transaction():
+            for account, sign in ((one, -1), (other, 1)):
+                connection.execute(
+                    "UPDATE accounts SET balance = balance + %s WHERE id = %s", (sign, account)
+                )
+            connection.execute(
+                "INSERT INTO transfers (source, target, amount) SELECT %s, %s, g FROM generate_series(1, %s) g",
+                (one, other, pick.choice((1, 1, 1, 50))),
+            )
+            connection.execute("INSERT INTO log VALUES ('moved', %s)", (pick.randrange(5) / 3,))
+            what = pick.randrange(40)
+            if what == 0:
+                connection.execute("DELETE FROM log WHERE n = %s", (pick.randrange(5) / 3,))
+            elif what == 1:
+                # A changed key, whose large value WAL does not have.
+                connection.execute("UPDATE accounts SET id = id + 100 WHERE id = %s", (one,))
+                connection.execute("UPDATE accounts SET id = id - 100 WHERE id = %s", (one + 100,))
+            elif what == 2:
+                connection.execute("UPDATE accounts SET note = repeat(md5(%s::text), 200) WHERE id = %s", (what, one))  # fmt: skip
+            elif what == 3:
+                connection.execute("TRUNCATE log")
+
+
+class Job:
+    """``spillway lake run --trigger continuous`` in a session of its own."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._command = command
+        self._log = log
+        self.process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+
+    def keep_running(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            self.end()
+            self.starts += 1
+            with self._log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    self._command, stdout=log, stderr=log, start_new_session=True
+                )
+
+    def end(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End it, and whatever is left of its session."""
+        if self.process is None:
+            return
+        if how != signal.SIGKILL and self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(180)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def kill(self, victim: str) -> bool:
+        """Kill the driver, its JVM, or a Python worker; return whether there was one."""
+        assert self.process is not None
+        if victim == "driver":
+            self.process.kill()
+            return True
+        wanted = b"java" if victim == "jvm" else b"pyspark.daemon"
+        found = [pid for pid in _session(self.process.pid) if wanted in _command_line(pid)]
+        for pid in found[-1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+def _session(leader: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if int((entry / "stat").read_text().rsplit(")", 1)[1].split()[3]) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+def _command_line(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+class LakeKills:
+    """One run; see the module."""
+
+    def __init__(self, directory: Path, cluster: Cluster, jars: Path, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._cluster = cluster
+        self._jars = jars
+        self.path = directory / "lake"
+        self.database = cluster.create_database("lake_kills")
+        self.database.execute(_TABLES.split("INSERT", maxsplit=1)[0])
+        self.serve = ServeProcess(directory / "data")
+        service = self.serve.service()
+        service.create_source(self.database.dsn)
+        service.create_slot("s", self.database.name, "arrow")
+        self.database.execute("INSERT" + _TABLES.split("INSERT", maxsplit=1)[1])
+        self.writer = Writer(self.database, seed)
+        command = [sys.executable, "-m", "spillway.cli", "lake", "run", "--slot", "s", "--lake", str(self.path)]  # fmt: skip
+        command += ["--grpc", service.grpc_address, "--jars", str(jars), "--master", "local[2]"]
+        self._command = [*command, "--driver-memory", "1g"]
+        options = ["--trigger", "continuous", "--interval", "0.1"]
+        self.job = Job([*self._command, *options], directory / "job.log")
+        self.kills: Counter[str] = Counter()
+
+    def run(self, kills: int) -> None:
+        """Kill *kills* times, then compare."""
+        self.writer.start()
+        try:
+            for number in range(kills):
+                self.job.keep_running()
+                # Mostly while a batch is written; now and then before the first one.
+                if self._random.random() < 0.8:
+                    self._wait_for_a_batch()
+                time.sleep(self._random.random() * 3)
+                victim = VICTIMS[number % len(VICTIMS)]
+                self._kill(victim)
+                self._check_position()
+            self.job.keep_running()
+            self._wait_for_a_batch()
+        finally:
+            self.writer.stop.set()
+            self.writer.join()
+        if self.writer.failure:
+            raise self.writer.failure
+        self.job.end(signal.SIGTERM)
+        self._compare()
+
+    def close(self) -> None:
+        self.job.end()
+        self.serve.stop()
+
+    def _kill(self, victim: str) -> None:
+        if victim == "service":
+            self.serve.kill()
+            time.sleep(self._random.random())
+            self.serve.start()
+        elif victim == "postgres":
+            self._cluster.kill()
+            time.sleep(self._random.random())
+            self._cluster.start()
+        else:
+            # Workers come with the first task.
+            deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
+            while not self.job.kill(victim):
+                self.job.keep_running()
+                assert time.monotonic() < deadline, f"no {victim} to kill: {self.job.log()}"
+                time.sleep(0.1)
+        self.kills[victim] += 1
+
+    def _wait_for_a_batch(self) -> None:
+        before = self._newest()
+        deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
+        while self._newest() == before:
+            # It ends by itself when what it needs was killed.
+            self.job.keep_running()
+            assert time.monotonic() < deadline, f"the job makes no batch: {self.job.log()}"
+            time.sleep(0.1)
+
+    def _newest(self) -> int:
+        point = next(commit_points.points(self.path), None)
+        return 0 if point is None else point.lsn_value
+
+    def _check_position(self) -> None:
+        """The slot first: what it is confirmed to must be in the lake by then."""
+        try:
+            confirmed = Lsn.parse(self.serve.service().slot("s")["confirmed_flush_lsn"])
+        except (AssertionError, httpx.TransportError):
+            return
+        lake = position.load(self.path)
+        assert lake is None or confirmed <= lake.lsn_value, (
+            f"slot at {confirmed}, lake at {lake.lsn}"
+        )
+
+    def _compare(self) -> None:
+        service = self.serve.service()
+        end = service.wait_decoded("s", self.database)
+        done = subprocess.run(
+            [*self._command, "--until-lsn", end], check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        spark = spark_session(
+            table_format="delta", master="local[2]", driver_memory="1g", jar_folder=self._jars
+        )
+        try:
+            settings = VerifySettings(
+                self.path, self.database.dsn, grpc=service.grpc_address, jars=self._jars
+            )
+            outcome = verify(settings, spark=spark)
+            assert outcome.equal, "\n".join(map(str, outcome.tables))
+            assert len(outcome.tables) == 3
+            now = Lake(spark, self.path).at()
+            for table in now.tables():
+                history = now.history(table)
+                twice = history.groupBy("_commit_lsn", "_seq").count().where("count > 1").count()
+                assert twice == 0, f"{twice} changes of {table} are in its history twice"
+            written = self.database.value("SELECT count(*) FROM transfers")
+            assert now.history("public.transfers").count() == written
+        finally:
+            spark.stop()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and say what was killed."""
+    parser = argparse.ArgumentParser(prog="python -m harness.lake_kills")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jars", type=Path, default=Path(os.environ.get("SPILLWAY_JARS", ".cache/jars")))  # fmt: skip
+    chosen = parser.parse_args(arguments)
+    directory = Path(tempfile.mkdtemp(prefix="spillway-kills-"))
+    began = time.monotonic()
+    with Cluster(18) as cluster:
+        run = LakeKills(directory, cluster, chosen.jars, chosen.seed)
+        try:
+            run.run(chosen.kills)
+        finally:
+            run.close()
+    shutil.rmtree(directory)
+    killed = ", ".join(f"{name} {count}" for name, count in sorted(run.kills.items()))
+    print(
+        f"{run.kills.total()} kills ({killed}), {run.job.starts} starts of the job: lake = source, "
+    )
+    print(f"no change twice, the slot never ahead; {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""``spillway serve`` in a process of its own, to be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+
+from harness.service import Service
+from spillway.demo.private_postgres import free_port
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ServeProcess:
+    """``spillway serve`` as users run it; started again on the same ports and directory."""
+
+    def __init__(self, data_dir: Path, failpoints: str = "") -> None:
+        self._data_dir = data_dir
+        self._log = (data_dir.parent / "serve.log").open("ab")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.http_port, self.grpc_port = free_port(), free_port()
+        self.start(failpoints)
+        self._service = Service(self.http_port, self.grpc_port)
+
+    def start(self, failpoints: str = "") -> None:
+        self.process = subprocess.Popen(
+            [
+                sys.executable, "-m", "spillway.cli", "serve",
+                "--data-dir", str(self._data_dir),
+                "--http-port", str(self.http_port),
+                "--grpc-port", str(self.grpc_port),
+            ],
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, "SPILLWAY_FAILPOINTS": failpoints},
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while True:
+            if self.process.poll() is not None:
+                if failpoints:
+                    return
+                raise AssertionError(f"serve ended with {self.process.returncode}: {self.log()}")
+            try:
+                if httpx.get(f"http://127.0.0.1:{self.http_port}/healthz", timeout=5).is_success:
+                    return
+            except httpx.TransportError:
+                pass
+            if time.monotonic() > deadline:
+                raise AssertionError(f"serve does not answer: {self.log()}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.terminate()
+            assert self.process.wait(30) == 0, self.log()
+        self._service.http.close()
+        self._log.close()
+
+    def service(self) -> Service:
+        return self._service
+
+    def log(self) -> str:
+        return (self._data_dir.parent / "serve.log").read_text()[-4000:]
