@@ -1,4 +1,8 @@
-"""kill -9 of driver, JVM, Python worker, service and PostgreSQL while a lake is kept: lake = source."""
+"""kill -9 of driver, service and PostgreSQL while a lake is kept: lake = source.
+
+Each start of the job is half a minute of two cores; JVM and Python workers are killed too, and all of them more
+often, by ``python -m harness.lake_kills``.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from harness.lake_kills import VICTIMS, LakeKills
+from harness.lake_kills import LakeKills
 from harness.servers import cache_directory
 from spillway.lake import jars
 
 
 @pytest.mark.timeout(900)
-def test_one_of_each(tmp_path: Path, fresh_cluster) -> None:
+def test_the_three_that_keep_it(tmp_path: Path, fresh_cluster) -> None:
     folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
     jars.resolve(folder)
     run = LakeKills(tmp_path, fresh_cluster(18), folder, seed=2)
     try:
-        run.run(kills=len(VICTIMS))
+        run.run(kills=3)
     finally:
         run.close()
-    assert set(run.kills) == set(VICTIMS)
+    assert set(run.kills) == {"driver", "service", "postgres"}

@@ -44,7 +44,7 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from harness.cluster import Database
 
-VICTIMS: Final = ("driver", "jvm", "worker", "service", "postgres")
+VICTIMS: Final = ("driver", "service", "postgres", "jvm", "worker")
 _TABLES: Final = """
 CREATE TABLE accounts (id int PRIMARY KEY, balance numeric(12,2) NOT NULL, note text);
 ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
