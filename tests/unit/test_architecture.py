@@ -406,3 +406,12 @@ def test_version_checks_are_recognised() -> None:
         "if 170000 <= server_version_num:",
     ):
         assert _VERSION_CHECK.search(line), line
+
+
+def test_no_two_test_modules_share_a_name() -> None:
+    """Outside packages a test module's name is its file's: a second one fails when all are collected, and only then."""
+    tests = Path(__file__).parents[1]
+    names = [
+        path.name for path in tests.rglob("test_*.py") if not (path.parent / "__init__.py").exists()
+    ]
+    assert sorted(set(names)) == sorted(names)
