@@ -187,11 +187,12 @@ class Recorded:
             end = session.decoder.position
             wal = WalDirectory(database.cluster.wal_directory)
             first = begin // wal.segment_size * wal.segment_size
-            data = b"".join(bytes(data) for _, data in wal._read(first))
-            records = raw_records(self.version, data, first, wal.segment_size)
-            lsns = [r.lsn for r in wal.records(first)]
+            # The server goes on writing: what is behind the end may be half there.
+            data = b"".join(data for _, data in wal._read(first))[: end - first]
             self.records = [
-                record for lsn, record in zip(lsns, records, strict=True) if begin <= lsn < end
+                record
+                for lsn, record in raw_records(self.version, data, first, wal.segment_size)
+                if lsn >= begin
             ]
             self._beginnings = [
                 Beginning(0, (end // SEGMENT_SIZE + 1) * SEGMENT_SIZE, state, self.writer(end))

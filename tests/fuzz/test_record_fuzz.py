@@ -29,7 +29,7 @@ def test_damaged_records(major: int) -> None:
     golden = golden_wal(major)
     records = [
         record
-        for record in raw_records(
+        for _, record in raw_records(
             golden.version, golden.data, golden.start_lsn, golden.segment_size
         )
         if len(record) < 40_000

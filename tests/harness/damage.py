@@ -68,15 +68,17 @@ def damage(data: bytes, rng: random.Random) -> bytes:
     return bytes(damaged)
 
 
-def raw_records(version: WalVersion, data: bytes, start_lsn: int, segment_size: int) -> list[bytes]:
-    """Every record of *data* as it lies in WAL, page headers taken out: header and body."""
+def raw_records(
+    version: WalVersion, data: bytes, start_lsn: int, segment_size: int
+) -> list[tuple[int, bytes]]:
+    """Every record of *data* and its LSN, as it lies in WAL, page headers taken out: header and body."""
     walker = Walker(version, start_lsn, segment_size, end_is_error=False)
     walker.feed(start_lsn, data)
     records = []
     while (batch := walker.next_batch()) is not None:
         for i in range(len(batch)):
             lsn, _, _, total_len, *_ = batch.header(i)
-            records.append(_record_at(data, lsn - start_lsn, total_len))
+            records.append((lsn, _record_at(data, lsn - start_lsn, total_len)))
     return records
 
 
