@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import typer
 
-from spillway.cli.options import PluginOptions, parse_plugin_options
+from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
 from spillway.errors import (
     InvalidRequest,
     NotReady,
@@ -36,6 +36,7 @@ from spillway.errors import (
     WalGap,
 )
 from spillway.pg.lsn import Lsn
+from spillway.pg.option_list import parse_option_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +109,7 @@ def decode(
         )
     first = None if start_lsn is None else Lsn.parse(start_lsn)
     last = None if end_lsn is None else Lsn.parse(end_lsn)
-    options = parse_plugin_options(option)
+    options = parse_option_list(option)
     if not wal_dir.is_dir():
         raise StorageError(f"{wal_dir} is no directory", hint="Give --wal-dir WAL segment files.")
     wal = WalDirectory(wal_dir)

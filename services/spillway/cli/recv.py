@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from spillway.cli.options import PluginOptions, parse_plugin_options
+from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
 from spillway.errors import SpillwayError, StorageError
 from spillway.pg.lsn import Lsn
+from spillway.pg.option_list import parse_option_list
 from spillway.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def recv(
     settings = Settings.from_environment()
     first_lsn = None if start_lsn is None else Lsn.parse(start_lsn)
     last_lsn = None if end_lsn is None else Lsn.parse(end_lsn)
-    options = parse_plugin_options(option)
+    options = parse_option_list(option)
     with _Output(file) as output, _stopping() as stop:
         receiver = _Receiver(output, stop, status_interval, fsync_interval)
         backoff_s = _BACKOFF_FIRST_S

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from spillway.cli.options import PluginOptions, parse_plugin_options
+from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
 from spillway.cli.output import AsJson, print_changes, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
+from spillway.pg.option_list import parse_option_list
 from spillway.settings import Settings
 
 app = typer.Typer(help="Create, look at, read and move slots.", no_args_is_help=True)
@@ -61,7 +62,7 @@ def create(
         "temporary": temporary,
         "two_phase": two_phase,
         "failover": failover,
-        "options": parse_plugin_options(option),
+        "options": parse_option_list(option),
     }
     if start_lsn is not None:
         body["start_lsn"] = start_lsn
@@ -94,7 +95,7 @@ def peek(
 ) -> None:
     """Show what comes next, and leave it there (pg_logical_slot_peek_changes)."""
     query: dict[str, str | int] = {
-        f"options.{key}": value for key, value in parse_plugin_options(option).items()
+        f"options.{key}": value for key, value in parse_option_list(option).items()
     }
     if upto_lsn is not None:
         query["upto_lsn"] = upto_lsn
@@ -115,7 +116,7 @@ def get(
     body = {
         "upto_lsn": upto_lsn,
         "upto_nchanges": upto_nchanges,
-        "options": parse_plugin_options(option),
+        "options": parse_option_list(option),
     }
     _show_changes(_call("POST", "slots", name, "get", body=body), as_json=as_json)
 

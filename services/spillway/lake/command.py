@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from spillway.lake.initial_load_command import SourceDsn, load, source_dsn
+from spillway.lake.command_options import (
+    DriverMemory,
+    Format,
+    Grpc,
+    Jars,
+    LakePath,
+    Master,
+    SourceDsn,
+    TableFormat,
+    Tables,
+    source_dsn,
+)
+from spillway.lake.initial_load_command import load
 from spillway.lake.job import JobSettings, run_job
 from spillway.lake.replay_command import replay
 from spillway.lake.slot import DEFAULT_ADDRESS
@@ -18,13 +30,6 @@ from spillway.pg.lsn import Lsn
 app = typer.Typer(
     name="lake", help="Materialise a slot into lake tables, with Spark.", no_args_is_help=True
 )
-
-
-class TableFormat(StrEnum):
-    """What lake tables are made of."""
-
-    DELTA = "delta"
-    PARQUET = "parquet"
 
 
 class Trigger(StrEnum):
@@ -44,15 +49,8 @@ def run(
     slot: Annotated[
         str, typer.Option(help="The slot; its plugin must be arrow. A lake needs one of its own.")
     ],
-    path: Annotated[
-        Path, typer.Option("--path", "--lake", help="Directory of the lake: history/, current/.")
-    ],
-    table_format: Annotated[
-        TableFormat,
-        typer.Option(
-            "--format", help="delta; or parquet, which needs no jars and suits small tables."
-        ),
-    ] = TableFormat.DELTA,
+    path: LakePath,
+    table_format: Format = TableFormat.DELTA,
     trigger: Annotated[
         Trigger, typer.Option(help="Take what there is and end, or go on until SIGTERM.")
     ] = Trigger.AVAILABLE_NOW,
@@ -66,10 +64,7 @@ def run(
     interval: Annotated[
         float, typer.Option(help="Continuous: least seconds between two batches.")
     ] = 1.0,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(help="schema.table to materialise; may be repeated; all unless named."),
-    ] = None,
+    table: Tables = None,
     initial_load: Annotated[
         bool,
         typer.Option(
@@ -84,17 +79,10 @@ def run(
     max_bytes_per_batch: Annotated[
         int, typer.Option(help="Bytes of WAL that one batch spans.")
     ] = 256 << 20,
-    grpc: Annotated[
-        str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service.")
-    ] = DEFAULT_ADDRESS,
-    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
-    driver_memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "2g",
-    jars: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SPILLWAY_JARS", help="Folder of Delta's jars; .cache/jars unless named."
-        ),
-    ] = None,
+    grpc: Grpc = DEFAULT_ADDRESS,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "2g",
+    jars: Jars = None,
 ) -> None:
     """Keep lake tables in step with a slot: a change history and the current rows of each table."""
     summary = run_job(

@@ -37,7 +37,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spillway.errors import LakeError, LakeTableConflict, NotReady, SpillwayError
+from spillway.errors import LakeError, LakeTableConflict, NotReady
 from spillway.failpoints import failpoint
 from spillway.lake import columns as table_shape
 from spillway.lake import net_effect
@@ -53,6 +53,7 @@ from spillway.lake.initial_load_state import (
 from spillway.lake.initial_load_tables import NO_BATCH, loaded_rows
 from spillway.lake.net_effect import COPIES, quoted
 from spillway.lake.payload import lake_schema, merge_schemas, relation_of
+from spillway.lake.spark_errors import typed_error
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, row_key
 from spillway.pg.lsn import Lsn
 
@@ -355,7 +356,12 @@ class InitialLoad:
                     if not snapshot.alive():
                         raise _SnapshotLost(_ENDED) from error
                     if attempt == _ATTEMPTS:
-                        raise _typed(error, table.name) from error
+                        raise typed_error(
+                            error,
+                            what=f"loading {table.name} failed",
+                            hint="What was loaded stays; run the load again.",
+                            relation=table.name,
+                        ) from error
                     _log.warning("chunk %d of %s is copied again: %s", chunk, table.name, error)
             failpoint("lake.load_chunk")
             state = replace(state, chunks_done=chunk + 1)
@@ -425,16 +431,3 @@ def _groups(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:
         size += table.size_bytes
     if group:
         yield group
-
-
-def _typed(error: PySparkException, table: str) -> SpillwayError:
-    """Return what went wrong in an executor: Spark carries Python's exceptions as text."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next(
-        (line for line in lines if "spillway.errors." in line), lines[0] if lines else repr(error)
-    )
-    return LakeError(
-        f"loading {table} failed: {said}",
-        hint="What was loaded stays; run the load again.",
-        relation=table,
-    )

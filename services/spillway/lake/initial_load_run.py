@@ -15,8 +15,9 @@ from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake import position
 from spillway.lake.initial_load_source import Source
 from spillway.lake.initial_load_state import RANGE_BYTES, loading_lock
-from spillway.lake.session import spark_session
+from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, connect
+from spillway.lake.table_formats import load_tables
 from spillway.receiver.checks import check_source
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spillway.lake.initial_load import InitialLoad
-    from spillway.lake.initial_load_tables import LoadTables
     from spillway.lake.slot import SlotPosition
 
 ENVIRONMENT: Final = "SPILLWAY_LAKE_SOURCE_DSN"
@@ -96,23 +96,15 @@ def run_load(
             hint="Name that slot, or another lake.",
             slot=slot.slot_name,
         )
-    own_session = spark is None
-    spark = spark or spark_session(
-        table_format=found.table_format,
-        master=settings.master,
-        driver_memory=settings.driver_memory,
-        jar_folder=settings.jars,
-    )
-    try:
-        with prepared(
-            settings, spark, slot, stopping or threading.Event(), report,
+    with (
+        session_for(settings, found.table_format, spark) as session,
+        prepared(
+            settings, session, slot, stopping or threading.Event(), report,
             table_format=found.table_format, range_bytes=settings.range_bytes,
-        ) as load:  # fmt: skip
-            chosen = load.choose(settings.tables, missing_only=False, resync=settings.resync)
-            return load.run(chosen)
-    finally:
-        if own_session:
-            spark.stop()
+        ) as load,
+    ):  # fmt: skip
+        chosen = load.choose(settings.tables, missing_only=False, resync=settings.resync)
+        return load.run(chosen)
 
 
 @contextmanager
@@ -138,20 +130,11 @@ def prepared(
             "an initial load reads from the source, and its DSN is not given",
             hint=f"Set {ENVIRONMENT}; its role needs REPLICATION and SELECT on the tables.",
         )
-    # These import PySpark, an extra.
-    from spillway.lake.initial_load import InitialLoad  # noqa: PLC0415
-    from spillway.lake.initial_load_tables import (  # noqa: PLC0415
-        DeltaLoadTables,
-        ParquetLoadTables,
-    )
+    from spillway.lake.initial_load import InitialLoad  # noqa: PLC0415 - imports PySpark
 
     check_source(settings.source_dsn)
     path = settings.path.absolute()
-    tables: LoadTables = (
-        DeltaLoadTables(spark, path, settings.slot)
-        if (table_format or settings.table_format) == "delta"
-        else ParquetLoadTables(spark, path, settings.slot)
-    )
+    tables = load_tables(table_format or settings.table_format, spark, path, settings.slot)
     with loading_lock(path):
         source = Source(settings.source_dsn, slot.options)
         yield InitialLoad(

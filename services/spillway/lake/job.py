@@ -21,11 +21,13 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from spillway.errors import InvalidRequest, LakeError, NotReady, SpillwayError
+from spillway.errors import InvalidRequest, NotReady, SpillwayError
 from spillway.lake import boundaries, job_record, position
 from spillway.lake.job_record import JobRecord
-from spillway.lake.session import spark_session
+from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect
+from spillway.lake.spark_errors import typed_error
+from spillway.lake.table_formats import FORMATS, lake_tables
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -37,11 +39,9 @@ if TYPE_CHECKING:
 
     from spillway.lake.materialize import BatchReport
     from spillway.lake.slot import SlotPosition
-    from spillway.lake.tables import LakeTables
 
 _log = logging.getLogger(__name__)
 
-FORMATS: Final = ("delta", "parquet")
 #: Also bounds how late a signal is noticed.
 _POLL_S: Final = 0.5
 #: A batch is let finish this long after a stop was asked for; then it is cut, which a restart mends.
@@ -130,7 +130,6 @@ def run_job(
         SpillwayError: any kind; what was confirmed before stays true.
     """
     _check(settings)
-    own_session = spark is None
     with position.locked(settings.path), closing(connect(settings.options())) as client:
         slot = client.position(settings.slot)
         has_checkpoint = (settings.checkpoint / "offsets").is_dir() and any(
@@ -149,28 +148,23 @@ def run_job(
         )
         if settings.until_lsn is not None:
             _wait_until_decoded(client, settings.slot, settings.until_lsn)
-        spark = spark or spark_session(
-            table_format=settings.table_format,
-            master=settings.master,
-            driver_memory=settings.driver_memory,
-            jar_folder=settings.jars,
-            short=settings.trigger == "available-now",
-        )
-        try:
-            with _stop_event(stop) as stopping, ExitStack() as held:
-                run = _Run(settings, spark, client, lake, on_batch or _log_batch, stopping)
-                if settings.initial_load:
-                    loading = held.enter_context(
-                        _initial_load(settings, spark, slot, stopping, on_load or _log_load)
-                    )
-                    if settings.trigger == "available-now":
-                        loading()
-                    else:
-                        held.enter_context(_beside(loading, stopping))
-                return run.run()
-        finally:
-            if own_session:
-                spark.stop()
+        with (
+            session_for(
+                settings, settings.table_format, spark, short=settings.trigger == "available-now"
+            ) as session,
+            _stop_event(stop) as stopping,
+            ExitStack() as held,
+        ):
+            run = _Run(settings, session, client, lake, on_batch or _log_batch, stopping)
+            if settings.initial_load:
+                loading = held.enter_context(
+                    _initial_load(settings, session, slot, stopping, on_load or _log_load)
+                )
+                if settings.trigger == "available-now":
+                    loading()
+                else:
+                    held.enter_context(_beside(loading, stopping))
+            return run.run()
 
 
 def _check(settings: JobSettings) -> None:
@@ -225,7 +219,7 @@ class _Run:
         self._idle = threading.Event()
         self._idle.set()
         self._materializer = Materializer(
-            lake_tables(settings, spark),
+            lake_tables(settings.table_format, spark, settings.path, settings.slot),
             client,
             settings.path,
             lake,
@@ -276,14 +270,9 @@ class _Run:
             self._client.position(self._settings.slot)
         except SpillwayError as reason:
             return reason
-        cause = self._failure or error
-        lines = [line for line in str(cause).splitlines() if line.strip()]
-        said = next(
-            (line for line in lines if "spillway.errors." in line),
-            lines[0] if lines else repr(cause),
-        )
-        return LakeError(
-            f"the Spark job failed: {said.strip()}",
+        return typed_error(
+            self._failure or error,
+            what="the Spark job failed",
             hint="What was confirmed is durable; run the job again to go on from there.",
             slot=self._settings.slot,
         )
@@ -354,17 +343,6 @@ def _beside(work: Callable[[], None], stopping: threading.Event) -> Iterator[Non
 
 class _Stopped(Exception):
     """Ends a query whose next batch was already planned when the stop was asked for."""
-
-
-def lake_tables(settings: JobSettings, spark: SparkSession) -> LakeTables:
-    """Return the tables of the settings' format at their path."""
-    if settings.table_format == "delta":
-        from spillway.lake.delta_tables import DeltaTables  # noqa: PLC0415 - imports PySpark
-
-        return DeltaTables(spark, settings.path.absolute(), settings.slot)
-    from spillway.lake.parquet_tables import ParquetTables  # noqa: PLC0415 - imports PySpark
-
-    return ParquetTables(spark, settings.path.absolute(), settings.slot)
 
 
 def _log_load(step: object) -> None:

@@ -25,16 +25,17 @@ from __future__ import annotations
 import shutil
 import time
 from bisect import bisect_right
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from spillway import errors
-from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError, SpillwayError
+from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError
 from spillway.lake import position
-from spillway.lake.job import JobSettings, lake_tables
-from spillway.lake.session import spark_session
+from spillway.lake.session import session_for
 from spillway.lake.slot import SlotPosition
+from spillway.lake.spark_errors import typed_error
+from spillway.lake.table_formats import lake_tables
 from spillway.pg.lsn import Lsn
 from spillway.replay import pieces
 from spillway.replay.assemble import Encoding, messages
@@ -220,34 +221,40 @@ class _Replay:
             SlotPosition(slot, encoding.plugin, source, database, plan.from_lsn, plan.to_lsn),
             has_checkpoint=False,
         )
-        job = JobSettings(slot, settings.path, settings.path, settings.table_format)  # type: ignore[arg-type]
-        spark = self._spark or spark_session(
-            table_format=settings.table_format,
-            master=settings.master,
-            driver_memory=settings.driver_memory,
-            jar_folder=settings.jars,
-        )
-        before = spark.conf.get(_BATCH_BYTES_SETTING)
-        spark.conf.set(_BATCH_BYTES_SETTING, _ARROW_BATCH_BYTES)
         reports: list[BatchReport] = []
         try:
-            materializer = Materializer(
-                lake_tables(job, spark),
-                _NoSlot(),
-                settings.path,
-                lake,
-                only=settings.tables,
-                report=reports.append,
-            )
-            envelopes = envelopes_of(spark, settings.archive.absolute(), plan, encoding)
-            materializer.process(envelopes, 0)
+            with (
+                session_for(settings, settings.table_format, self._spark) as spark,
+                _large_rows(spark),
+            ):
+                materializer = Materializer(
+                    lake_tables(settings.table_format, spark, settings.path, slot),
+                    _NoSlot(),
+                    settings.path,
+                    lake,
+                    only=settings.tables,
+                    report=reports.append,
+                )
+                envelopes = envelopes_of(spark, settings.archive.absolute(), plan, encoding)
+                materializer.process(envelopes, 0)
         except Exception as error:
-            raise typed_error(error) from error
-        finally:
-            spark.conf.set(_BATCH_BYTES_SETTING, before or "-1")
-            if self._spark is None:
-                spark.stop()
+            raise typed_error(
+                error,
+                what="the Spark job failed",
+                hint="Mend that and run the replay again; the lake is unharmed.",
+            ) from error
         return {name: count for report in reports for name, count in report.changes.items()}
+
+
+@contextmanager
+def _large_rows(spark: SparkSession) -> Iterator[None]:
+    """Have Spark bound its Arrow batches by bytes in the block."""
+    before = spark.conf.get(_BATCH_BYTES_SETTING)
+    spark.conf.set(_BATCH_BYTES_SETTING, _ARROW_BATCH_BYTES)
+    try:
+        yield
+    finally:
+        spark.conf.set(_BATCH_BYTES_SETTING, before or "-1")
 
 
 def envelopes_of(spark: SparkSession, archive: Path, plan: Plan, encoding: Encoding) -> DataFrame:
@@ -318,20 +325,3 @@ class _NoSlot:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def typed_error(error: Exception) -> SpillwayError:
-    """Return what really went wrong: Spark carries its workers' exceptions as text."""
-    if isinstance(error, SpillwayError):
-        return error
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line for line in lines if line.startswith("spillway.errors.")), None)
-    if said is not None:
-        name, _, message = said.removeprefix("spillway.errors.").partition(": ")
-        kind: Any = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, SpillwayError):
-            return kind(message, hint="Mend that and run the replay again; the lake is unharmed.")
-    return LakeError(
-        f"the Spark job failed: {said or (lines[0] if lines else repr(error))}",
-        hint="The lake is unharmed; run the replay again.",
-    )

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from spillway.errors import InvalidOption
-from spillway.lake.job import FORMATS
+from spillway.lake.command_options import (
+    DriverMemory,
+    Format,
+    Jars,
+    LakePath,
+    Master,
+    TableFormat,
+    Tables,
+)
 from spillway.pg.lsn import Lsn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from spillway.pg.option_list import parse_option_list
 
 
 def replay(
     archive: Annotated[Path, typer.Option(help="Directory of WAL segment files.")],
-    path: Annotated[
-        Path, typer.Option("--path", "--lake", help="Directory of the lake: history/, current/.")
-    ],
+    path: LakePath,
     state: Annotated[
         Path | None, typer.Option(help="Begin with a saved decoder state (<lsn>.snap).")
     ] = None,
@@ -51,30 +54,18 @@ def replay(
             "--option", "-o", metavar="NAME=VALUE", help="An option of the slot; may be repeated."
         ),
     ] = None,
-    table_format: Annotated[
-        str, typer.Option("--format", help="delta; or parquet, which needs no jars.")
-    ] = "delta",
-    table: Annotated[
-        list[str] | None,
-        typer.Option(help="schema.table to materialise; may be repeated; all unless named."),
-    ] = None,
+    table_format: Format = TableFormat.DELTA,
+    table: Tables = None,
     stretch_bytes: Annotated[
         int, typer.Option(min=1, help="Bytes of WAL that one task decodes.")
     ] = 64 << 20,
-    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
-    driver_memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "2g",
-    jars: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SPILLWAY_JARS", help="Folder of Delta's jars; .cache/jars unless named."
-        ),
-    ] = None,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "2g",
+    jars: Jars = None,
 ) -> None:
     """Decode an archive of WAL with all of Spark's cores into the tables of `lake run`, without a service."""
     from spillway.lake.replay import ReplaySettings, run_replay  # noqa: PLC0415 - heavy
 
-    if table_format not in FORMATS:
-        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
     summary = run_replay(
         ReplaySettings(
             archive=archive,
@@ -86,8 +77,8 @@ def replay(
             slot=slot,
             source=source,
             database=database,
-            options=_options(option or ()),
-            table_format=table_format,
+            options=parse_option_list(option),
+            table_format=table_format.value,
             tables=tuple(table or ()),
             stretch_bytes=stretch_bytes,
             master=master,
@@ -100,15 +91,3 @@ def replay(
         f"{sum(summary.changes.values())} changes of {len(summary.changes)} tables in {summary.seconds:.1f} s; "
         f"the lake at {path} has everything before {summary.to_lsn}"
     )
-
-
-def _options(given: Iterable[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for text in given:
-        name, _, value = text.partition("=")
-        if not name or name in options:
-            raise InvalidOption(
-                f"option {text!r} has no name or comes twice", hint="Write --option NAME=VALUE."
-            )
-        options[name] = value
-    return options

@@ -9,16 +9,30 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import contextmanager
 from importlib import util
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.errors import SparkMissing
 from spillway.lake import jars
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+
+class RunsSpark(Protocol):
+    """What a command's settings say about Spark."""
+
+    @property
+    def master(self) -> str: ...
+    @property
+    def driver_memory(self) -> str: ...
+    @property
+    def jars(self) -> Path | None: ...
+
 
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -102,3 +116,24 @@ def spark_session(
     spark = builder.getOrCreate()
     spark.dataSource.register(SpillwayDataSource)
     return spark
+
+
+@contextmanager
+def session_for(
+    settings: RunsSpark, table_format: str, given: SparkSession | None, *, short: bool = False
+) -> Iterator[SparkSession]:
+    """Yield *given*, or a session of the block's own, which ends with it; see :func:`spark_session`."""
+    if given is not None:
+        yield given
+        return
+    spark = spark_session(
+        table_format=table_format,
+        master=settings.master,
+        driver_memory=settings.driver_memory,
+        jar_folder=settings.jars,
+        short=short,
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()

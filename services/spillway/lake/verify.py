@@ -29,12 +29,13 @@ from spillway.errors import LakeError, LakeTableConflict, NotReady
 from spillway.lake import boundaries, checksums, commit_points, job_record, position
 from spillway.lake.comparison import TableComparison, compare
 from spillway.lake.initial_load_source import Source
-from spillway.lake.job import JobSettings, lake_tables, run_job
+from spillway.lake.job import JobSettings, run_job
 from spillway.lake.net_effect import quoted
 from spillway.lake.payload import table_of
 from spillway.lake.read import Lake
-from spillway.lake.session import spark_session
+from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, connect
+from spillway.lake.table_formats import lake_tables
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -125,18 +126,8 @@ def verify(
     )
     with closing(connect(job.options())) as client:
         source = Source(settings.source_dsn, client.position(lake.slot).options)
-    own_session = spark is None
-    spark = spark or spark_session(
-        table_format=lake.table_format,
-        master=settings.master,
-        driver_memory=settings.driver_memory,
-        jar_folder=settings.jars,
-    )
-    try:
-        return _Verifier(settings, lake, job, source, spark, tell, on_table).run()
-    finally:
-        if own_session:
-            spark.stop()
+    with session_for(settings, lake.table_format, spark) as session:
+        return _Verifier(settings, lake, job, source, session, tell, on_table).run()
 
 
 class _Verifier:
@@ -178,7 +169,7 @@ class _Verifier:
                     f"the lake at {path} ended no batch at {Lsn(snapshot.lsn)}: it has one at {pin.lsn}",
                     hint="The job at work is of another release, or has another directory for its lake. Verify again.",
                 )
-            tables = lake_tables(self._job, self._spark)
+            tables = lake_tables(self._lake.table_format, self._spark, path, self._lake.slot)
             outcomes = []
             for name, directory in wanted.items():
                 outcome = self._table(name, directory, snapshot, pin, tables)

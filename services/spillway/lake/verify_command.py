@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
 
 import typer
 
 from spillway.lake import commit_points
-from spillway.lake.initial_load_command import SourceDsn, source_dsn
+from spillway.lake.command_options import (
+    DriverMemory,
+    Grpc,
+    Jars,
+    LakePath,
+    Master,
+    SourceDsn,
+    source_dsn,
+)
 from spillway.lake.slot import DEFAULT_ADDRESS
 
 
 def verify(
     context: typer.Context,
-    path: Annotated[Path, typer.Option("--path", "--lake", help="Directory of the lake.")],
+    path: LakePath,
     source: SourceDsn = "",
     table: Annotated[
         list[str] | None,
@@ -28,17 +35,10 @@ def verify(
         float,
         typer.Option(help="Seconds that a job at work may take until it reaches the snapshot."),
     ] = 600.0,
-    grpc: Annotated[
-        str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service.")
-    ] = DEFAULT_ADDRESS,
-    master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
-    driver_memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "2g",
-    jars: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SPILLWAY_JARS", help="Folder of Delta's jars; .cache/jars unless named."
-        ),
-    ] = None,
+    grpc: Grpc = DEFAULT_ADDRESS,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "2g",
+    jars: Jars = None,
 ) -> None:
     """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any differs."""
     from spillway.lake.verify import VerifySettings  # noqa: PLC0415 - imports PySpark
@@ -71,7 +71,7 @@ def verify(
 
 
 def points(
-    path: Annotated[Path, typer.Option("--path", "--lake", help="Directory of the lake.")],
+    path: LakePath,
     limit: Annotated[int, typer.Option(help="How many, the newest first.")] = 20,
 ) -> None:
     """List the LSNs at which all tables of a lake agree: what readers can pin on."""

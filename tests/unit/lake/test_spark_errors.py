@@ -1,9 +1,13 @@
-"""What a replay says when Spark fails."""
+"""What a command says when Spark fails."""
 
 from __future__ import annotations
 
-from spillway.errors import LakeError, StorageError, WalGap
-from spillway.lake.replay import typed_error
+from spillway.errors import InvalidLsn, LakeError, SpillwayError, StorageError, WalGap
+from spillway.lake import spark_errors
+
+
+def typed_error(error: Exception) -> SpillwayError:
+    return spark_errors.typed_error(error, what="the job failed", hint="Run it again.", slot="s")
 
 
 def test_a_worker_s_error_is_typed() -> None:
@@ -15,6 +19,14 @@ def test_a_worker_s_error_is_typed() -> None:
     error = typed_error(RuntimeError(text))
     assert type(error) is StorageError
     assert error.message == "00000001.snap can't be read: gone (Every worker must see it.)"
+    assert error.hint == "Run it again."
+    assert error.details == {"slot": "s"}
+
+
+def test_a_kind_that_makes_its_message_and_a_line_that_begins_otherwise() -> None:
+    error = typed_error(RuntimeError("[X] Python: spillway.errors.InvalidLsn: invalid LSN: 'x'"))
+    assert type(error) is InvalidLsn
+    assert error.message == "invalid LSN: 'x'"
 
 
 def test_others_are_lake_errors() -> None:

@@ -1,0 +1,72 @@
+"""The options that several ``spillway lake`` commands take, and what their values are checked for."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from spillway.errors import InvalidRequest
+from spillway.lake.initial_load_run import ENVIRONMENT
+from spillway.receiver.conninfo import parse_dsn
+
+
+class TableFormat(StrEnum):
+    """What lake tables are made of."""
+
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+LakePath = Annotated[
+    Path, typer.Option("--path", "--lake", help="Directory of the lake: history/, current/.")
+]
+Format = Annotated[
+    TableFormat,
+    typer.Option("--format", help="delta; or parquet, which needs no jars and suits small tables."),
+]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="schema.table to materialise; may be repeated; all unless named."),
+]
+Grpc = Annotated[str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service.")]
+Master = Annotated[str, typer.Option(help="Spark's master.")]
+DriverMemory = Annotated[str, typer.Option(help="Heap of Spark's JVM.")]
+Jars = Annotated[
+    Path | None,
+    typer.Option(envvar="SPILLWAY_JARS", help="Folder of Delta's jars; .cache/jars unless named."),
+]
+SourceDsn = Annotated[
+    str,
+    typer.Option(
+        "--source-dsn",
+        envvar=ENVIRONMENT,
+        show_default=False,
+        help="Connection string of the slot's database, to load from; - reads it from stdin.",
+    ),
+]
+
+_SECRETS: Final = ("password", "sslpassword")
+
+
+def source_dsn(context: typer.Context, dsn: str) -> str:
+    """Return the DSN that was given.
+
+    Raises:
+        InvalidRequest: it has a password and stands on the command line, where every user of the machine reads it.
+    """
+    if dsn == "-":
+        return sys.stdin.readline().strip()
+    given = context.get_parameter_source("source")
+    if given is not None and given.name == "COMMANDLINE":
+        parameters = parse_dsn(dsn)
+        if any(parameters.get(secret) for secret in _SECRETS):
+            raise InvalidRequest(
+                "a password on a command line is seen by all users of the machine",
+                hint=f"Set {ENVIRONMENT}, or give --source-dsn - and the DSN on stdin, or leave the password to "
+                "PGPASSWORD or ~/.pgpass.",
+            )
+    return dsn
