@@ -265,7 +265,8 @@ def compact(table: DeltaTable, schema: pa.Schema) -> bool:
     With fewer, more would be written again and again; with more, each batch looks at more files.
     """
     sizes = pa.table(table.get_add_actions().select(["size_bytes"])).column(0)
-    if pc.sum(pc.less(sizes, _SMALL_BYTES)).as_py() <= _SMALL_FILES_MAX:
+    # A table whose last row was deleted has no file: the sum of none is null.
+    if (pc.sum(pc.less(sizes, _SMALL_BYTES)).as_py() or 0) <= _SMALL_FILES_MAX:
         return False
     table.optimize.compact(
         target_size=_COMPACTED_BYTES, writer_properties=_writer_properties(schema)

@@ -175,6 +175,16 @@ def test_only_files_that_hold_a_key_are_written_anew(tmp_path: Path) -> None:
     assert table.merge(gone) == (0, 1)
 
 
+def test_a_table_is_emptied_and_filled_again(tmp_path: Path) -> None:
+    table = Table(tmp_path, ITEMS, ("id",))
+    assert table.merge(inserts(1, 2)) == (1, 0)
+    assert table.merge([change("D", n, {}, {"id": n + 1}) for n in range(2)]) == (0, 1)
+    assert table.rows() == []
+    assert table.merge([change("D", 0, {}, {"id": 9})]) == (0, 0)
+    assert table.merge(inserts(2)) == (1, 0)
+    assert [row["id"] for row in table.rows()] == [2]
+
+
 def test_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_merge, "_SMALL_FILES_MAX", 4)
     table = Table(tmp_path, ITEMS, ("id",))
