@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
@@ -21,7 +22,9 @@ from spillway.lake.command_options import (
     source_dsn,
 )
 from spillway.lake.initial_load_command import load
-from spillway.lake.job import JobSettings, run_job
+from spillway.lake.job import JobSettings
+from spillway.lake.jobs import run_jobs, settings_of
+from spillway.lake.metrics import LakeMetrics, MetricsServer
 from spillway.lake.replay_command import replay
 from spillway.lake.slot import DEFAULT_ADDRESS
 from spillway.lake.verify_command import points, verify
@@ -47,7 +50,11 @@ for command in (load, replay, verify, points):
 def run(
     context: typer.Context,
     slot: Annotated[
-        str, typer.Option(help="The slot; its plugin must be arrow. A lake needs one of its own.")
+        list[str],
+        typer.Option(
+            help="The slot; its plugin must be arrow. A lake needs one of its own; may be repeated: then each has "
+            "a lake in a directory below the path."
+        ),
     ],
     path: LakePath,
     table_format: Format = TableFormat.DELTA,
@@ -79,35 +86,49 @@ def run(
     max_bytes_per_batch: Annotated[
         int, typer.Option(help="Bytes of WAL that one batch spans.")
     ] = 256 << 20,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Serve Prometheus metrics on this port; 0: on a free one."
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(help="Address that the metrics are served on.")
+    ] = "127.0.0.1",
     grpc: Grpc = DEFAULT_ADDRESS,
     master: Master = "local[*]",
     driver_memory: DriverMemory = "2g",
     jars: Jars = None,
 ) -> None:
-    """Keep lake tables in step with a slot: a change history and the current rows of each table."""
-    summary = run_job(
-        JobSettings(
-            slot=slot,
-            path=path,
-            checkpoint=checkpoint or path / "_spillway" / "checkpoint",
-            table_format=table_format.value,
-            trigger=(Trigger.AVAILABLE_NOW if available_now else trigger).value,
-            interval_s=interval,
-            grpc=grpc,
-            tables=tuple(table or ()),
-            until_lsn=None if until_lsn is None else Lsn.parse(until_lsn),
-            max_bytes_per_batch=max_bytes_per_batch,
-            master=master,
-            driver_memory=driver_memory,
-            jars=jars,
-            initial_load=initial_load,
-            source_dsn=source_dsn(context, source) if initial_load else "",
-        ),
-        on_load=lambda step: typer.echo(str(step)),
-        on_batch=lambda report: typer.echo(str(report)),
+    """Keep lake tables in step with slots: a change history and the current rows of each table."""
+    every = JobSettings(
+        slot="",
+        path=path,
+        checkpoint=path,
+        table_format=table_format.value,
+        trigger=(Trigger.AVAILABLE_NOW if available_now else trigger).value,
+        interval_s=interval,
+        grpc=grpc,
+        tables=tuple(table or ()),
+        until_lsn=None if until_lsn is None else Lsn.parse(until_lsn),
+        max_bytes_per_batch=max_bytes_per_batch,
+        master=master,
+        driver_memory=driver_memory,
+        jars=jars,
+        initial_load=initial_load,
+        source_dsn=source_dsn(context, source) if initial_load else "",
     )
-    changes = sum(summary.changes.values())
-    typer.echo(
-        f"{changes} changes of {len(summary.changes)} tables in {summary.batches} batches; "
-        f"the lake at {path} has everything before {summary.lsn}"
-    )
+    jobs = settings_of(every, slot, checkpoint)
+    metrics = None if metrics_port is None else LakeMetrics()
+    with ExitStack() as held:
+        if metrics is not None and metrics_port is not None:
+            server = held.enter_context(MetricsServer(metrics, metrics_port, metrics_host))
+            typer.echo(f"metrics on http://{metrics_host}:{server.port}/metrics")
+        done = run_jobs(jobs, tell=typer.echo, metrics=metrics)
+    for job in jobs:
+        summary = done[job.slot]
+        changes = sum(summary.changes.values())
+        typer.echo(
+            f"{changes} changes of {len(summary.changes)} tables in {summary.batches} batches; "
+            f"the lake at {job.path} has everything before {summary.lsn}"
+        )

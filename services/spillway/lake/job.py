@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spillway.lake.materialize import BatchReport
+    from spillway.lake.metrics import LakeMetrics
     from spillway.lake.slot import SlotPosition
 
 _log = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ def run_job(
     on_load: Callable[[object], None] | None = None,
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
+    metrics: LakeMetrics | None = None,
 ) -> JobSummary:
     """Run the job to its end and return what it did.
 
@@ -125,6 +127,7 @@ def run_job(
         on_load: called with each step of an initial load, to be shown as text; logs a line when None.
         stop: ends the run when set. When None and called on the main thread, SIGTERM and SIGINT do.
         spark: a session to use; else one is started, and stopped at the end.
+        metrics: told of every batch.
 
     Raises:
         SpillwayError: any kind; what was confirmed before stays true.
@@ -152,10 +155,13 @@ def run_job(
             session_for(
                 settings, settings.table_format, spark, short=settings.trigger == "available-now"
             ) as session,
-            _stop_event(stop) as stopping,
+            stop_event(stop) as stopping,
             ExitStack() as held,
         ):
-            run = _Run(settings, session, client, lake, on_batch or _log_batch, stopping)
+            run = _Run(settings, session, client, lake, on_batch or _log_batch, stopping, metrics)
+            if metrics is not None:
+                metrics.begun(settings.slot, lake.lsn_value, slot.decoded_lsn)
+                held.enter_context(_listening(session, metrics, settings.slot))
             if settings.initial_load:
                 loading = held.enter_context(
                     _initial_load(settings, session, slot, stopping, on_load or _log_load)
@@ -206,6 +212,7 @@ class _Run:
         lake: position.LakePosition,
         on_batch: Callable[[BatchReport], None],
         stopping: threading.Event,
+        metrics: LakeMetrics | None,
     ) -> None:
         from spillway.lake.materialize import Materializer  # noqa: PLC0415 - imports PySpark
 
@@ -214,6 +221,7 @@ class _Run:
         self._client = client
         self._on_batch = on_batch
         self._stopping = stopping
+        self._metrics = metrics
         self._summary = JobSummary(lsn=Lsn(lake.lsn_value))
         self._failure: BaseException | None = None
         self._idle = threading.Event()
@@ -230,9 +238,7 @@ class _Run:
     def run(self) -> JobSummary:
         settings = self._settings
         frame = self._spark.readStream.format("spillway").options(**settings.options()).load()
-        writer = frame.writeStream.foreachBatch(self._batch).queryName(
-            f"spillway-lake-{settings.slot}"
-        )
+        writer = frame.writeStream.foreachBatch(self._batch).queryName(_query_name(settings.slot))
         writer = writer.option("checkpointLocation", str(settings.checkpoint.absolute()))
         if settings.trigger == "available-now":
             writer = writer.trigger(availableNow=True)
@@ -291,7 +297,26 @@ class _Run:
 
     def _reported(self, report: BatchReport) -> None:
         self._summary.add(report)
+        if self._metrics is not None:
+            self._metrics.batch(self._settings.slot, report)
         self._on_batch(report)
+
+
+def _query_name(slot_name: str) -> str:
+    return f"spillway-lake-{slot_name}"
+
+
+@contextmanager
+def _listening(spark: SparkSession, metrics: LakeMetrics, slot_name: str) -> Iterator[None]:
+    """Have Spark tell *metrics* of the slot's query in the block."""
+    from spillway.lake.listener import SlotQueryListener  # noqa: PLC0415 - imports PySpark
+
+    listener = SlotQueryListener(metrics, {_query_name(slot_name): slot_name})
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        spark.streams.removeListener(listener)
 
 
 @contextmanager
@@ -354,7 +379,7 @@ def _log_batch(report: BatchReport) -> None:
 
 
 @contextmanager
-def _stop_event(stop: threading.Event | None) -> Iterator[threading.Event]:
+def stop_event(stop: threading.Event | None) -> Iterator[threading.Event]:
     """Yield the event that ends a run, set by SIGTERM and SIGINT where that is possible."""
     if stop is not None or threading.current_thread() is not threading.main_thread():
         yield stop or threading.Event()

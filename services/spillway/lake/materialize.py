@@ -24,6 +24,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -84,13 +85,20 @@ class BatchReport:
     changes: dict[str, int]
     confirmed_lsn: Lsn
     seconds: float
+    #: when the newest change was committed, by the source's clock; None: the batch has none
+    newest_commit: datetime | None = None
+    #: from the oldest change's commit until the batch was durable
+    delay_s: float | None = None
 
     def __str__(self) -> str:
         total = sum(self.changes.values())
         return (
             f"batch {self.batch_id}: {total} changes in {len(self.changes)} tables, up to {self.end_lsn}, "
-            f"{self.seconds:.1f} s, slot confirmed to {self.confirmed_lsn}"
+            f"{self.seconds:.1f} s, slot confirmed to {self.confirmed_lsn}{self._freshness()}"
         )
+
+    def _freshness(self) -> str:
+        return "" if self.delay_s is None else f", {self.delay_s:.1f} s after its oldest commit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +185,8 @@ class Materializer:
                     F.min(F.struct("first_commit_lsn", "first_seq")).alias("first"),
                     F.max(F.struct("last_commit_lsn", "last_seq")).alias("last"),
                     F.max("special").alias("special"),
+                    F.min("first_commit_time").alias("oldest"),
+                    F.max("last_commit_time").alias("newest"),
                 )
                 .collect()
             )
@@ -191,6 +201,7 @@ class Materializer:
         finally:
             envelopes.unpersist()
         confirmed = self._confirm(batch, parts, sum(changes.values()))
+        times = [(head["oldest"], head["newest"]) for head in heads if head["relation"] is not None]
         self._report(
             BatchReport(
                 batch_id,
@@ -199,6 +210,8 @@ class Materializer:
                 changes,
                 Lsn(confirmed),
                 time.monotonic() - began,
+                datetime.fromtimestamp(max(t[1] for t in times) / 1e6, UTC) if times else None,
+                max(0.0, time.time() - min(t[0] for t in times) / 1e6) if times else None,
             )
         )
 

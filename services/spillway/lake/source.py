@@ -85,6 +85,9 @@ ENVELOPE: Final = pa.schema(
         pa.field("first_seq", pa.int64()),
         pa.field("last_commit_lsn", pa.int64()),
         pa.field("last_seq", pa.int64()),
+        # of these two, in microseconds since the epoch: a slot whose transactions say no time has 0
+        pa.field("first_commit_time", pa.int64()),
+        pa.field("last_commit_time", pa.int64()),
         # whether any of the changes is a TRUNCATE, or leaves a TOAST value out: what a consumer must look for then
         pa.field("special", pa.bool_()),
         pa.field("payload", pa.binary()),
@@ -303,6 +306,8 @@ def envelopes(
                 "first_seq": message.batch.column("_seq")[0].as_py(),
                 "last_commit_lsn": message.batch.column("_commit_lsn")[-1].as_py(),
                 "last_seq": message.batch.column("_seq")[-1].as_py(),
+                "first_commit_time": message.batch.column("_commit_time")[0].value,
+                "last_commit_time": message.batch.column("_commit_time")[-1].value,
                 "special": _special(message.batch),
                 "payload": body,
                 "range_start": start,

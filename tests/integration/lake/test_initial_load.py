@@ -22,6 +22,7 @@ from spillway.errors import (
     LakeError,
     LakeTableConflict,
     MissingReplicationPrivilege,
+    ValueNotRepresentable,
 )
 from spillway.failpoints import armed
 from spillway.lake.initial_load_run import LoadSettings, run_load
@@ -312,7 +313,7 @@ def test_what_is_missing_is_said(spark: SparkSession, pg15: Database, tmp_path: 
         pg15.execute(
             "CREATE TABLE bad (id int PRIMARY KEY, d date); INSERT INTO bad VALUES (1, 'infinity')"
         )
-        with pytest.raises(LakeError, match=r"public.bad: column d: infinity"):
+        with pytest.raises(ValueNotRepresentable, match=r"public.bad: column d: infinity"):
             setup.load("public.bad")
         assert setup.state("public.bad").stage == Stage.COPYING
         pg15.execute("UPDATE bad SET d = '2024-02-29'")

@@ -1,0 +1,178 @@
+"""What a lake job tells Prometheus: how fresh its tables are, what it wrote, where its time goes.
+
+The job is a process of its own, so it has an endpoint of its own (``lake run --metrics-port``) beside the service's; the
+same Prometheus scrapes both, and the label ``slot`` joins their series.
+
+Freshness is the question that readers of a lake have: *how old is what I see?* As long as something is decoded that the lake
+doesn't have, that is the time since the newest commit that it has; else it is 0, however long ago that commit was.
+Beside it stands, as a histogram, how long each batch's oldest change took from its commit at the source until
+the batch was durable. Both compare the source's clock with this machine's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
+
+from spillway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from spillway.lake.materialize import BatchReport
+
+_SECONDS: Final = (0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a slot's lake is, of what is known."""
+
+    lsn: int = 0
+    decoded_lsn: int = 0
+    #: of the newest change that the lake has, seconds since the epoch
+    commit_time: float = 0.0
+
+
+class LakeMetrics:
+    """One process's metrics, of all the slots that it keeps lakes of. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._places: dict[str, _Place] = {}
+        self._lock = threading.Lock()
+        self._batches = Counter(
+            "spillway_lake_batches", "Batches made durable.", ("slot",), registry=registry
+        )
+        self._changes = Counter(
+            "spillway_lake_changes",
+            "Changes that were new to a table's history.",
+            ("slot", "table"),
+            registry=registry,
+        )
+        self._batch_seconds = Histogram(
+            "spillway_lake_batch_seconds",
+            "From a batch's first job to the confirmed slot.",
+            ("slot",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._delay = Histogram(
+            "spillway_lake_commit_to_lake_seconds",
+            "From the commit of a batch's oldest change at the source until the lake has it.",
+            ("slot",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._phases = Counter(
+            "spillway_lake_phase_seconds",
+            "Where Spark's triggers spend their time, by Spark's names.",
+            ("slot", "phase"),
+            registry=registry,
+        )
+        self._failures = Counter(
+            "spillway_lake_failures", "Runs that ended with an error.", ("slot",), registry=registry
+        )
+        self._freshness = Gauge(
+            "spillway_lake_freshness_seconds",
+            "Age of the newest commit in the lake while newer ones are decoded, else 0.",
+            ("slot",),
+            registry=registry,
+        )
+        self._lsn = Gauge(
+            "spillway_lake_lsn",
+            "Everything before it is in the lake.",
+            ("slot",),
+            registry=registry,
+        )
+        self._lag = Gauge(
+            "spillway_lake_lag_bytes",
+            "WAL that is decoded and not in the lake.",
+            ("slot",),
+            registry=registry,
+        )
+
+    def begun(self, slot: str, lsn: int, decoded_lsn: int) -> None:
+        """Note where a slot's lake is when its run begins."""
+        with self._lock:
+            place = self._places.setdefault(slot, _Place())
+            place.lsn, place.decoded_lsn = lsn, max(place.decoded_lsn, decoded_lsn)
+        self._freshness.labels(slot).set_function(lambda: self.freshness(slot))
+        self._lag.labels(slot).set_function(lambda: max(0, place.decoded_lsn - place.lsn))
+        self._lsn.labels(slot).set_function(lambda: place.lsn)
+        self._failures.labels(slot)
+
+    def batch(self, slot: str, report: BatchReport) -> None:
+        """Note a batch that is durable."""
+        with self._lock:
+            place = self._places.setdefault(slot, _Place())
+            place.lsn = max(place.lsn, int(report.end_lsn))
+            place.decoded_lsn = max(place.decoded_lsn, place.lsn)
+            if report.newest_commit is not None:
+                place.commit_time = max(place.commit_time, report.newest_commit.timestamp())
+        self._batches.labels(slot).inc()
+        for table, count in report.changes.items():
+            self._changes.labels(slot, table).inc(count)
+        self._batch_seconds.labels(slot).observe(report.seconds)
+        if (delay := report.delay_s) is not None:
+            self._delay.labels(slot).observe(delay)
+
+    def decoded(self, slot: str, lsn: int) -> None:
+        """Note how far the slot is decoded."""
+        with self._lock:
+            place = self._places.setdefault(slot, _Place())
+            place.decoded_lsn = max(place.decoded_lsn, lsn)
+
+    def phases(self, slot: str, milliseconds: dict[str, int]) -> None:
+        """Add what one trigger's phases took."""
+        for phase, spent in milliseconds.items():
+            self._phases.labels(slot, phase).inc(spent / 1000)
+
+    def failed(self, slot: str) -> None:
+        """Note that a run ended with an error."""
+        self._failures.labels(slot).inc()
+
+    def freshness(self, slot: str) -> float:
+        """Return the age, in seconds, of the newest commit in the lake; 0 if nothing newer is decoded."""
+        with self._lock:
+            place = self._places[slot]
+            if place.decoded_lsn <= place.lsn or not place.commit_time:
+                return 0.0
+            return max(0.0, time.time() - place.commit_time)
+
+
+class MetricsServer:
+    """``/metrics`` of one process, on a thread of its own; a context manager."""
+
+    def __init__(self, metrics: LakeMetrics, port: int, host: str = "127.0.0.1") -> None:
+        """Listen; port 0 takes a free one.
+
+        Raises:
+            InvalidRequest: the port is taken, or the address is not this machine's.
+        """
+        try:
+            self._server, self._thread = start_http_server(port, host, metrics.registry)
+        except OSError as error:
+            raise InvalidRequest(
+                f"metrics can't be served on {host}:{port}: {error.strerror}",
+                hint="Choose another port, or 0 for a free one.",
+            ) from error
+        self.port: int = self._server.server_port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,113 @@
+"""What a lake job tells Prometheus, and how the settings of several slots are made."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spillway.errors import InvalidRequest, LakeTableConflict
+from spillway.lake import position
+from spillway.lake.job import JobSettings
+from spillway.lake.jobs import settings_of
+from spillway.lake.listener import SlotQueryListener
+from spillway.lake.materialize import BatchReport
+from spillway.lake.metrics import LakeMetrics, MetricsServer
+from spillway.lake.position import LakePosition
+from spillway.pg.lsn import Lsn
+
+
+def report(end: int, age_s: float) -> BatchReport:
+    committed = datetime.now(UTC) - timedelta(seconds=age_s)
+    return BatchReport(0, Lsn(0), Lsn(end), {"public.t": 7}, Lsn(end), 0.5, committed, age_s)
+
+
+def test_freshness_is_the_age_of_the_newest_commit_while_newer_ones_wait() -> None:
+    metrics = LakeMetrics()
+    metrics.begun("s", 100, 100)
+    assert metrics.freshness("s") == 0
+    metrics.decoded("s", 900)
+    assert metrics.freshness("s") == 0, "the age of what an earlier run wrote is not known"
+    metrics.batch("s", report(500, age_s=40))
+    assert 40 <= metrics.freshness("s") < 60
+    metrics.batch("s", report(900, age_s=10))
+    assert metrics.freshness("s") == 0, "nothing newer is decoded"
+    metrics.decoded("s", 901)
+    assert 10 <= metrics.freshness("s") < 30
+    metrics.decoded("s", 400)
+    assert metrics.freshness("s") >= 10, "what is decoded does not go back"
+
+
+def test_series() -> None:
+    metrics = LakeMetrics()
+    metrics.begun("s", 100, 300)
+    metrics.batch("s", report(200, age_s=2.5))
+    metrics.phases("s", {"addBatch": 1500, "walCommit": 20})
+    metrics.failed("s")
+    with MetricsServer(metrics, 0) as server:
+        text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
+        with pytest.raises(InvalidRequest, match=f"127.0.0.1:{server.port}"):
+            MetricsServer(metrics, server.port)
+    lines = set(text.splitlines())
+    assert lines >= {
+        'spillway_lake_batches_total{slot="s"} 1.0',
+        'spillway_lake_changes_total{slot="s",table="public.t"} 7.0',
+        'spillway_lake_batch_seconds_sum{slot="s"} 0.5',
+        'spillway_lake_commit_to_lake_seconds_bucket{le="2.0",slot="s"} 0.0',
+        'spillway_lake_commit_to_lake_seconds_bucket{le="3.0",slot="s"} 1.0',
+        'spillway_lake_phase_seconds_total{phase="addBatch",slot="s"} 1.5',
+        'spillway_lake_failures_total{slot="s"} 1.0',
+        'spillway_lake_lsn{slot="s"} 200.0',
+        'spillway_lake_lag_bytes{slot="s"} 100.0',
+    }
+    assert "process_cpu_seconds_total" in text
+    with socket.socket() as gone:
+        assert gone.connect_ex(("127.0.0.1", server.port)) != 0
+
+
+class Progress:
+    """What of Spark's event the listener reads."""
+
+    def __init__(self, name: str | None, latest: str | None) -> None:
+        self.progress = self
+        self.name = name
+        self.durationMs = {"addBatch": 3}
+        self.sources = [type("Source", (), {"latestOffset": latest})()]
+
+
+def test_listener_takes_its_queries_only() -> None:
+    metrics = LakeMetrics()
+    metrics.begun("s", 100, 100)
+    metrics.batch("s", report(100, age_s=5))
+    listener = SlotQueryListener(metrics, {"q": "s"})
+    for name, latest in (
+        ("other", '{"lsn": "0/FFF"}'), (None, '{"lsn": "0/FFF"}'),
+        ("q", None), ("q", "17"), ("q", '{"files": 3}'), ("q", '{"lsn": "no"}'), ("q", "not JSON"),
+    ):  # fmt: skip
+        listener.onQueryProgress(Progress(name, latest))  # type: ignore[arg-type]
+    assert metrics.freshness("s") == 0
+    listener.onQueryProgress(Progress("q", '{"lsn": "0/100"}'))  # type: ignore[arg-type]
+    assert metrics.freshness("s") >= 5
+    assert metrics.registry.get_sample_value(
+        "spillway_lake_phase_seconds_total", {"slot": "s", "phase": "addBatch"}
+    ) == pytest.approx(0.018)
+
+
+def test_settings_of_one_and_of_several(tmp_path: Path) -> None:
+    every = JobSettings(slot="", path=tmp_path / "lake", checkpoint=Path(), interval_s=7)
+    (one,) = settings_of(every, ["a"], None)
+    assert (one.slot, one.path, one.checkpoint) == ("a", every.path, every.path / "_spillway" / "checkpoint")  # fmt: skip
+    two = settings_of(every, ["a", "b"], None)
+    assert [(job.slot, job.path) for job in two] == [("a", every.path / "a"), ("b", every.path / "b")]  # fmt: skip
+    assert two[1].checkpoint == every.path / "b" / "_spillway" / "checkpoint"
+    assert {job.interval_s for job in two} == {7}
+    assert [job.checkpoint for job in settings_of(every, ["a", "b"], tmp_path)] == [tmp_path / "a", tmp_path / "b"]  # fmt: skip
+    with pytest.raises(InvalidRequest, match="twice"):
+        settings_of(every, ["a", "a"], None)
+    (every.path / "_spillway").mkdir(parents=True)
+    position.store(every.path, LakePosition("a", "main", "db", "delta", "0/1"))
+    with pytest.raises(LakeTableConflict, match="slot a alone"):
+        settings_of(every, ["a", "b"], None)
