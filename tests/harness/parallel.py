@@ -1,11 +1,13 @@
 """How the suite is shared out among the processes of pytest-xdist, and how it says what it is doing.
 
 What is expensive to begin is begun by one process and once: a file's tests stay together, since services and
-decoders are made for a whole module; all files on the lake stay together, since they share Spark. Comparisons
-with PostgreSQL are parted by major as well, because a module's fixtures are made for each major anyhow. Every
-process has servers of its own, started when the first test asks for one.
+decoders are made for a whole module. Comparisons with PostgreSQL are parted by major as well, because a module's
+fixtures are made for each major anyhow. Every process has servers of its own, started when the first test asks for one.
 
-The long parts come first, so that no process sits idle at the end while another works through one of them.
+The long parts come first, so that no process sits idle at the end while another works through one of them. So the lake
+comes first, in files: each process starts a Spark session for its share of them (half a minute, and 1.5 GB until
+the end), which costs less than the half hour that one process would be busy with the lake alone. A new test of the lake goes
+into whichever file it belongs to; a file that takes minutes should be named below.
 
 Only :class:`Sharing` knows xdist; without the plugin pytest runs all tests in its one process.
 """
@@ -22,10 +24,12 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-_LAKE: Final = "tests/integration/lake"
-#: Folders by how long their parts take, the longest first; anything else comes last.
+#: Files and folders by how long their parts take, the longest first; anything else comes last.
 _LONGEST_FIRST: Final = (
-    _LAKE,
+    "tests/integration/lake/test_initial_load",
+    "tests/integration/lake/test_crash",
+    "tests/integration/lake",
+    "tests/integration/test_demo",
     "tests/fault",
     "tests/oracle",
     "tests/integration",
@@ -36,8 +40,6 @@ _MAJOR: Final = re.compile(r"\bpg1[0-9]\b")
 
 def part_of(nodeid: str) -> str:
     """Return the name of the part of the suite that the test belongs to; a part is run by one process."""
-    if nodeid.startswith(_LAKE):
-        return _LAKE
     file, _, test = nodeid.partition("::")
     major = _MAJOR.search(test) if file.startswith("tests/oracle/") else None
     return f"{file} {major[0]}" if major else file

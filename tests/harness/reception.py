@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SLOT = "spillway_test"
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0, what: str = "") -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 120.0, what: str = "") -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"timed out: {what or condition}"
@@ -52,7 +52,7 @@ class Reception:
     store: WalStore
     receiver: WalReceiver
 
-    def caught_up(self, timeout_s: float = 20.0) -> Lsn:
+    def caught_up(self, timeout_s: float = 120.0) -> Lsn:
         """Wait until all that the server has flushed is durable in the store."""
         lsn = flush_lsn(self.cluster)
         wait_until(lambda: self.store.flushed_lsn >= lsn, timeout_s, f"{self.receiver.error}")

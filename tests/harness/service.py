@@ -66,13 +66,13 @@ class Service:
     def slot(self, name: str) -> Any:
         return self.call("GET", f"/slots/{name}")
 
-    def wait_decoded(self, name: str, database: Database, timeout_s: float = 60) -> str:
+    def wait_decoded(self, name: str, database: Database, timeout_s: float = 180) -> str:
         """Wait until the slot's source is decoded up to where the server's WAL is now; return that."""
         lsn = str(database.value("SELECT pg_current_wal_flush_lsn()::text"))
         self.wait_for(name, lsn, timeout_s)
         return lsn
 
-    def wait_for(self, name: str, lsn: str, timeout_s: float = 60) -> None:
+    def wait_for(self, name: str, lsn: str, timeout_s: float = 180) -> None:
         """Wait until the slot's source is decoded up to *lsn*."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="+", metavar="SCHEMA.TABLE")
     chosen = parser.parse_args(arguments)
     found = position.load(chosen.lake)
-    spark = spark_session(table_format="delta" if found is None else found.table_format)
+    spark = spark_session(table_format="delta" if found is None else found.table_format, short=True)
     try:
         now = Lake(spark, chosen.lake).at()
         counts = {}

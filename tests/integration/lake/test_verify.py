@@ -46,7 +46,7 @@ class Bank:
             interval_s=0.1,
         )
         self.verify_settings = VerifySettings(
-            path=self.path, source_dsn=database.dsn, grpc=service.grpc_address, timeout_s=120
+            path=self.path, source_dsn=database.dsn, grpc=service.grpc_address, timeout_s=300
         )
         self.transfers = 0
 
@@ -109,7 +109,7 @@ def test_source_and_lake_while_both_go_on(bank: Bank, spark: SparkSession) -> No
         beside(lambda: run_job(settings, on_batch=lambda _: first.set(), stop=stop, spark=spark)),
     ]
     try:
-        assert first.wait(120)
+        assert first.wait(300)
         outcome = verify(bank.verify_settings, spark=spark)
         assert [str(table) for table in outcome.tables if not table.equal] == []
         assert {t.table: t.source_rows > 0 for t in outcome.tables} == {

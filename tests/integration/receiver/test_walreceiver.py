@@ -383,11 +383,12 @@ def test_silent_server(fresh_cluster: ClusterFactory, receive: Receive) -> None:
 
 
 def test_idle_connection_lives(fresh_cluster: ClusterFactory, receive: Receive) -> None:
-    cluster = fresh_cluster(15, wal_sender_timeout="500ms")
-    reception = receive(cluster, receiver_timeout_s=1.0)
+    # Long enough for an answer from a busy machine.
+    cluster = fresh_cluster(15, wal_sender_timeout="1500ms")
+    reception = receive(cluster, receiver_timeout_s=3.0)
     reception.streaming()
     pid = cluster.value("SELECT pid FROM pg_stat_replication")
-    time.sleep(2.5)
+    time.sleep(4)
     assert cluster.value("SELECT pid FROM pg_stat_replication") == pid
 
 
