@@ -15,6 +15,7 @@ servers of its own.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import secrets
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
     from harness.parallel import Sharing
     from spillway.demo.private_postgres import Setting
+
+# No JVM of a test lives long enough to earn what its second compiler costs.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 _sessions: dict[int, Cluster] = {}
 _logs = pytest.StashKey[dict["Path", int]]()

@@ -16,7 +16,7 @@ from harness.servers import cache_directory
 from spillway.lake import jars
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_the_three_that_keep_it(tmp_path: Path, fresh_cluster) -> None:
     folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
     jars.resolve(folder)

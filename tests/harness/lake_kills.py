@@ -36,6 +36,7 @@ import psycopg
 from harness.cluster import Cluster
 from harness.serve_process import ServeProcess
 from spillway.lake import commit_points, position
+from spillway.lake.job import JobSettings, run_job
 from spillway.lake.read import Lake
 from spillway.lake.session import spark_session
 from spillway.lake.verify import VerifySettings, verify
@@ -260,14 +261,22 @@ class LakeKills:
     def _compare(self) -> None:
         service = self.serve.service()
         end = service.wait_decoded("s", self.database)
-        done = subprocess.run(
-            [*self._command, "--until-lsn", end], check=False, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
         spark = spark_session(
-            table_format="delta", master="local[2]", driver_memory="1g", jar_folder=self._jars
+            table_format="delta",
+            master="local[2]",
+            driver_memory="1g",
+            jar_folder=self._jars,
+            short=True,
         )
         try:
+            rest = JobSettings(
+                "s",
+                self.path,
+                self.path / "_spillway" / "checkpoint",
+                grpc=service.grpc_address,
+                until_lsn=Lsn.parse(end),
+            )
+            run_job(rest, spark=spark)
             settings = VerifySettings(
                 self.path, self.database.dsn, grpc=service.grpc_address, jars=self._jars
             )
