@@ -13,6 +13,7 @@ have are loaded from the source (:mod:`spillway.lake.initial_load`): before the 
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
@@ -89,6 +90,8 @@ class JobSettings:
             "boundaries": str(boundaries.folder(self.path.absolute())),
             **self.source_options,
         }
+        if self.tables:
+            options["tables"] = json.dumps(self.tables)
         if self.token:
             options["token"] = self.token
         return options

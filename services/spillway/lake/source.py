@@ -13,6 +13,10 @@ option                      meaning
 ``grpc``                    the service's host:port
 ``token``                   bearer token; SPILLWAY_TOKEN when it isn't given, which keeps it out of query plans
 ``table``                   ``schema.table``: typed rows of that table instead of envelopes
+``tables``                  a JSON list of ``schema.table``: envelopes of these tables only
+``columns``                 with ``table``, a JSON list of columns, the plugin's own included: only these are read
+``filter_pushdown``         with ``table``, batch reads: ``true`` has filters applied here (:mod:`spillway.lake.pushdown`);
+                            Spark must be told, too: ``spark.sql.python.filterPushdown.enabled``
 ``start_lsn``               where a new query begins, instead of the slot's confirmed_flush_lsn
 ``end_lsn``                 batch reads only: where they end, instead of what is decoded
 ``max_bytes_per_batch``     bytes of WAL that a micro-batch may span (256 MiB); a transaction is never cut
@@ -42,6 +46,7 @@ only for the tables wanted. The slot is read once for all tables. The last row o
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -53,6 +58,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -65,11 +71,19 @@ from pyspark.sql.streaming.datasource import (
 from spillway.errors import InvalidOption, LakeError, SlotInvalidated
 from spillway.lake import payload as payloads
 from spillway.lake.boundaries import first_after, held
+from spillway.lake.pushdown import Pushed, pushed
 from spillway.lake.slot import SlotPosition, connect
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import (
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+        MutableMapping,
+        Sequence,
+    )
 
     from pyspark.sql.types import StructType
 
@@ -131,6 +145,13 @@ class SpillwayDataSource(DataSource):
             )
         self.max_bytes = _positive(self.options, "max_bytes_per_batch", DEFAULT_MAX_BYTES_PER_BATCH)
         self.partitions = _positive(self.options, "partitions", _DEFAULT_PARTITIONS)
+        self.tables = frozenset(_names(self.options, "tables"))
+        self.columns = _names(self.options, "columns")
+        if self.columns and not self.options.get("table"):
+            raise InvalidOption(
+                "columns are a table's",
+                hint="option('table', 'schema.table') with option('columns', …)",
+            )
         for name in ("start_lsn", "end_lsn"):
             if self.options.get(name):
                 Lsn.parse(self.options[name])
@@ -153,9 +174,8 @@ class SpillwayDataSource(DataSource):
             for body in client.read(self.options["slot"], start, position.decoded_lsn):
                 message = payloads.parse_message(body)
                 if message.relation.name == self.options["table"]:
-                    return from_arrow_schema(
-                        payloads.lake_schema(message.batch.schema), prefer_timestamp_ntz=True
-                    )
+                    schema = payloads.lake_schema(message.batch.schema)
+                    return from_arrow_schema(self._pruned(schema), prefer_timestamp_ntz=True)
         raise LakeError(
             f"slot {self.options['slot']} holds no change of {self.options['table']} to take its schema from",
             hint="Give the reader a schema, or try again once the table has changed.",
@@ -163,7 +183,20 @@ class SpillwayDataSource(DataSource):
             relation=self.options["table"],
         )
 
+    def _pruned(self, schema: pa.Schema) -> pa.Schema:
+        """Return the wanted columns of a table's schema, in the order in which they were named."""
+        missing = [name for name in self.columns if name not in schema.names]
+        if missing:
+            raise InvalidOption(
+                f"{self.options['table']} has no column {missing[0]!r}",
+                hint=f"It has {', '.join(schema.names)}.",
+            )
+        return pa.schema([schema.field(name) for name in self.columns]) if self.columns else schema
+
     def reader(self, schema: StructType) -> SpillwayBatchReader:
+        # A reader that takes filters is refused by Spark while its setting is off, which is its default.
+        if self.options.get("table") and self.options.get("filter_pushdown", "").lower() == "true":
+            return SpillwayFilteringReader(self, schema)
         return SpillwayBatchReader(self, schema)
 
     def streamReader(self, schema: StructType) -> SpillwayStreamReader:  # noqa: N802 - Spark's name
@@ -178,6 +211,7 @@ class _RangeReader:
         self.options = source.options
         self.slot = source.options["slot"]
         self.output = to_arrow_schema(schema, timezone="UTC")
+        self.pushed: Pushed | None = None
 
     def position(self) -> SlotPosition:
         with closing(connect(self.options)) as client:
@@ -198,13 +232,17 @@ class _RangeReader:
             if self.options.get("table"):
                 yield from self._rows(bodies, part)
             else:
-                yield from envelopes(bodies, part.start, part.end, self.output)
+                yield from envelopes(bodies, part.start, part.end, self.output, self.source.tables)
 
     def _rows(self, bodies: Iterator[bytes], part: LsnRange) -> Iterator[pa.RecordBatch]:
         for body in bodies:
             message = payloads.parse_message(body)
             if message.relation.name == self.options["table"]:
-                yield payloads.conform(message.batch, self.output, part.start)
+                rows = payloads.conform(message.batch, self.output, part.start)
+                if self.pushed is not None:
+                    rows = self.pushed.filter(rows)
+                if rows.num_rows:
+                    yield rows
 
 
 class SpillwayBatchReader(_RangeReader, DataSourceReader):
@@ -217,6 +255,9 @@ class SpillwayBatchReader(_RangeReader, DataSourceReader):
         if self.options.get("end_lsn"):
             end = min(end, Lsn.parse(self.options["end_lsn"]))
         start = _start_lsn(self.options, position)
+        if self.pushed is not None:
+            start = max(start, self.pushed.start or 0)
+            end = end if self.pushed.end is None else min(end, self.pushed.end)
         # Spark wants at least one; an empty range reads nothing.
         return [*self.cut(start, end)] or [LsnRange(end, end)]
 
@@ -224,6 +265,15 @@ class SpillwayBatchReader(_RangeReader, DataSourceReader):
         if not isinstance(partition, LsnRange):
             raise LakeError(f"not a partition of this source: {partition!r}")
         return self.read_range(partition) if partition.start < partition.end else iter(())
+
+
+class SpillwayFilteringReader(SpillwayBatchReader):
+    """The same, with Spark's filters applied before rows go to the JVM."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take what can be applied here; Spark applies all of them again."""
+        self.pushed = pushed(filters, self.output)
+        return filters
 
 
 class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -277,7 +327,11 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
 
 
 def envelopes(
-    bodies: Iterator[bytes], start: int, end: int, output: pa.Schema
+    bodies: Iterator[bytes],
+    start: int,
+    end: int,
+    output: pa.Schema,
+    tables: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Yield the envelopes of a range's messages, and the row that closes the range.
 
@@ -286,12 +340,15 @@ def envelopes(
         start: see *bodies*.
         end: see *bodies*.
         output: :data:`ENVELOPE`, or Spark's Arrow form of it.
+        tables: whose messages; empty: all.
     """
     rows: list[dict[str, Any]] = []
     held = 0
     fingerprints: dict[bytes, str] = {}
     for body in bodies:
         message = payloads.parse_message(body)
+        if tables and message.relation.name not in tables:
+            continue
         schema = message.batch.schema.serialize().to_pybytes()
         mark = fingerprints.get(schema)
         if mark is None:
@@ -360,6 +417,22 @@ def _usable(position: SlotPosition) -> SlotPosition:
             slot=position.slot_name,
         )
     return position
+
+
+def _names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Return the names that an option lists."""
+    text = options.get(name)
+    if not text:
+        return ()
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise InvalidOption(
+            f"option {name} must be a JSON list of names, not {text!r}", hint='["one", "two"]'
+        )
+    return tuple(names)
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
@@ -145,6 +160,57 @@ def test_rows_of_one_table(slot: ArrowSlot) -> None:
     assert read(reader, end, end) == []
     with pytest.raises(LakeError, match=r"holds no change of public\.nothing"):
         source(slot, table="public.nothing").schema()
+
+
+def test_some_tables_and_some_columns(slot: ArrowSlot) -> None:
+    end = slot.commit(insert(ORDERS, id=7), insert(ITEMS, id=1, body="b"))
+    rows = read(stream(slot, tables='["public.orders", "public.none"]'), 0x1000000, end)
+    assert [row["relation"] for row in rows] == ["public.orders", None]
+    reader = stream(slot, table="public.items", columns='["id", "_op"]')
+    assert read(reader, 0x1000000, end) == [{"id": 1, "_op": "I"}]
+    with pytest.raises(InvalidOption, match="no column 'nothing'"):
+        source(slot, table="public.items", columns='["nothing"]').schema()
+    for wrong in ("orders", "[1]", '{"a": 1}'):
+        with pytest.raises(InvalidOption, match="JSON list of names"):
+            source(slot, tables=wrong)
+    with pytest.raises(InvalidOption, match="columns are a table's"):
+        source(slot, columns='["id"]')
+
+
+def test_filters_that_spark_pushes(slot: ArrowSlot) -> None:
+    ends = [slot.commit(*(insert(ITEMS, id=10 * i + j, body=f"b{j}") for j in range(3))) for i in range(4)]  # fmt: skip
+    made = source(slot, table="public.items", filter_pushdown="true")
+    schema = made.schema()
+    lsns = [row["_commit_lsn"] for row in read(stream(slot, table="public.items"), 0x1000000, ends[-1])][::3]  # fmt: skip
+
+    def ids(*filters: Filter) -> tuple[list[Any], tuple[int, int]]:
+        reader = made.reader(schema)  # type: ignore[arg-type]
+        assert list(reader.pushFilters(list(filters))) == list(filters)
+        parts = reader.partitions()
+        rows = [row["id"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()]  # type: ignore[union-attr] # fmt: skip
+        return rows, (parts[0].start, parts[-1].end)  # type: ignore[attr-defined]
+
+    everything = (0x1000000, ends[-1])
+    assert len(ids()[0]) == 12
+    assert ids(LessThan(("id",), 11), GreaterThan(("id",), 1)) == ([2, 10], everything)
+    assert ids(In(("body",), ("b1", None, "x")), GreaterThanOrEqual(("id",), 20)) == ([21, 31], everything)  # fmt: skip
+    assert ids(IsNull(("body",)))[0] == []
+    assert len(ids(IsNotNull(("body",)))[0]) == 12
+    # By the LSN of the commit, only what is wanted is asked for.
+    at = ("_commit_lsn",)
+    assert ids(EqualTo(at, lsns[1])) == ([10, 11, 12], (lsns[1], lsns[1] + 1))
+    assert ids(GreaterThan(at, lsns[1]), LessThanOrEqual(at, lsns[2])) == ([20, 21, 22], (lsns[1] + 1, lsns[2] + 1))  # fmt: skip
+    assert ids(GreaterThanOrEqual(at, lsns[2]), LessThan(at, lsns[3]))[1] == (lsns[2], lsns[3])
+    assert ids(LessThan(at, 5))[0] == []
+    # What can't be compared as Spark does, or is not a column, is left to Spark.
+    for other in (
+        StringStartsWith(("body",), "b"), EqualTo(("_old_key", "id"), 1), EqualTo(("id",), 1.5),
+        EqualTo(("_commit_time",), datetime.now(UTC)), EqualTo(("nothing",), 1), Not(EqualTo(("id",), 1)),
+    ):  # fmt: skip
+        assert len(ids(other)[0]) == 12
+    # A reader that takes filters is made only when it is asked for: Spark refuses one while its setting is off.
+    plain = source(slot, table="public.items").reader(schema)  # type: ignore[arg-type]
+    assert type(plain).pushFilters is DataSourceReader.pushFilters
 
 
 def test_batch_reads_end_somewhere(slot: ArrowSlot) -> None:
