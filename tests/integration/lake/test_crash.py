@@ -2,108 +2,91 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from harness.arrow_slot import Table, delete, insert, update
+from harness.killed_driver import run_killed
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from harness.lake import Lake
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 ORDERS = Table("orders", {"id": pa.int64(), "total": pa.int64()})
 
-#: A job in a process of its own, as `spillway lake run` is.
-_JOB = """
-import json, sys
-from pathlib import Path
-from spillway.lake.job import JobSettings, run_job
+#: One after the other over one lake, which is whole again before the next.
+FAILPOINTS = (
+    "lake.after_history=kill@1",  # where the tables are made
+    "lake.after_history=kill@1",  # one table's history is committed
+    "lake.before_merge=kill@1",  # files are written that no log names
+    "lake.after_current=kill@1",  # one table is done
+    "lake.before_position=kill",  # all tables are done, nobody knows
+    "lake.before_advance=kill",  # the lake knows, the slot does not
+    "lake.after_advance=kill",  # the slot is confirmed, Spark has not committed the batch
+)
 
-given = json.loads(sys.argv[1])
-for name in ("path", "checkpoint", "jars"):
-    given[name] = Path(given[name])
-run_job(JobSettings(master="local[2]", driver_memory="1g", **given))
-"""
 
-
-def run_killed(lake: Lake, jar_folder: Path, failpoint: str) -> None:
-    """Run the job in a process that *failpoint* kills."""
+def kill(lake: Lake, spark: SparkSession | Path, failpoint: str) -> None:
     settings = {
         "slot": lake.slot.slot_name,
         "path": str(lake.path),
         "checkpoint": str(lake.checkpoint),
         "table_format": lake.table_format,
         "source_options": lake.slot.options,
-        "jars": str(jar_folder),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", _JOB, json.dumps(settings)],
-        env=os.environ | {"SPILLWAY_FAILPOINTS": failpoint},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+    run_killed(spark, failpoint, "job", settings)
 
 
-@pytest.mark.parametrize(
-    ("failpoint", "first_batch"),
-    [
-        ("lake.after_history=kill@1", True),  # where the tables are made
-        ("lake.after_history=kill@1", False),  # one table's history is committed
-        ("lake.before_merge=kill@1", False),  # files are written that no log names
-        ("lake.after_current=kill@1", False),  # one table is done
-        ("lake.before_position=kill", False),  # all tables are done, nobody knows
-        ("lake.before_advance=kill", False),  # the lake knows, the slot does not
-        (
-            "lake.after_advance=kill",
-            False,
-        ),  # the slot is confirmed, Spark has not committed the batch
-    ],
-)
-def test_killed_between_commits(
-    lake: Lake, jar_folder: Path, failpoint: str, first_batch: bool
-) -> None:
-    lake.slot.commit(
-        *(insert(ITEMS, id=i, name="n") for i in (1, 2, 3)), insert(ORDERS, id=1, total=5)
-    )
-    if not first_batch:
+@pytest.mark.timeout(1200)
+def test_killed_between_commits(lake: Lake, jar_folder: Path) -> None:
+    operations: list[str] = []
+    items: dict[int, str] = {}
+    orders: list[int] = []
+    for number, failpoint in enumerate(FAILPOINTS):
+        base = 100 * number
+        confirmed = lake.slot.state["confirmed_flush_lsn"]
+        lake.slot.commit(
+            *(insert(ITEMS, id=base + i, name="n") for i in (1, 2, 3)),
+            insert(ORDERS, id=base + 1, total=5),
+        )
+        if number:
+            # The same keys as in the batch before, and others' rows.
+            last = base - 100
+            lake.slot.commit(
+                update(ITEMS, {"id": last + 1, "name": "renamed"}),
+                update(ITEMS, {"id": last + 20, "name": "moved"}, old={"id": last + 2}),
+                delete(ITEMS, id=last + 3),
+                insert(ORDERS, id=base + 2, total=7),
+            )
+        # One JVM of the driver's own, with work of its in hand: it dies, too.
+        own_jvm = "before_merge" in failpoint
+        kill(lake, jar_folder if own_jvm else lake.spark, failpoint)
+        ahead = lake.slot.state["confirmed_flush_lsn"] > confirmed
+        assert ahead == ("after_advance" in failpoint), (
+            f"{failpoint}: the slot is confirmed when all is durable, not before"
+        )
+
+        # What comes after the crash is there before the restart.
+        lake.slot.commit(insert(ORDERS, id=base + 3, total=9))
         lake.run()
-    confirmed = lake.slot.state["confirmed_flush_lsn"]
-    lake.slot.commit(
-        update(ITEMS, {"id": 1, "name": "renamed"}),
-        update(ITEMS, {"id": 20, "name": "moved"}, old={"id": 2}),
-        delete(ITEMS, id=3),
-        insert(ORDERS, id=2, total=7),
-    )
-    run_killed(lake, jar_folder, failpoint)
-    ahead = lake.slot.state["confirmed_flush_lsn"] > confirmed
-    assert ahead == ("after_advance" in failpoint), (
-        "the slot is confirmed when all is durable, not before"
-    )
-
-    # What comes after the crash is there before the restart.
-    lake.slot.commit(insert(ORDERS, id=3, total=9))
-    lake.run()
-    assert [row["_op"] for row in lake.history("public.items")] == ["I", "I", "I", "U", "U", "D"]
-    assert [row["id"] for row in lake.history("public.orders")] == [1, 2, 3]
-    assert lake.current("public.items") == [
-        {"id": 1, "name": "renamed"},
-        {"id": 20, "name": "moved"},
-    ]
-    assert [(row["id"], row["total"]) for row in lake.current("public.orders")] == [
-        (1, 5),
-        (2, 7),
-        (3, 9),
-    ]
-    assert lake.slot.state["confirmed_flush_lsn"] == lake.slot.state["decoded_lsn"]
+        operations += ["I", "I", "I"]
+        items |= dict.fromkeys((base + 1, base + 2, base + 3), "n")
+        orders += [base + 1]
+        if number:
+            operations += ["U", "U", "D"]
+            items |= {last + 1: "renamed", last + 20: "moved"}
+            del items[last + 2], items[last + 3]
+            orders += [base + 2]
+        orders += [base + 3]
+        assert [row["_op"] for row in lake.history("public.items")] == operations, failpoint
+        assert [row["id"] for row in lake.history("public.orders")] == orders, failpoint
+        assert {row["id"]: row["name"] for row in lake.current("public.items")} == items, failpoint
+        assert len(lake.current("public.items")) == len(items), failpoint
+        assert sorted(row["id"] for row in lake.current("public.orders")) == orders, failpoint
+        assert lake.slot.state["confirmed_flush_lsn"] == lake.slot.state["decoded_lsn"], failpoint

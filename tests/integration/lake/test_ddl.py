@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from harness.arrow_slot import Table, delete, insert, update
-from integration.lake.test_crash import run_killed
+from integration.lake.test_crash import kill
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from harness.lake import Lake
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
@@ -87,11 +85,11 @@ def test_copies_of_rows_get_the_default(lake: Lake) -> None:
     assert lake.current("public.log") == [{"line": "a", "n": 1, "_copies": 1}]
 
 
-def test_killed_after_the_rewrite(lake: Lake, jar_folder: Path) -> None:
+def test_killed_after_the_rewrite(lake: Lake) -> None:
     lake.slot.commit(insert(ITEMS, id=1, name="a"))
     lake.run()
     lake.slot.commit(insert(ITEMS, id=2, name="b"), insert(GROWN, id=3, name="c", n=0))
-    run_killed(lake, jar_folder, "lake.after_reshape=kill")
+    kill(lake, lake.spark, "lake.after_reshape=kill")
     lake.run()
     assert [(row["id"], row["n"]) for row in lake.current("public.items")] == [
         (1, 7),
