@@ -27,7 +27,8 @@ from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from spillway.lake.storage import LakePath
 
 _POINTS_PER_FILE: Final = 500
 #: Older files are removed: 100,000 points are days of batches, one a few seconds.
@@ -52,7 +53,7 @@ class CommitPoint:
         return Lsn.parse(self.lsn)
 
 
-def publish(path: Path, lsn: int, batch_id: int, changes: int, loading: list[str]) -> None:
+def publish(path: LakePath, lsn: int, batch_id: int, changes: int, loading: list[str]) -> None:
     """Make a point durable; one that is there already, or is before the last one, changes nothing."""
     files = _files(path)
     points = _read(files[-1]) if files else []
@@ -72,13 +73,13 @@ def publish(path: Path, lsn: int, batch_id: int, changes: int, loading: list[str
         old.unlink()
 
 
-def points(path: Path) -> Iterator[CommitPoint]:
+def points(path: LakePath) -> Iterator[CommitPoint]:
     """Yield all points, the newest first."""
     for file in reversed(_files(path)):
         yield from reversed(_read(file))
 
 
-def at(path: Path, lsn: int | None = None) -> CommitPoint:
+def at(path: LakePath, lsn: int | None = None) -> CommitPoint:
     """Return the newest point that is not after *lsn*; the newest of all for None.
 
     Raises:
@@ -99,17 +100,17 @@ def at(path: Path, lsn: int | None = None) -> CommitPoint:
     )
 
 
-def _directory(path: Path) -> Path:
+def _directory(path: LakePath) -> LakePath:
     return path / "_spillway" / "commits"
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: LakePath) -> list[LakePath]:
     return sorted(
         file for file in _directory(path).glob("*.jsonl") if file.stem.isdecimal()
     )  # fmt: skip
 
 
-def _read(file: Path) -> list[CommitPoint]:
+def _read(file: LakePath) -> list[CommitPoint]:
     try:
         return [CommitPoint(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]
     except (TypeError, ValueError) as error:

@@ -19,6 +19,7 @@ import json
 import logging
 import re
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
+from spillway.lake import lease
 from spillway.lake.columns import spark_schema
 from spillway.lake.direct_merge import (
     NotDirect,
@@ -42,18 +44,19 @@ from spillway.lake.direct_merge import (
     sync_commit,
 )
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
+from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from spillway.lake.columns import Followed
+    from spillway.lake.storage import LakePath
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ _RESHAPE: Final = "spillway: columns of the next batch"
 class DeltaTables:
     """See :class:`spillway.lake.tables.LakeTables`."""
 
-    def __init__(self, spark: SparkSession, path: Path, slot_name: str) -> None:
+    def __init__(self, spark: SparkSession, path: LakePath, slot_name: str) -> None:
         # Merges read their transaction id from the session's configuration: a session for each thread that merges.
         self._main_session = spark
         self._threads = threading.local()
@@ -83,7 +86,7 @@ class DeltaTables:
         #: tables that are known to be of this slot
         self._ours: set[tuple[str, str]] = set()
         #: current tables' files that delta-rs reads as Spark does; a table is one thread's at a time
-        self._checked: dict[str, set[Path]] = {}
+        self._checked: dict[str, set[LakePath]] = {}
         #: tables that are known to take timestamps without a zone
         self._with_ntz: set[tuple[str, str]] = set()
 
@@ -141,6 +144,7 @@ class DeltaTables:
         return tuple(json.loads(stored.get())) if stored.isDefined() else None
 
     def reshape(self, name: str, followed: Followed) -> None:
+        lease.check(self._path)
         self._allow_timestamps(CURRENT, name, followed.frame.schema)
         if followed.rewritten:
             writer = followed.frame.write.mode("overwrite").option("overwriteSchema", "true")
@@ -173,7 +177,7 @@ class DeltaTables:
 
     def _merge_directly(
         self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
-    ) -> list[tuple[Path, int, set[Path]]]:
+    ) -> list[tuple[LakePath, int, set[LakePath]]]:
         """Merge as :mod:`spillway.lake.direct_merge` does.
 
         Returns what is not durable yet, of the history that the batch is read from as well: tables, from which
@@ -202,6 +206,7 @@ class DeltaTables:
         appended = files_of(history, f"_commit_lsn >= {start_lsn}")
         changes = last_changes(read_changes(appended, start_lsn, columns), columns, key)
         failpoint("lake.before_merge")
+        lease.check(self._path)
         version = current.version() + 1
         merge(
             current,
@@ -246,6 +251,7 @@ class DeltaTables:
             self._append(CURRENT, name, rows, batch)
             return
         check_same_key(name, self.key(name) or MULTISET, key)
+        lease.check(self._path)
         effect.frame.createOrReplaceTempView(_VIEW)
         statement = (
             merge_copies(columns.names, truncated=effect.truncated)
@@ -268,6 +274,7 @@ class DeltaTables:
             self._spark.catalog.dropTempView(_VIEW)
 
     def _create(self, kind: str, name: str, schema: StructType, properties: dict[str, str]) -> None:
+        lease.check(self._path)
         table = f"delta.{quoted(self._location(kind, name))}"
         writer = self._spark.createDataFrame([], schema).writeTo(table).using("delta")
         properties = {_SLOT_PROPERTY: self._slot_name, **properties}
@@ -289,12 +296,13 @@ class DeltaTables:
         self._with_ntz.add((kind, name))
 
     def _append(self, kind: str, name: str, rows: DataFrame, batch: Batch) -> None:
+        lease.check(self._path)
         writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
         writer = writer.option("txnAppId", self._application).option("txnVersion", batch.end_lsn)
         writer.option("userMetadata", _user_metadata(batch)).save(self._location(kind, name))
 
     def _location(self, kind: str, name: str) -> str:
-        return str(self._path / kind / name)
+        return spark_address(self._path / kind / name)
 
     def _exists(self, kind: str, name: str) -> bool:
         return (self._path / kind / name / "_delta_log").is_dir()
@@ -327,7 +335,7 @@ def application_of(slot_name: str) -> str:
     return f"spillway/{slot_name}"
 
 
-def version_at(table: Path, application: str, lsn: int) -> int | None:
+def version_at(table: LakePath, application: str, lsn: int) -> int | None:
     """Return the version that a table had when it was as of *lsn*; None: there was no table then.
 
     It is the last one before the job's next commit: what others did in between, OPTIMIZE for one, is in it, so that VACUUM
@@ -359,32 +367,52 @@ def version_at(table: Path, application: str, lsn: int) -> int | None:
     return None
 
 
-def last_transaction(log: Path, application: str) -> int | None:
+def last_transaction(log: LakePath, application: str) -> int | None:
     """Return the version of *application*'s last transaction among a log's newest commits, None if it isn't there.
 
     Commits are JSON lines in files named by version (the Delta protocol's "Delta Log Entries"). Each commit
     of ours has its transaction, so the newest file nearly always ends the search; maintenance by others
     (OPTIMIZE, VACUUM, ALTER) comes between.
     """
-    for commit in _commits(log)[:_COMMITS_SEARCHED]:
+    for commit in _newest_commits(log):
         mark = _mark(commit, application)
         if isinstance(mark, int):
             return mark
     return None
 
 
-def _commits(log: Path) -> list[Path]:
+def _newest_commits(log: LakePath) -> list[LakePath]:
+    """Return so many of a log's commits as a search for ours passes, the newest first."""
+    if isinstance(log, ObjectPath):
+        # A list of names is a request for each thousand of them: those behind the last checkpoint are few.
+        try:
+            checkpoint = int(json.loads((log / "_last_checkpoint").read_text())["version"])
+        except FileNotFoundError:
+            checkpoint = 0
+        first = max(checkpoint - _COMMITS_SEARCHED, 0)
+        commits = _newest_first(log.after(f"{first:020d}"))
+    else:
+        commits = _commits(log)
+    return commits[:_COMMITS_SEARCHED]
+
+
+def _commits(log: LakePath) -> list[LakePath]:
     """Return a log's commits, the newest first."""
-    return sorted((path for path in log.glob("*.json") if path.stem.isdecimal()), reverse=True)
+    return _newest_first(log.glob("*.json"))
+
+
+def _newest_first(paths: Iterable[LakePath]) -> list[LakePath]:
+    commits = (path for path in paths if path.name.endswith(".json") and path.stem.isdecimal())
+    return sorted(commits, key=lambda path: path.name, reverse=True)
 
 
 class _Reshape:
     """The mark of a commit that changed the current table's columns for the batch to come."""
 
 
-def _mark(commit: Path, application: str) -> int | type[_Reshape] | None:
+def _mark(commit: LakePath, application: str) -> int | type[_Reshape] | None:
     """Return the version of *application*'s transaction in a commit, or that it is a reshape; None: neither."""
-    with commit.open(encoding="utf-8") as lines:
+    with _lines(commit) as lines:
         for line in lines:
             if line.startswith('{"txn":'):
                 transaction = json.loads(line)["txn"]
@@ -396,6 +424,15 @@ def _mark(commit: Path, application: str) -> int | type[_Reshape] | None:
             ):
                 return _Reshape
     return None
+
+
+@contextmanager
+def _lines(commit: LakePath) -> Iterator[Iterable[str]]:
+    if isinstance(commit, ObjectPath):
+        yield commit.read_text().split("\n")
+        return
+    with commit.open(encoding="utf-8") as lines:
+        yield lines
 
 
 def merge_rows(

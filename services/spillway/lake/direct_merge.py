@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import os
 import re
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -41,11 +42,14 @@ from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
 from spillway.lake.files import sync_directory
 from spillway.lake.net_effect import SET, quoted
+from spillway.lake.storage import ObjectPath, lake_path, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from deltalake import CommitProperties
+
+    from spillway.lake.storage import LakePath
 
 #: History's files of one batch, compressed: some ten times as much in memory.
 _HISTORY_BYTES_MAX: Final = 64 << 20
@@ -69,16 +73,17 @@ class NotDirect(Exception):
     """This batch is Spark's to merge."""
 
 
-def open_table(path: Path) -> DeltaTable:
+def open_table(path: LakePath) -> DeltaTable:
     """Load the newest version of the table at *path*.
 
     Raises:
         NotDirect: the path or the table is not for delta-rs.
     """
-    where = str(path.absolute())
-    if not _PLAIN_PATH.fullmatch(where):
+    where = path.absolute()
+    if not _PLAIN_PATH.fullmatch(where.key if isinstance(where, ObjectPath) else str(where)):
         raise NotDirect("the path has special characters")
-    table = DeltaTable(where)
+    options = storage_options() if isinstance(where, ObjectPath) else None
+    table = DeltaTable(str(where), storage_options=options)
     protocol = table.protocol()
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     if features - _FEATURES:
@@ -90,37 +95,41 @@ def open_table(path: Path) -> DeltaTable:
     return table
 
 
-def files_of(table: DeltaTable, predicate: str | None = None) -> set[Path]:
+def files_of(table: DeltaTable, predicate: str | None = None) -> set[LakePath]:
     """Return the table's files, those only, by their statistics, that can have rows of *predicate*."""
-    return {Path(unquote(uri)) for uri in table.file_uris(file_pruning_predicate=predicate)}
+    uris = table.file_uris(file_pruning_predicate=predicate)
+    return {lake_path(unquote(uri)) for uri in uris}
 
 
-def check_files(files: Iterable[Path]) -> None:
+def check_files(files: Iterable[LakePath]) -> None:
     """Refuse files that delta-rs would misread.
 
     Raises:
         NotDirect: there are timestamps of the type INT96 among them.
     """
     for path in files:
-        with pq.ParquetFile(path) as parquet:
+        opened = path.open_reader() if isinstance(path, ObjectPath) else path
+        with pq.ParquetFile(opened) as parquet:
             columns = (parquet.schema.column(i) for i in range(len(parquet.schema)))
             if any(column.physical_type == "INT96" for column in columns):
                 raise NotDirect(f"{path.name} has timestamps of type INT96")
 
 
-def read_changes(files: Iterable[Path], start_lsn: int, schema: pa.Schema) -> pa.Table:
+def read_changes(files: Iterable[LakePath], start_lsn: int, schema: pa.Schema) -> pa.Table:
     """Read history's changes from *start_lsn* on, in order; *schema* is the table's own columns.
 
     Raises:
         NotDirect: there is too much, or it isn't stored plainly.
     """
-    files = sorted(files)
-    if sum(path.stat().st_size for path in files) > _HISTORY_BYTES_MAX:
+    files = sorted(files, key=str)
+    if sum(_size(path) for path in files) > _HISTORY_BYTES_MAX:
         raise NotDirect("the batch is large")
     wanted = ["_op", "_commit_lsn", "_seq", *schema.names]
     tables = []
     for path in files:
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as parquet:
+        # All of it is read: one request.
+        opened = BytesIO(path.read_bytes()) if isinstance(path, ObjectPath) else path
+        with pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet:
             stored = parquet.schema_arrow.names
             missing = set(wanted).difference(stored)
             if missing:
@@ -139,6 +148,13 @@ def read_changes(files: Iterable[Path], start_lsn: int, schema: pa.Schema) -> pa
     if not bool(np.all(later | (same & (seqs[1:] > seqs[:-1])))):
         changes = changes.take(np.lexsort((seqs, lsns)))
     return changes
+
+
+def _size(path: LakePath) -> int:
+    size = path.size() if isinstance(path, ObjectPath) else path.stat().st_size
+    if size is None:
+        raise FileNotFoundError(str(path))
+    return size
 
 
 def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
@@ -274,10 +290,12 @@ def compact(table: DeltaTable, schema: pa.Schema) -> bool:
     return True
 
 
-def sync_commit(table: Path, version: int, files: Iterable[Path]) -> None:
-    """Make *files* and the log from *version* on durable."""
+def sync_commit(table: LakePath, version: int, files: Iterable[LakePath]) -> None:
+    """Make *files* and the log from *version* on durable; objects are when they are there."""
+    if isinstance(table, ObjectPath):
+        return
     log = table / "_delta_log"
-    written = [*files]
+    written = [path for path in files if isinstance(path, Path)]
     # Names begin with the version; that of the hint to the last checkpoint sorts behind.
     written += [path for path in log.iterdir() if path.name >= f"{version:020d}" and path.is_file()]
     for path in written:

@@ -6,17 +6,22 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from spillway.lake.storage import LakePath, ObjectPath
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def replace_json(path: Path, value: Any) -> None:
+def replace_json(path: LakePath, value: Any) -> None:
     """Put *value* at *path* in one step: readers see the old text or the new one."""
     replace_text(path, json.dumps(value))
 
 
-def replace_text(path: Path, text: str) -> None:
+def replace_text(path: LakePath, text: str) -> None:
     """Put *text* at *path* in one step, as :func:`replace_json` does."""
+    if isinstance(path, ObjectPath):
+        path.replace(text)
+        return
     beside = path.with_name(f".{path.name}.new")
     with beside.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -60,7 +60,6 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from spillway.lake.initial_load_tables import LoadTables
     from spillway.lake.payload import Relation
     from spillway.lake.slot import SlotPosition
+    from spillway.lake.storage import LakePath
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class InitialLoad:
         self,
         spark: SparkSession,
         tables: LoadTables,
-        path: Path,
+        path: LakePath,
         source: Source,
         slot: SlotPosition,
         stopping: threading.Event,

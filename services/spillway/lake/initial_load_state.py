@@ -6,7 +6,8 @@ one step.
 
 While a load is not *done*, only the load writes the table's current state; the job appends to history as ever.
 The two processes (or threads of one) agree by the table's lock: whoever reads that file and then writes
-the table holds it meanwhile, and so does whoever changes whose turn it is.
+the table holds it meanwhile, and so does whoever changes whose turn it is. On object storage only threads of one process can
+agree so; others are kept out by the lease (:mod:`spillway.lake.lease`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeTableConflict
+from spillway.lake import lease
 from spillway.lake.files import replace_json
+from spillway.lake.storage import ObjectPath
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from spillway.lake.storage import LakePath
 
 #: Heap that one COPY reads, unless told otherwise: what a failure costs.
 RANGE_BYTES: Final = 64 << 20
@@ -81,7 +86,7 @@ class LoadState:
         ]
 
 
-def load_state(path: Path, directory: str) -> LoadState | None:
+def load_state(path: LakePath, directory: str) -> LoadState | None:
     """Return the state of a table's load, None when it was never loaded.
 
     Raises:
@@ -102,35 +107,39 @@ def load_state(path: Path, directory: str) -> LoadState | None:
         raise _unreadable(file, error) from error
 
 
-def store_state(path: Path, directory: str, state: LoadState) -> None:
+def store_state(path: LakePath, directory: str, state: LoadState) -> None:
     """Make *state* durable."""
     file = _file(path, directory)
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_json(file, asdict(state))
 
 
-def forget_state(path: Path, directory: str) -> None:
+def forget_state(path: LakePath, directory: str) -> None:
     """Make it a table that was never loaded."""
     _file(path, directory).unlink(missing_ok=True)
 
 
-def is_loading(path: Path, directory: str) -> bool:
+def is_loading(path: LakePath, directory: str) -> bool:
     """Say whether the table's current state is a load's to write. To be acted upon under :func:`table_lock`."""
     state = load_state(path, directory)
     return state is not None and state.stage != Stage.DONE
 
 
-def loading_tables(path: Path) -> list[str]:
+def loading_tables(path: LakePath) -> list[str]:
     """Return the tables, by their directories, whose current state is a load's to write."""
     folder = path / "_spillway" / "loads"
-    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
-    names = (file.name.removesuffix(".json") for file in files)
+    files = folder.glob("*.json") if folder.is_dir() else ()
+    names = sorted(file.name.removesuffix(".json") for file in files)
     return [name for name in names if is_loading(path, name)]
 
 
 @contextmanager
-def table_lock(path: Path, directory: str) -> Iterator[None]:
+def table_lock(path: LakePath, directory: str) -> Iterator[None]:
     """Hold one table of the lake at *path*, waiting for whoever has it; the lock goes with the process."""
+    if isinstance(path, ObjectPath):
+        with lease.thread_lock(path, f"table {directory}"):
+            yield
+        return
     locks = path / "_spillway" / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     with _opened(locks / directory) as descriptor:
@@ -139,12 +148,19 @@ def table_lock(path: Path, directory: str) -> Iterator[None]:
 
 
 @contextmanager
-def loading_lock(path: Path) -> Iterator[None]:
+def loading_lock(path: LakePath) -> Iterator[None]:
     """Be the one load of the lake at *path*.
+
+    On object storage it keeps jobs of other processes away, too.
 
     Raises:
         LakeTableConflict: there is another one.
     """
+    if isinstance(path, ObjectPath):
+        alone = nullcontext() if lease.is_held(path) else lease.held(path)
+        with lease.thread_lock(path, "load", wait=False), alone:
+            yield
+        return
     (path / "_spillway").mkdir(parents=True, exist_ok=True)
     with _opened(path / "_spillway" / "load.lock") as descriptor:
         try:
@@ -166,11 +182,11 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _file(path: Path, directory: str) -> Path:
+def _file(path: LakePath, directory: str) -> LakePath:
     return path / "_spillway" / "loads" / f"{directory}.json"
 
 
-def _unreadable(file: Path, error: Exception) -> LakeTableConflict:
+def _unreadable(file: LakePath, error: Exception) -> LakeTableConflict:
     return LakeTableConflict(
         f"{file} can't be read: {error}",
         hint="It was written by another release, or is damaged. Without it the table counts as never loaded: remove it "

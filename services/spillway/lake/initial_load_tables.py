@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from spillway.lake import lease
 from spillway.lake.columns import spark_schema
 from spillway.lake.delta_tables import _KEY_PROPERTY, DeltaTables
 from spillway.lake.files import replace_json, sync_directory
@@ -102,6 +103,7 @@ class DeltaLoadTables(DeltaTables):
         return int(found.get()) + 1 if found.isDefined() else 0
 
     def append_loaded(self, name: str, rows: DataFrame, lsn: int, chunk: int) -> None:
+        lease.check(self._path)
         writer = rows.write.format("delta").mode("append")
         writer = writer.option("txnAppId", self._load(lsn)).option("txnVersion", chunk)
         about = {"slot": self._slot_name, "load": str(Lsn(lsn)), "chunk": chunk}
@@ -112,6 +114,7 @@ class DeltaLoadTables(DeltaTables):
         """Do nothing: history shows each chunk from its commit on."""
 
     def drop_loaded(self, name: str, lsn: int) -> None:
+        lease.check(self._path)
         if self._exists(HISTORY, name):
             table = f"delta.{quoted(self._location(HISTORY, name))}"
             self._spark.sql(f"DELETE FROM {table} WHERE _op = 'R' AND _commit_lsn = {lsn - 1}")  # noqa: S608 - quoted
@@ -119,6 +122,7 @@ class DeltaLoadTables(DeltaTables):
     def replace_current(
         self, name: str, rows: DataFrame, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
+        lease.check(self._path)
         rows = _in_shape(rows, columns, key)
         if not self._exists(CURRENT, name):
             self._create(CURRENT, name, rows.schema, {_KEY_PROPERTY: json.dumps(key)})

@@ -14,7 +14,7 @@ from spillway.errors import LakeError
 from spillway.lake.files import replace_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from spillway.lake.storage import LakePath
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class JobRecord:
     max_bytes_per_batch: int
 
 
-def store(path: Path, record: JobRecord) -> None:
+def store(path: LakePath, record: JobRecord) -> None:
     """Make *record* durable."""
     replace_json(path / "_spillway" / "job.json", asdict(record))
 
 
-def load(path: Path) -> JobRecord:
+def load(path: LakePath) -> JobRecord:
     """Return the last one.
 
     Raises:

@@ -59,12 +59,12 @@ from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, Row
 
     from spillway.lake.position import LakePosition
     from spillway.lake.slot import SlotClient
+    from spillway.lake.storage import LakePath
 
 _log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Materializer:
         self,
         tables: LakeTables,
         client: SlotClient,
-        path: Path,
+        path: LakePath,
         lake: LakePosition,
         *,
         only: Sequence[str] = (),

@@ -7,7 +7,8 @@ confirmed. That order gives two checks:
 - the slot is never ahead of the lake's position, unless somebody else confirmed it, and then changes are missing;
 - a batch that begins after the lake's position would leave a gap.
 
-The lock keeps a second job away from the same lake: two of them would only take turns at failing.
+The lock keeps a second job away from the same lake: two of them would only take turns at failing. On object storage it is a lease
+(:mod:`spillway.lake.lease`), and the position is replaced on condition that it is not ahead already.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import LakeBehindSlot, LakeTableConflict
+from spillway.errors import LakeBehindSlot, LakeTableConflict, LeaseLost
+from spillway.lake import lease
 from spillway.lake.files import replace_json
+from spillway.lake.storage import ObjectPath, StorageChanged
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from spillway.lake.slot import SlotPosition
+    from spillway.lake.storage import LakePath
 
 _FORMAT_VERSION: Final = 1
 
@@ -48,17 +51,23 @@ class LakePosition:
         return Lsn.parse(self.lsn)
 
 
-def load(path: Path) -> LakePosition | None:
+def load(path: LakePath) -> LakePosition | None:
     """Return the lake's position, None when there is no lake at *path*.
 
     Raises:
         LakeTableConflict: the file is not of this release.
     """
-    file = path / "_spillway" / "lake.json"
-    if not file.exists():
-        return None
+    file = _file(path)
     try:
-        value = json.loads(file.read_text())
+        text = file.read_text()
+    except FileNotFoundError:
+        return None
+    return _parsed(file, text)
+
+
+def _parsed(file: LakePath, text: str) -> LakePosition:
+    try:
+        value = json.loads(text)
         if value["version"] != _FORMAT_VERSION:
             raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
         return LakePosition(**value)
@@ -69,14 +78,47 @@ def load(path: Path) -> LakePosition | None:
         ) from error
 
 
-def store(path: Path, position: LakePosition) -> None:
-    """Make *position* durable."""
+def store(path: LakePath, position: LakePosition) -> None:
+    """Make *position* durable.
+
+    Raises:
+        LeaseLost: the lake is another job's by now.
+    """
+    if isinstance(path, ObjectPath):
+        _store_object(path, position)
+        return
     (path / "_spillway").mkdir(parents=True, exist_ok=True)
-    replace_json(path / "_spillway" / "lake.json", asdict(position))
+    replace_json(_file(path), asdict(position))
+
+
+def _store_object(lake: ObjectPath, position: LakePosition) -> None:
+    lease.check(lake)
+    file = lake / "_spillway" / "lake.json"
+    tag, there = None, None
+    try:
+        data, tag = file.read_with_tag()
+        there = _parsed(file, data.decode())
+    except FileNotFoundError:
+        pass
+    if there == position:
+        return
+    if there is None or there.lsn_value <= position.lsn_value:
+        try:
+            file.replace_if(tag, json.dumps(asdict(position)))
+        except StorageChanged:
+            # By us, perhaps: a request whose answer got lost is repeated.
+            there = load(lake)
+        else:
+            return
+    if there != position:
+        raise LeaseLost(
+            f"the lake at {lake} was brought beyond {position.lsn} by another job",
+            hint="This one's lease ran out meanwhile. Run it again when the other one is stopped.",
+        )
 
 
 def check(
-    path: Path, table_format: str, slot: SlotPosition, *, has_checkpoint: bool
+    path: LakePath, table_format: str, slot: SlotPosition, *, has_checkpoint: bool
 ) -> LakePosition:
     """Return the lake's position after checking that it and *slot* belong together; a new lake's is the slot's.
 
@@ -117,12 +159,16 @@ def check(
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: LakePath) -> Iterator[None]:
     """Hold the lake at *path* for this process; the lock goes with the process, however it ends.
 
     Raises:
         LakeTableConflict: another process has it.
     """
+    if isinstance(path, ObjectPath):
+        with lease.held(path):
+            yield
+        return
     (path / "_spillway").mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path / "_spillway" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -138,10 +184,16 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_locked(path: Path) -> bool:
+def is_locked(path: LakePath) -> bool:
     """Say whether a job is at work on the lake at *path*."""
+    if isinstance(path, ObjectPath):
+        return lease.holder(path) is not None
     try:
         with locked(path):
             return False
     except LakeTableConflict:
         return True
+
+
+def _file(lake: LakePath) -> LakePath:
+    return lake / "_spillway" / "lake.json"

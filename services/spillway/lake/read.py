@@ -22,7 +22,6 @@ Needs Spark and the lake's files, neither the service nor the source; reads only
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
@@ -32,6 +31,7 @@ from spillway.lake import commit_points, position
 from spillway.lake.delta_tables import application_of, version_at
 from spillway.lake.net_effect import COPIES
 from spillway.lake.parquet_tables import copy_at, read_batches
+from spillway.lake.storage import ObjectPath, lake_path, spark_address
 from spillway.lake.tables import CURRENT, HISTORY
 from spillway.pg.lsn import Lsn
 
@@ -41,19 +41,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.commit_points import CommitPoint
+    from spillway.lake.storage import LakePath
 
 
 class Lake:
     """A lake at *path*, read with *spark*; see the module."""
 
-    def __init__(self, spark: SparkSession, path: str | Path) -> None:
+    def __init__(self, spark: SparkSession, path: str | LakePath) -> None:
         """Open it.
 
         Raises:
             LakeError: there is no lake at *path*.
         """
         self.spark = spark
-        self.path = Path(path).absolute()
+        self.path = lake_path(path).absolute()
         found = position.load(self.path)
         if found is None:
             raise LakeError(
@@ -146,7 +147,8 @@ class Pin:
             if version is None:
                 return None
             reader = lake.spark.read.format("delta").option("versionAsOf", version)
-            return reader.load(str(folder))
+            return reader.load(spark_address(folder))
+        assert not isinstance(folder, ObjectPath)  # plain Parquet is of directories
         if kind == HISTORY:
             return read_batches(lake.spark, folder, 0, self.lsn)
         copy = copy_at(folder, self.lsn)

@@ -20,7 +20,7 @@ option                      meaning
 ``start_lsn``               where a new query begins, instead of the slot's confirmed_flush_lsn
 ``end_lsn``                 batch reads only: where they end, instead of what is decoded
 ``max_bytes_per_batch``     bytes of WAL that a micro-batch may span (256 MiB); a transaction is never cut
-``boundaries``              a directory with LSNs at which a micro-batch must end (:mod:`spillway.lake.boundaries`)
+``boundaries``              a directory or prefix with LSNs at which a micro-batch must end (:mod:`spillway.lake.boundaries`)
 ``partitions``              parts a micro-batch is read in, at most (2); each spans at least 8 MiB of WAL
 ==========================  ================================================================================
 
@@ -49,7 +49,6 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -73,6 +72,7 @@ from spillway.lake import payload as payloads
 from spillway.lake.boundaries import first_after, held
 from spillway.lake.pushdown import Pushed, pushed
 from spillway.lake.slot import SlotPosition, connect
+from spillway.lake.storage import lake_path
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         super().__init__(source, schema)
         self._target: int | None = None
         named = self.options.get("boundaries")
-        self._boundaries = Path(named) if named else None
+        self._boundaries = lake_path(named) if named else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the end of an AvailableNow run: what is decoded now. Runs before :meth:`initialOffset`."""

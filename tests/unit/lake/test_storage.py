@@ -1,0 +1,251 @@
+"""Small files of a lake, in a directory and in a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.object_store import BUCKET, object_store
+from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, LeaseLost
+from spillway.lake import commit_points, job_record, lease, position
+from spillway.lake.delta_tables import last_transaction
+from spillway.lake.files import replace_json, replace_text
+from spillway.lake.initial_load_state import (
+    LoadState,
+    Stage,
+    forget_state,
+    load_state,
+    loading_lock,
+    loading_tables,
+    store_state,
+    table_lock,
+)
+from spillway.lake.job_record import JobRecord
+from spillway.lake.position import LakePosition
+from spillway.lake.storage import (
+    ObjectPath,
+    StorageChanged,
+    lake_path,
+    spark_address,
+    storage_options,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from spillway.lake.storage import LakePath
+
+POSITION = LakePosition("slot", "source", "shop", "delta", "0/100")
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[dict[str, str]]:
+    with object_store() as environment:
+        yield environment
+
+
+@pytest.fixture
+def bucket(
+    store: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> ObjectPath:
+    for name, value in store.items():
+        monkeypatch.setenv(name, value)
+    return ObjectPath(BUCKET, f"{request.node.name}/lake")
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> LakePath:
+    return tmp_path if request.param == "directory" else request.getfixturevalue("bucket")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (
+        ("_LEASE_S", 1.0),
+        ("_MARGIN_S", 0.3),
+        ("_BEAT_S", 0.2),
+        ("_WATCH_S", 0.05),
+    ):
+        monkeypatch.setattr(lease, name, seconds)
+
+
+def test_small_files(place: LakePath) -> None:
+    folder = place / "some" / "folder"
+    assert not folder.is_dir()
+    folder.mkdir(parents=True)
+    for name in ("b.json", "a.json", "c.txt"):
+        replace_text(folder / name, f"this is {name}")
+    replace_json(folder / "a.json", {"a": "ä"})
+    assert folder.is_dir()
+    assert folder.exists()
+    assert (folder / "b.json").exists()
+    assert not (folder / "b.json").is_dir()
+    assert not (folder / "b").exists()
+    assert (folder / "a.json").read_text() == '{"a": "\\u00e4"}'
+    assert sorted(each.name for each in folder.iterdir()) == ["a.json", "b.json", "c.txt"]
+    assert sorted(each.stem for each in folder.glob("*.json")) == ["a", "b"]
+    assert [each.name for each in place.iterdir()] == ["some"]
+    assert (folder / "a.json").parent == folder
+    (folder / "b.json").unlink()
+    (folder / "b.json").unlink(missing_ok=True)
+    with pytest.raises(FileNotFoundError):
+        (folder / "b.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        (folder / "b.json").read_text()
+
+
+def test_what_a_lake_says_of_itself(place: LakePath) -> None:
+    assert position.load(place) is None
+    with position.locked(place):
+        position.store(place, POSITION)
+        position.store(place, POSITION)
+    assert position.load(place) == POSITION
+    record = JobRecord("s3://bucket/checkpoint", ["shop.orders"], 7)
+    job_record.store(place, record)
+    assert job_record.load(place) == record
+
+    for lsn in (0x100, 0x200, 0x200, 0x300):
+        commit_points.publish(place, lsn, 1, 5, [])
+    assert [point.lsn for point in commit_points.points(place)] == ["0/300", "0/200", "0/100"]
+    assert commit_points.at(place, 0x2FF).lsn == "0/200"
+
+    store_state(place, "shop.orders", LoadState("shop.orders"))
+    store_state(place, "shop.items", LoadState("shop.items", Stage.DONE))
+    assert load_state(place, "shop.lines") is None
+    assert loading_tables(place) == ["shop.orders"]
+    forget_state(place, "shop.orders")
+    assert loading_tables(place) == []
+
+
+def test_one_job_and_one_load_a_lake(place: LakePath, quick: None) -> None:
+    assert not position.is_locked(place)
+    with position.locked(place):
+        assert position.is_locked(place)
+        with pytest.raises(LakeTableConflict), position.locked(place):
+            pass
+        conflict = pytest.raises(LakeTableConflict)
+        with loading_lock(place), table_lock(place, "shop.orders"), conflict, loading_lock(place):
+            pass
+    assert not position.is_locked(place)
+    with position.locked(place):
+        pass
+
+
+def test_a_load_of_another_process_waits_for_no_job(bucket: ObjectPath, quick: None) -> None:
+    with loading_lock(bucket):
+        lease.check(bucket)
+        assert position.is_locked(bucket)
+    assert not position.is_locked(bucket)
+
+
+def test_transactions_of_a_log(place: LakePath) -> None:
+    log = place / "_delta_log"
+    log.mkdir(parents=True)
+    for version in range(40):
+        text = f'{{"txn":{{"appId":"a","version":{version + 1000}}}}}\n{{"commitInfo":{{}}}}\n'
+        replace_text(log / f"{version:020d}.json", text)
+    replace_text(log / f"{30:020d}.checkpoint.parquet", "")
+    assert last_transaction(log, "a") == 1039
+    replace_text(log / "_last_checkpoint", '{"version":30}')
+    replace_text(log / f"{40:020d}.json", '{"commitInfo":{}}\n')
+    assert last_transaction(log, "a") == 1039
+    assert last_transaction(log, "b") is None
+
+
+def test_addresses(tmp_path: Path) -> None:
+    there = lake_path("s3://bucket/some/lake/")
+    assert there == lake_path("s3a://bucket/some/lake") == ObjectPath("bucket", "some/lake")
+    assert str(there / "x") == "s3://bucket/some/lake/x"
+    assert spark_address(there) == "s3a://bucket/some/lake"
+    assert lake_path(there) is there
+    assert lake_path(str(tmp_path)) == tmp_path
+    assert spark_address(tmp_path) == str(tmp_path)
+    for address in (
+        "s3://bucket",
+        "s3://bucket/",
+        "s3:///lake",
+        "gs://bucket/lake",
+        "s3:/bucket/lake",
+    ):
+        with pytest.raises(InvalidRequest):
+            lake_path(address)
+
+
+def test_secrets_are_no_options(bucket: ObjectPath) -> None:
+    assert not any("secret" in f"{name}{value}" for name, value in storage_options().items())
+
+
+def test_a_conditional_replacement(bucket: ObjectPath) -> None:
+    file = bucket / "file"
+    first = file.replace_if(None, "1")
+    with pytest.raises(StorageChanged):
+        file.replace_if(None, "2")
+    second = file.replace_if(first, "2")
+    with pytest.raises(StorageChanged):
+        file.replace_if(first, "3")
+    assert file.read_with_tag() == (b"2", second)
+    file.unlink()
+    with pytest.raises(StorageChanged):
+        file.replace_if(second, "3")
+
+
+def test_what_the_store_refuses(bucket: ObjectPath) -> None:
+    with pytest.raises(LakeError, match="NoSuchBucket") as raised:
+        (ObjectPath("another", "lake") / "file").replace("x")
+    assert "\n" not in raised.value.message
+
+
+def test_the_position_does_not_go_back(bucket: ObjectPath, quick: None) -> None:
+    with pytest.raises(LeaseLost):
+        position.store(bucket, POSITION)
+    with position.locked(bucket):
+        position.store(bucket, LakePosition("slot", "source", "shop", "delta", "0/200"))
+        with pytest.raises(LeaseLost):
+            position.store(bucket, POSITION)
+
+
+def test_a_lease_is_kept_while_its_holder_lives(bucket: ObjectPath, quick: None) -> None:
+    file = bucket / "_spillway" / "lease.json"
+    with position.locked(bucket):
+        newcomer = lease._Lease(bucket)
+        with pytest.raises(LakeTableConflict, match=r"process \d+ of .*, since 20"):
+            newcomer.acquire()
+        lease.check(bucket)
+        assert '"beat": 0' not in file.read_text()
+
+
+def test_a_lease_of_a_dead_holder_runs_out(bucket: ObjectPath, quick: None) -> None:
+    file = bucket / "_spillway" / "lease.json"
+    file.replace('{"owner": "x", "host": "elsewhere", "pid": 7, "since": "2026", "beat": 3}')
+    assert lease.holder(bucket) == "process 7 of elsewhere, since 2026"
+    with position.locked(bucket):
+        lease.check(bucket)
+        position.store(bucket, POSITION)
+
+
+def test_a_holder_that_was_replaced_stops(bucket: ObjectPath, quick: None) -> None:
+    file = bucket / "_spillway" / "lease.json"
+    with position.locked(bucket):
+        file.replace('{"owner": "x", "host": "elsewhere", "pid": 7, "since": "2026", "beat": 3}')
+        held = lease._held[bucket]
+        held._thread.join()
+        with pytest.raises(LeaseLost):
+            lease.check(bucket)
+        with pytest.raises(LeaseLost):
+            position.store(bucket, POSITION)
+    # It is the other one's still.
+    assert lease.holder(bucket) == "process 7 of elsewhere, since 2026"
+
+
+def test_a_holder_that_was_stopped_for_long_stops(
+    bucket: ObjectPath, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with position.locked(bucket):
+        now = lease._now()
+        monkeypatch.setattr(lease, "_now", lambda: now + 10.0)
+        monkeypatch.setattr(lease._held[bucket], "_written", now)
+        monkeypatch.setattr(lease._held[bucket], "_write", lambda: True)
+        with pytest.raises(LeaseLost):
+            lease.check(bucket)
