@@ -153,6 +153,7 @@ class Session:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._store.leave(self)
         self.log.close()
 
     def alive(self) -> bool:
@@ -425,6 +426,7 @@ class Session:
                     self.log.publish()
                     if held - decoder.memory_bytes >= WORTH_BYTES:
                         freed_memory.give_back()
+                self._store.passed(self, lsn)
             self._error = None
             grown = decoder.position - checkpoint_lsn
             if grown and (

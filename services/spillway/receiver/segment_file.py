@@ -98,6 +98,11 @@ class SegmentFile:
         """Read up to *size* bytes at *offset*; any thread."""
         return os.pread(self._fd, size, offset)
 
+    def drop_cached(self, size: int) -> None:
+        """Let the kernel forget the first *size* bytes, those of them that are durable: the next read takes them from the disk."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, 0, size, os.POSIX_FADV_DONTNEED)
+
     def sync(self) -> None:
         """Make the contents durable.
 

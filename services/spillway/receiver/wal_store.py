@@ -26,7 +26,8 @@ One thread writes (``append``, ``switch_timeline``). ``sync`` may run on another
 appended when it began, and if it fails, an ``append`` that is under way fails, too. Every other method is for any
 thread. An flock on the directory keeps a second process out.
 
-Memory: none for WAL; see :mod:`spillway.receiver.segment_directory` for open files.
+Memory: none for WAL; see :mod:`spillway.receiver.segment_directory` for open files, and
+:mod:`spillway.receiver.passed_wal` for the kernel's page cache.
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ from spillway.pg.wal_segment import (
     segment_number,
     segment_start,
 )
+from spillway.receiver.passed_wal import PassedWal
 from spillway.receiver.segment_directory import SegmentDirectory
 from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState, sync_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from types import TracebackType
     from typing import Self
 
@@ -124,6 +127,7 @@ class WalStore:
                 undo.callback(self._state_file.close)
                 self._segment_size = self._state_file.state.segment_size
                 self._segments = SegmentDirectory(self.directory, self._segment_size)
+                self._passed = PassedWal(self._segments, self._segment_size)
                 self._received_lsn = self._state_file.state.flushed_lsn
                 self._open_segments()
             except OSError as error:
@@ -469,6 +473,14 @@ class WalStore:
                     return False
                 self._changed.wait(remaining_s)
             return self._received_lsn > lsn
+
+    def passed(self, reader: Hashable, lsn: int) -> None:
+        """Hear that *reader* has read what is before *lsn*, so that the kernel need not keep it in memory."""
+        self._passed.note(reader, lsn, self.flushed_lsn)
+
+    def leave(self, reader: Hashable) -> None:
+        """Hear that *reader* reads no more."""
+        self._passed.leave(reader)
 
     # -- removing ------------------------------------------------------------------------------------
 

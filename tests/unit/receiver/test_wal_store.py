@@ -705,3 +705,69 @@ def test_switch_after_failed_sync_forgets_the_old_timelines_files(opener: Opener
     store.sync()
     assert names(opener.path) == [segment_name(2, number, SIZE) for number in (3, 4, 5)]
     assert read_all(opener.again()) == wal(START, 2 * SIZE + 500)
+
+
+# -- the kernel's page cache ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dropped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Record what is dropped: file and bytes."""
+    calls: list[tuple[str, int]] = []
+    drop = SegmentFile.drop_cached
+
+    def record(file: SegmentFile, size: int) -> None:
+        calls.append((file.path.name, size))
+        drop(file, size)
+
+    monkeypatch.setattr(SegmentFile, "drop_cached", record)
+    return calls
+
+
+def segment(number: int) -> str:
+    return segment_name(1, number, SIZE)
+
+
+def test_what_is_durable_and_read_by_all_is_dropped(
+    opener: Opener, dropped: list[tuple[str, int]]
+) -> None:
+    store = opener()
+    store.passed("first", START)
+    store.passed("second", START)
+    append(store, 3 * SIZE + 100)
+    store.passed("first", store.received_lsn)
+    store.passed("second", store.received_lsn)
+    assert dropped == []  # nothing is durable yet
+    store.sync()
+    store.passed("first", START + 2 * SIZE)
+    assert dropped == [(segment(3), SIZE), (segment(4), SIZE)]
+    store.passed("second", START + SIZE)
+    store.passed("first", store.received_lsn)
+    assert len(dropped) == 2  # the second is behind
+    store.leave("second")
+    store.passed("first", store.received_lsn)
+    assert dropped[2:] == [(segment(5), SIZE)]
+    assert read_all(store) == wal(START, 3 * SIZE + 100)
+
+
+def test_a_reader_that_begins_drops_nothing_behind_it(
+    opener: Opener, dropped: list[tuple[str, int]]
+) -> None:
+    store = opener()
+    append(store, 3 * SIZE)
+    store.sync()
+    store.passed("first", START + 2 * SIZE)
+    assert dropped == []
+    store.passed("first", START + 3 * SIZE)
+    assert dropped == [(segment(5), SIZE)]
+
+
+def test_what_was_removed_is_not_missed(opener: Opener, dropped: list[tuple[str, int]]) -> None:
+    store = opener()
+    store.passed("first", START)
+    append(store, 4 * SIZE)
+    store.sync()
+    store.remove_before(START + 2 * SIZE)
+    store.passed("first", START + 4 * SIZE)
+    assert dropped == [(segment(5), SIZE), (segment(6), SIZE)]
+    assert read_all(store) == wal(START + 2 * SIZE, 2 * SIZE)
