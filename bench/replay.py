@@ -50,8 +50,9 @@ def cluster(workers: int) -> Iterator[str]:
             for n in range(workers)
         ]  # fmt: skip
         processes = []
+        # The driver's, too, which is started by this process.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         environment = os.environ | {
-            "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
         }

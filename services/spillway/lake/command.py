@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
@@ -13,17 +14,22 @@ from spillway.lake.command_options import (
     DriverMemory,
     Format,
     Grpc,
+    HistoryRetention,
     Jars,
     LakePath,
     Master,
+    Retention,
     SourceDsn,
     TableFormat,
     Tables,
+    duration,
     source_dsn,
 )
 from spillway.lake.initial_load_command import load
 from spillway.lake.job import JobSettings
 from spillway.lake.jobs import run_jobs, settings_of
+from spillway.lake.maintain_command import maintain_now
+from spillway.lake.maintenance import Upkeep
 from spillway.lake.metrics import LakeMetrics, MetricsServer
 from spillway.lake.replay_command import replay
 from spillway.lake.slot import DEFAULT_ADDRESS
@@ -44,6 +50,7 @@ class Trigger(StrEnum):
 
 for command in (load, replay, verify, points):
     app.command()(command)
+app.command("maintain")(maintain_now)
 
 
 @app.command()
@@ -86,6 +93,16 @@ def run(
     max_bytes_per_batch: Annotated[
         int, typer.Option(help="Bytes of WAL that one batch spans.")
     ] = 256 << 20,
+    maintenance_interval: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration,
+            metavar="TIME",
+            help="Delta: between two rounds of compaction and removal of what is not kept; 0s: none.",
+        ),
+    ] = timedelta(hours=1),
+    retention: Retention = timedelta(days=7),
+    history_retention: HistoryRetention = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -115,6 +132,7 @@ def run(
         master=master,
         driver_memory=driver_memory,
         jars=jars,
+        upkeep=Upkeep(retention, history_retention, maintenance_interval or None),
         initial_load=initial_load,
         source_dsn=source_dsn(context, source) if initial_load else "",
     )

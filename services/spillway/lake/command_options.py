@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,6 +20,16 @@ class TableFormat(StrEnum):
 
     DELTA = "delta"
     PARQUET = "parquet"
+
+
+def duration(text: str | timedelta) -> timedelta:
+    """Parse a number with a unit: s, m, h, d or w."""
+    if isinstance(text, timedelta):
+        return text
+    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+    if not text[:-1].isdecimal() or text[-1:] not in units:
+        raise typer.BadParameter(f"{text!r} is not a time such as 30m, 12h or 7d")
+    return timedelta(**{units[text[-1]]: int(text[:-1])})
 
 
 LakePath = Annotated[
@@ -46,6 +57,23 @@ SourceDsn = Annotated[
         envvar=ENVIRONMENT,
         show_default=False,
         help="Connection string of the slot's database, to load from; - reads it from stdin.",
+    ),
+]
+
+Retention = Annotated[
+    timedelta,
+    typer.Option(
+        parser=duration,
+        metavar="TIME",
+        help="Delta: how far back readers may pin an LSN, 7d or 12h for one; what only older versions need is removed.",
+    ),
+]
+HistoryRetention = Annotated[
+    timedelta | None,
+    typer.Option(
+        parser=duration,
+        metavar="TIME",
+        help="Delta: how long changes stay in history; for ever unless given.",
     ),
 ]
 

@@ -17,6 +17,7 @@ oldest go when there are many: readers keep to what the tables' own retention le
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _POINTS_PER_FILE: Final = 500
 #: Older files are removed: 100,000 points are days of batches, one a few seconds.
 _FILES_MAX: Final = 200
+#: Who writes is the lake's job: a batch, and its maintenance beside it.
+_writing = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +58,48 @@ class CommitPoint:
 
 def publish(path: LakePath, lsn: int, batch_id: int, changes: int, loading: list[str]) -> None:
     """Make a point durable; one that is there already, or is before the last one, changes nothing."""
-    files = _files(path)
-    points = _read(files[-1]) if files else []
-    if points and points[-1].lsn_value >= lsn:
-        return
-    now = datetime.now(UTC).isoformat()
-    point = CommitPoint(str(Lsn(lsn)), now, batch_id, changes, loading)
-    if files and len(points) < _POINTS_PER_FILE:
-        file = files[-1]
-    else:
-        points = []
-        file = _directory(path) / f"{lsn:020d}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(asdict(each)) for each in (*points, point))
-    replace_text(file, "".join(f"{line}\n" for line in lines))
-    for old in files[:-_FILES_MAX]:
-        old.unlink()
+    with _writing:
+        files = _files(path)
+        points = _read(files[-1]) if files else []
+        if points and points[-1].lsn_value >= lsn:
+            return
+        now = datetime.now(UTC).isoformat()
+        point = CommitPoint(str(Lsn(lsn)), now, batch_id, changes, loading)
+        if files and len(points) < _POINTS_PER_FILE:
+            file = files[-1]
+        else:
+            points = []
+            file = _directory(path) / f"{lsn:020d}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+        lines = (json.dumps(asdict(each)) for each in (*points, point))
+        replace_text(file, "".join(f"{line}\n" for line in lines))
+        for old in files[:-_FILES_MAX]:
+            old.unlink()
 
 
 def points(path: LakePath) -> Iterator[CommitPoint]:
     """Yield all points, the newest first."""
     for file in reversed(_files(path)):
         yield from reversed(_read(file))
+
+
+def forget(path: LakePath, before: datetime) -> int:
+    """Give up the points that were published before *before*, but for the newest of all; return how many."""
+    with _writing:
+        forgotten = 0
+        files = _files(path)
+        for file in files:
+            found = _read(file)
+            kept = [p for p in found if datetime.fromisoformat(p.published_at) >= before]
+            if not kept and file == files[-1]:
+                kept = found[-1:]
+            if not kept:
+                file.unlink()
+            elif len(kept) < len(found):
+                # Named by its first point still: names only have to be in order.
+                replace_text(file, "".join(f"{json.dumps(asdict(each))}\n" for each in kept))
+            forgotten += len(found) - len(kept)
+    return forgotten
 
 
 def at(path: LakePath, lsn: int | None = None) -> CommitPoint:
@@ -113,6 +136,9 @@ def _files(path: LakePath) -> list[LakePath]:
 def _read(file: LakePath) -> list[CommitPoint]:
     try:
         return [CommitPoint(**json.loads(line)) for line in file.read_text("utf-8").splitlines()]
+    except FileNotFoundError:
+        # Given up since it was listed.
+        return []
     except (TypeError, ValueError) as error:
         raise LakeTableConflict(
             f"{file} can't be read: {error}",

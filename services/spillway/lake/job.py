@@ -20,11 +20,13 @@ import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from spillway.errors import InvalidRequest, NotReady, SpillwayError
-from spillway.lake import boundaries, job_record, position
+from spillway.lake import boundaries, job_record, maintenance, position
 from spillway.lake.job_record import JobRecord
+from spillway.lake.maintenance import Upkeep
 from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect
 from spillway.lake.spark_errors import typed_error
@@ -78,6 +80,8 @@ class JobSettings:
     initial_load: bool = False
     #: the database that the slot decodes, for the initial load
     source_dsn: str = field(default="", repr=False)
+    #: what is kept of old versions and old history, and when the rest is removed
+    upkeep: Upkeep = field(default_factory=Upkeep)
     #: further options of the data source
     source_options: dict[str, str] = field(default_factory=dict)
 
@@ -127,7 +131,8 @@ def run_job(
     Args:
         settings: see :class:`JobSettings`.
         on_batch: called after each batch; logs a line when None.
-        on_load: called with each step of an initial load, to be shown as text; logs a line when None.
+        on_load: called with each step of an initial load, and each table's maintenance, to be shown as text; logs a line
+            when None.
         stop: ends the run when set. When None and called on the main thread, SIGTERM and SIGINT do.
         spark: a session to use; else one is started, and stopped at the end.
         metrics: told of every batch.
@@ -173,7 +178,40 @@ def run_job(
                     loading()
                 else:
                     held.enter_context(_beside(loading, stopping))
-            return run.run()
+            upkeep = partial(_upkeep, settings, session, on_load or _log_load, metrics)
+            if settings.trigger == "continuous":
+                held.enter_context(maintenance.beside(upkeep, settings.path, settings.upkeep))
+                return run.run()
+            summary = run.run()
+            if not stopping.is_set() and maintenance.due(settings.path, settings.upkeep):
+                upkeep(stopping)
+            return summary
+
+
+def _upkeep(
+    settings: JobSettings,
+    spark: SparkSession,
+    tell: Callable[[object], None],
+    metrics: LakeMetrics | None,
+    stopping: threading.Event,
+) -> maintenance.Round:
+    """Do a round of maintenance, and tell of it."""
+
+    def done(table: maintenance.TableUpkeep) -> None:
+        tell(table)
+        if metrics is not None:
+            metrics.maintained(settings.slot, table)
+
+    tables = lake_tables(settings.table_format, spark, settings.path, settings.slot)
+    return maintenance.maintain(
+        spark,
+        settings.path.absolute(),
+        settings.table_format,
+        tables,
+        settings.upkeep,
+        tell=done,
+        stopping=stopping,
+    )
 
 
 def _check(settings: JobSettings) -> None:

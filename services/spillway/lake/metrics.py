@@ -28,6 +28,7 @@ from prometheus_client import (
 from spillway.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from spillway.lake.maintenance import TableUpkeep
     from spillway.lake.materialize import BatchReport
 
 _SECONDS: Final = (0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
@@ -95,6 +96,18 @@ class LakeMetrics:
             ("slot",),
             registry=registry,
         )
+        self._files = Gauge(
+            "spillway_lake_table_files",
+            "Files of a table's newest version, as its last maintenance found them.",
+            ("slot", "kind", "table"),
+            registry=registry,
+        )
+        self._bytes = Gauge(
+            "spillway_lake_table_bytes",
+            "Bytes of those files.",
+            ("slot", "kind", "table"),
+            registry=registry,
+        )
         self._lag = Gauge(
             "spillway_lake_lag_bytes",
             "WAL that is decoded and not in the lake.",
@@ -137,6 +150,11 @@ class LakeMetrics:
         """Add what one trigger's phases took."""
         for phase, spent in milliseconds.items():
             self._phases.labels(slot, phase).inc(spent / 1000)
+
+    def maintained(self, slot: str, table: TableUpkeep) -> None:
+        """Note what a table is after its maintenance."""
+        self._files.labels(slot, table.kind, table.table).set(table.files)
+        self._bytes.labels(slot, table.kind, table.table).set(table.size_bytes)
 
     def failed(self, slot: str) -> None:
         """Note that a run ended with an error."""

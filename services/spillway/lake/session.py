@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import util
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -34,13 +35,26 @@ class RunsSpark(Protocol):
     def jars(self) -> Path | None: ...
 
 
+_LOCAL_SETTINGS: Final = {
+    # A laptop's host name may resolve to nothing that Spark can bind to. Executors of a cluster must find the driver.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """:class:`RunsSpark` alone."""
+
+    master: str
+    driver_memory: str
+    jars: Path | None
+
+
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # A laptop's host name may resolve to nothing that Spark can bind to.
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A micro-batch is megabytes: two hundred partitions of it would be two hundred task starts.
@@ -92,6 +106,8 @@ def spark_session(
         raise SparkMissing("PySpark is not installed", hint="pip install 'spillway[spark]'")
     jars.java_command()
     settings = dict(_SETTINGS)
+    if master.startswith("local"):
+        settings |= _LOCAL_SETTINGS
     if table_format == "delta":
         paths = jars.verified(jar_folder or jars.default_folder())
         settings |= _DELTA_SETTINGS

@@ -1,0 +1,54 @@
+"""``spillway lake maintain``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import typer
+
+from spillway.errors import LakeError
+from spillway.lake import position
+from spillway.lake.command_options import (  # noqa: TC001 - typer reads the annotations
+    DriverMemory,
+    HistoryRetention,
+    Jars,
+    LakePath,
+    Master,
+    Retention,
+)
+from spillway.lake.maintenance import Upkeep, maintain
+from spillway.lake.session import SparkSettings, session_for
+from spillway.lake.table_formats import lake_tables
+
+
+def maintain_now(
+    path: LakePath,
+    retention: Retention = timedelta(days=7),
+    history_retention: HistoryRetention = None,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "2g",
+    jars: Jars = None,
+) -> None:
+    """Make small files one, and give up old versions and old history, of a lake whose job is not at work."""
+    found = position.load(path)
+    if found is None:
+        raise LakeError(
+            f"there is no lake at {path}",
+            hint="Name the directory that `spillway lake run --lake` was given.",
+        )
+    upkeep = Upkeep(retention, history_retention)
+    settings = SparkSettings(master, driver_memory, jars)
+    with position.locked(path), session_for(settings, found.table_format, None) as spark:
+        done = maintain(
+            spark,
+            path.absolute(),
+            found.table_format,
+            lake_tables(found.table_format, spark, path, found.slot),
+            upkeep,
+            tell=lambda table: typer.echo(str(table)),
+        )
+    typer.echo(f"{len(done.tables)} tables, {done.points_forgotten} consistent LSNs given up")
+    for name, why in done.failures.items():
+        typer.echo(f"{name}: {why}", err=True)
+    if done.failures:
+        raise typer.Exit(1)
