@@ -20,6 +20,7 @@ _LINEAR: Final = 2.5
 _CONSTANT: Final = 1.5
 _RESTART_S: Final = 2.0
 _P50_MS: Final = 3.0
+_FRESHNESS_P50_S: Final = 3.0
 _P99_MS: Final = 15.0
 
 
@@ -153,6 +154,14 @@ def _lake(results: Results) -> list[Goal]:
         reached = figures.get(name, {}).get("changes_per_s")
         measured = "" if reached is None else f"{reached:,.0f} changes/s"
         made.append(Goal(goal, measured, None if reached is None else reached >= wanted))
+    fresh = figures.get("freshness")
+    goal = f"lake: p50 of freshness at 5,000 changes/s, ≤ {_FRESHNESS_P50_S:g} s"
+    if fresh is None or not fresh["seconds"]:
+        made.append(Goal(goal, "", None))
+    else:
+        p50, p99 = fresh["seconds"]["p50"], fresh["seconds"]["p99"]
+        measured = f"p50 {p50:.1f} s, p99 {p99:.1f} s at {fresh['changes_per_s']:,} changes/s"
+        made.append(Goal(goal, measured, p50 <= _FRESHNESS_P50_S))
     return made
 
 

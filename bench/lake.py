@@ -14,10 +14,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from bench.freshness import CHANGES_PER_S, written
+from bench.freshness import figures as freshness_figures
 from bench.machine import tree_cpu_seconds
 from bench.results import BenchFailed
 from bench.service import bench_source
@@ -26,11 +30,17 @@ from spillway.lake.job import JobSettings, run_job
 from spillway.lake.session import spark_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from bench.scenarios import Scene
     from harness.cluster import Database
+    from spillway.lake.materialize import BatchReport
 
 _WARM_UPS: Final = 3
 _WARM_UP_ROWS: Final = 20_000
+#: freshness is measured for so long; below this scale it is only tried
+_FOLLOW_S: Final = 60.0
+_FRESHNESS_SCALE: Final = 0.1
 _ROW: Final = "n, 'note number ' || n || ' of a text that is about sixty characters', now(), n % 100000 / 100.0, n * 0.37"
 _COLUMNS: Final = "(id int{key}, note text, at timestamptz, amount numeric(12, 2), reading float8)"
 
@@ -56,10 +66,17 @@ class LakeJob:
 
     def run(self) -> dict[str, Any]:
         """Bring everything that is decoded now into the lake; return changes, seconds in batches, CPU seconds."""
+        return self._ask("run")
+
+    def follow(self, seconds: float) -> dict[str, Any]:
+        """Follow the slot for so long; return its batches as :class:`bench.freshness.FollowedBatch` has them."""
+        return self._ask(f"follow {seconds}")
+
+    def _ask(self, what: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         cpu_s = tree_cpu_seconds(self._process.pid)
-        self._process.stdin.write("run\n")
+        self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith("{"):
@@ -115,8 +132,22 @@ def lake(scene: Scene) -> dict[str, Any]:
                     "changes_per_s": statistics.median(one["changes_per_s"] for one in runs),
                     "runs": runs,
                 }
+            figures["freshness"] = _freshness(scene, job, 1 + scene.repeats * (rows // 2))
     _drop(database)
     return figures
+
+
+def _freshness(scene: Scene, job: LakeJob, first: int) -> dict[str, Any]:
+    small = scene.scale < _FRESHNESS_SCALE
+    rate = CHANGES_PER_S // 50 if small else CHANGES_PER_S
+    seconds = 6.0 if small else _FOLLOW_S
+    began_s = time.monotonic()
+    with written(scene.on.bench, rate, first, _ROW) as changes:
+        answer = job.follow(seconds)
+        reached = changes() / (time.monotonic() - began_s)
+    made = freshness_figures(answer, reached)
+    scene.say(f"   freshness: {made}")
+    return made
 
 
 def _history(count: int, n: int) -> str:
@@ -146,6 +177,9 @@ def _serve(grpc: str, slot: str, directory: Path) -> None:
     spark = spark_session(table_format="delta", master="local[2]")
     settings = JobSettings(slot, directory / "lake", directory / "checkpoint", grpc=grpc)
     for line in sys.stdin:
+        if line.startswith("follow "):
+            print(json.dumps(_follow(settings, spark, float(line.split()[1]))), flush=True)
+            continue
         assert line == "run\n"
         seconds: list[float] = []
         started_s = time.monotonic()
@@ -158,6 +192,27 @@ def _serve(grpc: str, slot: str, directory: Path) -> None:
         }
         print(json.dumps(answer), flush=True)
     spark.stop()
+
+
+def _follow(settings: JobSettings, spark: SparkSession, seconds: float) -> dict[str, Any]:
+    """Follow the slot for *seconds*, and until there was a batch; what was committed while the query started is left out."""
+    stop = threading.Event()
+    began_s = time.time()
+    followed: list[tuple[int, float, float]] = []
+
+    def batch(report: BatchReport) -> None:
+        now_s = time.time()
+        if report.newest_commit is None or report.delay_s is None:
+            return
+        if now_s - report.delay_s > began_s + seconds / 4:
+            newest_s = max(0.0, now_s - report.newest_commit.timestamp())
+            followed.append((sum(report.changes.values()), newest_s, report.delay_s))
+        if followed and now_s > began_s + seconds:
+            stop.set()
+
+    continuous = replace(settings, trigger="continuous", interval_s=0.5)
+    run_job(continuous, spark=spark, on_batch=batch, stop=stop)
+    return {"followed": followed}
 
 
 if __name__ == "__main__":

@@ -233,10 +233,19 @@ def _lake(results: Results) -> Iterator[str]:
             f"{statistics.median(run['cpu_s'] for run in s['runs']):.1f}",
         )
         for name, s in figures.items()
+        if "runs" in s
     ]
     yield from _table(
         ("", "changes", "changes/s", "CPU s of Spark and its workers"), rows, numbers_from=1
     )
+    fresh = figures.get("freshness")
+    if fresh is not None and fresh["seconds"]:
+        ages = ", ".join(f"{name} {age:.1f} s" for name, age in fresh["seconds"].items())
+        yield (
+            f"Freshness, from a commit at the source until the lake has it, at {fresh['changes_per_s']:,} changes/s, half of them "
+            f"updates, in {fresh['batches']} batches: {ages}."
+        )
+        yield ""
 
 
 def _pictures(names: Iterable[str]) -> Iterator[str]:

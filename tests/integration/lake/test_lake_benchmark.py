@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 def test_lake(tmp_path: Path, jar_folder: Path) -> None:
     results = run_bench(tmp_path, "--only", "lake", SPILLWAY_JARS=str(jar_folder))
     figures = results["figures"]["lake"]
+    fresh = figures.pop("freshness")
+    assert fresh["batches"] >= 1
+    assert fresh["changes"] > 0
+    assert fresh["changes_per_s"] > 0
+    assert set(fresh["seconds"]) == {"p50", "p95", "p99"}
     assert {name: one["changes"] for name, one in figures.items()} == {
         "history": 1000,
         "inserts": 500,
