@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -354,6 +355,10 @@ def test_several_hosts(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
             receiver.stop()
 
 
+def another_walsender(cluster: Cluster, pid: int) -> bool:
+    return cluster.value("SELECT max(pid) FROM pg_stat_replication") not in (pid, None)
+
+
 def test_walsender_terminated(fresh_cluster: ClusterFactory, receive: Receive) -> None:
     cluster = fresh_cluster(15, **SMALL)
     reception = receive(cluster)
@@ -363,9 +368,7 @@ def test_walsender_terminated(fresh_cluster: ClusterFactory, receive: Receive) -
         pid = cluster.value("SELECT pid FROM pg_stat_replication")
         cluster.execute(f"SELECT pg_terminate_backend({pid})")
         # The receiver is without a connection too shortly to be seen so: there is a new walsender.
-        wait_until(
-            lambda: cluster.value("SELECT max(pid) FROM pg_stat_replication") not in (pid, None)
-        )
+        wait_until(partial(another_walsender, cluster, pid))
     reception.assert_equals_server()
 
 
