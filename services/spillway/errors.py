@@ -78,6 +78,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── JarsMissing              jars_missing
     │   ├── SparkMissing             spark_missing
     │   ├── LakeSchemaConflict       lake_schema_conflict
+    │   ├── LakeSchemaChange         lake_schema_change
     │   ├── LakeTableConflict        lake_table_conflict
     │   └── LakeBehindSlot           lake_behind_slot
     └── PrivatePostgresError         private_postgres_error   500, of the demo's own server
@@ -639,6 +640,15 @@ class LakeSchemaConflict(LakeError):
     http_status = 409
     grpc_status = "FAILED_PRECONDITION"
     sqlstate = "42804"
+
+
+class LakeSchemaChange(LakeError):
+    """A table's shape changed at the source, and the lake's job was told to stop there."""
+
+    code = "lake_schema_change"
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "55000"
 
 
 class LakeTableConflict(LakeError):

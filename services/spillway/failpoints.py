@@ -40,6 +40,9 @@ failpoint                                 where
 ``lake.after_reshape``                    a current table has followed an ALTER TABLE, without the batch
 ``lake.before_merge``                     a current table's merge is worked out, and not committed
 ``lake.after_current``                    a table has the batch whole, other tables may not
+``lake.after_quarantined``                a table is in quarantine, nothing is set aside yet
+``lake.after_quarantine``                 a batch of a table in quarantine is set aside
+``lake.after_ddl``                        the events of a batch are durable, its position isn't
 ``lake.before_position``                  every table has the batch, the lake's position is the old one
 ``lake.before_advance``                   the position is durable, the slot is not confirmed
 ``lake.after_advance``                    the slot is confirmed, Spark has not committed the batch

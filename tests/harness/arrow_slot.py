@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,7 +34,8 @@ class Table:
     primary_key: tuple[str, ...] = ("id",)
     replica_identity: str = "d"
     schema: str = "public"
-    oid: int = 16384
+    #: 0: one that follows from its name
+    oid: int = 0
     #: attribute numbers of columns whose place does not say it, and what rows before ADD COLUMN show
     attnums: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class Table:
         relation = {
             "schema": self.schema,
             "table": self.name,
-            "oid": self.oid,
+            "oid": self.oid or 16384 + zlib.crc32(self.qualified.encode()) % 100_000,
             "primary_key": list(self.primary_key),
             "identity_columns": list(self.identity_columns),
             "replica_identity": self.replica_identity,

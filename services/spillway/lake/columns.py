@@ -5,14 +5,18 @@ told by comparing numbers (the plugin's field metadata ``spillway.column``; the 
 
 ::
 
-    messages of a batch ──▶ shapes: from which change on has the table which columns
+    messages of a batch ──▶ shapes: from which change on is the name of which table, with which columns
     current (its fields' numbers) ──follow──▶ the newest shape: one atomic rewrite
     history's rows of the batch   ──as_of_last──▶ read as if they had been made in the newest shape
                                     ──▶ net effect ──▶ merge
 
+A table is its oid: one that was dropped and created again under its name has nothing of the old one, whose rows leave current
+there as by TRUNCATE. A column whose type changed has its old values cast, where that is what PostgreSQL made of
+them (:mod:`spillway.lake.schema_types`); else :class:`~spillway.errors.LakeSchemaConflict`.
+
 A column that a row was made before has the value that PostgreSQL shows for it: that of ADD COLUMN … DEFAULT
 (pg_attribute.attmissingval, ``missing`` in the metadata), else null. A dropped column leaves current and stays in history.
-ALTER TABLE waits for everybody's changes of the table, so in commit order each shape ends before the next one begins.
+DDL waits for everybody's changes of the table, so in commit order each shape ends before the next one begins.
 
 Neither step remembers anything, which is why a kill at any instant and a batch that comes again, cut elsewhere
 even, do no harm. *follow* compares what current's own fields say with the batch, and adds and fills
@@ -23,18 +27,26 @@ whether current was rewritten already. The rewrite carries no LSN: the merge aft
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BinaryType, BooleanType, StructField, StructType
 
 from spillway.errors import LakeSchemaConflict
-from spillway.lake.net_effect import COPIES, quoted
-from spillway.lake.payload import OLD_KEY, lake_schema, table_columns
+from spillway.lake.net_effect import COPIES, COPIES_FIELD, quoted
+from spillway.lake.payload import (
+    CHANGE_COLUMNS,
+    OLD_KEY,
+    column_for,
+    lake_schema,
+    relation_of,
+    table_columns,
+)
+from spillway.lake.schema_types import SourceType, cast_is_exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,6 +56,8 @@ if TYPE_CHECKING:
 
 _ATTNUM: Final = "spillway.attnum"
 _UNCHANGED: Final = "_unchanged_toast"
+
+_UNKNOWN: Final = SourceType()
 
 #: a change's place: ``_commit_lsn``, ``_seq``
 Place = tuple[int, int]
@@ -60,6 +74,11 @@ class TableColumn:
     type: pa.DataType
     #: PostgreSQL's text of what rows made before the column show; None: null
     missing: str | None = None
+    source: SourceType = _UNKNOWN
+
+    def becomes(self, after: TableColumn) -> bool:
+        """Say whether the lake can make the values that *after* has, the same column later, of this one's."""
+        return cast_is_exact(self.type, self.source, after.type, after.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +88,35 @@ class Shape:
     first: Place
     last: Place
     columns: tuple[TableColumn, ...]
+    #: of the table; 0: not known
+    oid: int = 0
+
+    def column(self, identity: Identity) -> TableColumn | None:
+        return next((c for c in self.columns if c.identity == identity), None)
 
     def name_of(self, identity: Identity) -> str | None:
-        return next((c.name for c in self.columns if c.identity == identity), None)
+        column = self.column(identity)
+        return None if column is None else column.name
+
+    def is_of(self, other: Shape) -> bool:
+        """Say whether both are of one table, not of two that had its name one after the other."""
+        return not self.oid or not other.oid or self.oid == other.oid
+
+    @property
+    def facts(self) -> object:
+        """What makes a shape another one."""
+        return self.oid, {c.identity: (c.name, c.type, c.source) for c in self.columns}
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The current table in the newest shape; *rewritten*: rows change, not only null columns are added."""
+    """The current table in the newest shape."""
 
     frame: DataFrame
+    #: rows change, not only null columns are added
     rewritten: bool
+    #: the key of another table that has the name now; None: it stays
+    key: tuple[str, ...] | None = None
 
 
 def shapes(messages: Iterable[tuple[pa.Schema, Place, Place]], relation: str) -> tuple[Shape, ...]:
@@ -90,26 +127,27 @@ def shapes(messages: Iterable[tuple[pa.Schema, Place, Place]], relation: str) ->
     """
     found: list[Shape] = []
     for schema, first, last in sorted(messages, key=lambda message: message[1]):
-        shape = Shape(first, last, columns_of(schema))
-        if found and _names(found[-1]) == _names(shape):
-            shape = Shape(found[-1].first, max(found[-1].last, last), found[-1].columns)
-            found.pop()
+        shape = Shape(first, last, columns_of(schema), relation_of(schema).oid)
+        if found and found[-1].facts == shape.facts:
+            before = found.pop()
+            shape = replace(before, last=max(before.last, last))
         found.append(shape)
     for before, after in pairwise(found):
         if before.last > after.first:
             raise LakeSchemaConflict(
-                f"columns of {relation} were renamed and renamed back within one batch",
+                f"columns of {relation} were changed and changed back within one batch",
                 hint="Run the job with a new checkpoint and smaller batches, so that they come one after the other.",
                 relation=relation,
             )
     # A later message may not know it any more: VACUUM FULL writes the values into the rows.
+    newest = found[-1]
     missing: dict[Identity, str | None] = {}
     for shape in found:
-        for column in shape.columns:
-            missing.setdefault(column.identity, column.missing)
-    newest = found[-1]
-    columns = (TableColumn(c.identity, c.name, c.type, missing[c.identity]) for c in newest.columns)
-    return (*found[:-1], Shape(newest.first, newest.last, tuple(columns)))
+        if shape.is_of(newest):
+            for column in shape.columns:
+                missing.setdefault(column.identity, column.missing)
+    columns = tuple(replace(c, missing=missing[c.identity]) for c in newest.columns)
+    return (*found[:-1], replace(newest, columns=columns))
 
 
 def current_schema(columns: Sequence[TableColumn]) -> pa.Schema:
@@ -140,13 +178,22 @@ def dropped_columns(stored: StructType, newest: Shape) -> list[str]:
     return [name for name in stored.names if name not in kept and name != COPIES]
 
 
-def follow(current: DataFrame, newest: Shape, relation: str) -> Followed | None:
+def follow(
+    current: DataFrame, newest: Shape, relation: str, stored_shape: Shape | None = None
+) -> Followed | None:
     """Return the current table with the newest shape's columns; None when it has them.
 
+    Args:
+        current: the table.
+        newest: the shape.
+        relation: its name.
+        stored_shape: the shape of the changes that *current* has last, as far as it is known.
+
     Raises:
-        LakeSchemaConflict: a renamed column has another type, too.
+        LakeSchemaConflict: what the source made of a column's values is not known.
     """
     stored = current.schema
+    held = to_arrow_schema(stored, timezone="UTC")
     sources = _sources(stored, newest)
     wanted = spark_schema(current_schema(newest.columns))
     values, rewritten, added = [], bool(dropped_columns(stored, newest)), False
@@ -157,9 +204,16 @@ def follow(current: DataFrame, newest: Shape, relation: str) -> Followed | None:
             rewritten |= column.missing is not None
             value = _literal(column.missing, field.dataType)
         else:
-            _check_type(relation, column, stored[source].dataType, field.dataType)
-            rewritten |= source != column.name
-            value = F.col(quoted(source))
+            known = stored_shape and stored_shape.column(column.identity)
+            before = TableColumn(
+                column.identity,
+                source,
+                held.field(source).type,
+                source=known.source if known else _UNKNOWN,
+            )
+            check_values(relation, before, column)
+            rewritten |= source != column.name or before.type != column.type
+            value = F.col(quoted(source)).cast(field.dataType)
         values.append(value.alias(column.name, metadata=field.metadata))
     if not (rewritten or added):
         return None
@@ -168,60 +222,105 @@ def follow(current: DataFrame, newest: Shape, relation: str) -> Followed | None:
     return Followed(current.select(*values), rewritten)
 
 
+def begun_anew(current: DataFrame, newest: Shape, key: tuple[str, ...]) -> Followed:
+    """Return the current table of another table than the one that had the name before: without rows."""
+    wanted = current_schema(newest.columns)
+    if not key:
+        wanted = wanted.append(COPIES_FIELD)
+    empty = current.sparkSession.createDataFrame([], spark_schema(wanted))
+    return Followed(empty, rewritten=True, key=key)
+
+
 def as_of_last(events: DataFrame, of_batch: Sequence[Shape], relation: str) -> DataFrame:
-    """Return history's rows as if all had been made in the last of the batch's shapes.
+    """Return history's rows as if all had been made in the last of the batch's shapes, with its columns.
+
+    Rows of a table that had the name before the last shape's table are left out.
 
     Raises:
-        LakeSchemaConflict: a renamed column has another type, too.
+        LakeSchemaConflict: what the source made of a column's values is not known.
     """
     newest = of_batch[-1]
-    if len(of_batch) == 1:
-        return events
     at = F.struct("_commit_lsn", "_seq")
+
+    def before(place: Place) -> Column:
+        lsn, seq = (F.lit(n).cast("bigint") for n in place)
+        return at < F.struct(lsn.alias("_commit_lsn"), seq.alias("_seq"))
+
+    others = [after for shape, after in pairwise(of_batch) if not shape.is_of(after)]
+    if others:
+        events = events.where(~before(others[-1].first))
+        of_batch = of_batch[of_batch.index(others[-1]) :]
 
     def by_shape(value: Callable[[Shape], Column]) -> Column:
         result = value(newest)
         for shape, after in reversed(list(pairwise(of_batch))):
-            lsn, seq = (F.lit(n).cast("bigint") for n in after.first)
-            before = at < F.struct(lsn.alias("_commit_lsn"), seq.alias("_seq"))
-            result = F.when(before, value(shape)).otherwise(result)
+            result = F.when(before(after.first), value(shape)).otherwise(result)
         return result
 
-    def value(column: TableColumn, shape: Shape) -> Column:
-        type_ = events.schema[column.name].dataType
-        source = shape.name_of(column.identity)
+    held = to_arrow_schema(events.schema, timezone="UTC")
+    types = {field.name: field.type for field in held}
+    old_types = {f.name: f.type for f in types[OLD_KEY]} if OLD_KEY in types else {}
+    wanted = spark_schema(current_schema(newest.columns))
+
+    def value(column: TableColumn, type_: DataType, shape: Shape) -> Column:
+        source = shape.column(column.identity)
         if source is None:
             return _literal(column.missing, type_)
-        _check_type(relation, column, events.schema[source].dataType, type_)
-        return F.col(quoted(source))
+        check_values(relation, source, column)
+        return F.col(quoted(column_for(source.name, source.type, types))).cast(type_)
 
-    old_type = events.schema[OLD_KEY].dataType if OLD_KEY in events.columns else StructType()
-    old_fields = set(old_type.names) if isinstance(old_type, StructType) else set()
-
-    def old_value(column: TableColumn, shape: Shape) -> Column:
-        type_ = events.schema[column.name].dataType
-        source = shape.name_of(column.identity)
+    def old_value(column: TableColumn, type_: DataType, shape: Shape) -> Column:
+        source = shape.column(column.identity)
         if source is None:
             return _literal(column.missing, type_)
-        return F.col(OLD_KEY)[source] if source in old_fields else F.lit(None).cast(type_)
+        name = column_for(source.name, source.type, old_types)
+        return (F.col(OLD_KEY)[name] if name in old_types else F.lit(None)).cast(type_)
 
+    fields = list(zip(newest.columns, (f.dataType for f in wanted.fields), strict=True))
     replaced = {
-        c.name: by_shape(lambda shape, c=c: value(c, shape))  # type: ignore[misc]
-        for c in newest.columns
+        c.name: by_shape(lambda shape, c=c, t=t: value(c, t, shape))  # type: ignore[misc]
+        for c, t in fields
     }
     replaced[_UNCHANGED] = by_shape(lambda shape: _renamed(shape, newest))
+    kept = [name for name in events.columns if name in CHANGE_COLUMNS.names]
     identifying = [
-        c for c in newest.columns if any(s.name_of(c.identity) in old_fields for s in of_batch)
+        (c, t)
+        for c, t in fields
+        if any((was := s.column(c.identity)) and was.name in old_types for s in of_batch)
     ]
     if identifying:
-        fields = (
-            by_shape(lambda shape, c=c: old_value(c, shape)).alias(c.name)  # type: ignore[misc]
-            for c in identifying
+        old = (
+            by_shape(lambda shape, c=c, t=t: old_value(c, t, shape)).alias(c.name)  # type: ignore[misc]
+            for c, t in identifying
         )
-        replaced[OLD_KEY] = F.when(F.col(OLD_KEY).isNotNull(), F.struct(*fields))
+        replaced[OLD_KEY] = F.when(F.col(OLD_KEY).isNotNull(), F.struct(*old))
+        kept.append(OLD_KEY)
     return events.select(
-        *(replaced.get(n, F.col(quoted(n))).alias(n) for n in events.columns)
-    )  # fmt: skip
+        *(replaced.get(n, F.col(quoted(n))).alias(n) for n in kept),
+        *(replaced[c.name].alias(c.name) for c in newest.columns),
+    )
+
+
+def plainly_stored(history: pa.Schema, shape: Shape) -> bool:
+    """Say whether history holds the shape's columns under their names, in their types."""
+    types = {field.name: field.type for field in history}
+    return all(types.get(c.name) == c.type for c in shape.columns)
+
+
+def check_values(relation: str, before: TableColumn, after: TableColumn) -> None:
+    """Refuse a change of a column's type that leaves values nobody here knows.
+
+    Raises:
+        LakeSchemaConflict: it is one.
+    """
+    if not before.becomes(after):
+        raise LakeSchemaConflict(
+            f"column {after.name!r} of {relation} is {_described(after)} now, and was {_described(before)}: "
+            "what the source made of the values that were there is not in WAL",
+            hint=f"Load the table anew: spillway lake load --resync --table {relation}, with the job's --slot and --lake.",
+            relation=relation,
+            column=after.name,
+        )
 
 
 def columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
@@ -237,13 +336,15 @@ def columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
                 name,
                 held.field(name).type,
                 described.get("missing"),
+                SourceType(
+                    described.get("type", ""),
+                    described.get("base_type_oid", described.get("type_oid", 0)),
+                    described.get("base_typmod", described.get("typmod", -1)),
+                    described.get("enum", False),
+                ),
             )
         )
     return tuple(columns)
-
-
-def _names(shape: Shape) -> dict[Identity, str]:
-    return {c.identity: c.name for c in shape.columns}
 
 
 def _metadata(attnum: int | None) -> dict[str, Any]:
@@ -265,15 +366,8 @@ def _sources(stored: StructType, newest: Shape) -> dict[Identity, str]:
     return sources
 
 
-def _check_type(relation: str, column: TableColumn, before: DataType, now: DataType) -> None:
-    if before != now:
-        raise LakeSchemaConflict(
-            f"column {column.name!r} of {relation} is {now.simpleString()} now, and was {before.simpleString()}",
-            hint="A column's type can't change in a lake table. Move the table's history and current away and load it "
-            "afresh.",
-            relation=relation,
-            column=column.name,
-        )
+def _described(column: TableColumn) -> str:
+    return column.source.name or str(column.type)
 
 
 def _renamed(shape: Shape, newest: Shape) -> Column:

@@ -32,6 +32,7 @@ from spillway.lake.maintain_command import maintain_now
 from spillway.lake.maintenance import Upkeep
 from spillway.lake.metrics import LakeMetrics, MetricsServer
 from spillway.lake.replay_command import replay
+from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.slot import DEFAULT_ADDRESS
 from spillway.lake.verify_command import points, verify
 from spillway.pg.lsn import Lsn
@@ -93,6 +94,12 @@ def run(
     max_bytes_per_batch: Annotated[
         int, typer.Option(help="Bytes of WAL that one batch spans.")
     ] = 256 << 20,
+    on_schema_change: Annotated[
+        OnSchemaChange,
+        typer.Option(
+            help="Where a table's columns change, or it is created again: follow, stop before, or set it aside."
+        ),
+    ] = OnSchemaChange.EVOLVE,
     maintenance_interval: Annotated[
         timedelta | None,
         typer.Option(
@@ -129,6 +136,7 @@ def run(
         tables=tuple(table or ()),
         until_lsn=None if until_lsn is None else Lsn.parse(until_lsn),
         max_bytes_per_batch=max_bytes_per_batch,
+        on_schema_change=on_schema_change.value,
         master=master,
         driver_memory=driver_memory,
         jars=jars,
@@ -145,6 +153,8 @@ def run(
         done = run_jobs(jobs, tell=typer.echo, metrics=metrics)
     for job in jobs:
         summary = done[job.slot]
+        for set_aside in summary.quarantined:
+            typer.echo(set_aside)
         changes = sum(summary.changes.values())
         typer.echo(
             f"{changes} changes of {len(summary.changes)} tables in {summary.batches} batches; "

@@ -27,6 +27,7 @@ from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, StructType
 
 from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from spillway.lake.columns import Followed
     from spillway.lake.storage import LakePath
@@ -89,6 +89,8 @@ class DeltaTables:
         self._checked: dict[str, set[LakePath]] = {}
         #: tables that are known to take timestamps without a zone
         self._with_ntz: set[tuple[str, str]] = set()
+        #: what was appended last to history's tables, which hold it
+        self._appended: dict[tuple[str, str], StructType] = {}
 
     @property
     def _spark(self) -> SparkSession:
@@ -124,15 +126,18 @@ class DeltaTables:
             return None
         return to_arrow_schema(self._frame(kind, name).schema, timezone="UTC")
 
-    def append_history(self, name: str, rows: DataFrame, batch: Batch) -> None:
-        if not self._exists(HISTORY, name):
-            self._create(HISTORY, name, rows.schema, {})
-        self._allow_timestamps(HISTORY, name, rows.schema)
-        self._append(HISTORY, name, rows, batch)
+    def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
+        if not self._exists(kind, name):
+            self._create(kind, name, rows.schema, {})
+        elif self._appended.get((kind, name)) != rows.schema:
+            self._widen(kind, name, rows.schema)
+        self._appended[kind, name] = rows.schema
+        self._allow_timestamps(kind, name, rows.schema)
+        self._append(kind, name, rows, batch)
 
-    def history(self, name: str, start_lsn: int, end_lsn: int) -> DataFrame:
+    def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
         commit = F.col("_commit_lsn")
-        return self._frame(HISTORY, name).where((commit >= start_lsn) & (commit < end_lsn))
+        return self._frame(kind, name).where((commit >= start_lsn) & (commit < end_lsn))
 
     def current(self, name: str) -> DataFrame | None:
         return self._frame(CURRENT, name) if self._exists(CURRENT, name) else None
@@ -145,6 +150,8 @@ class DeltaTables:
 
     def reshape(self, name: str, followed: Followed) -> None:
         lease.check(self._path)
+        if followed.key is not None and followed.key != self.key(name):
+            self._set_key(name, followed.key)
         self._allow_timestamps(CURRENT, name, followed.frame.schema)
         if followed.rewritten:
             writer = followed.frame.write.mode("overwrite").option("overwriteSchema", "true")
@@ -188,7 +195,7 @@ class DeltaTables:
             CommitFailedError: another commit was first.
         """
         current = open_table(self._path / CURRENT / name)
-        history = open_table(self._path / HISTORY / name)
+        history = open_table(self._path / HISTORY / name, to_write=False)
         if _fields(json.loads(current.schema().to_json())) != _fields(
             spark_schema(columns).jsonValue()
         ):
@@ -284,6 +291,24 @@ class DeltaTables:
             writer = writer.tableProperty(key, value)
         writer.create()
 
+    def _set_key(self, name: str, key: tuple[str, ...]) -> None:
+        table = f"delta.{quoted(self._location(CURRENT, name))}"
+        text = json.dumps(key).replace("\\", "\\\\").replace("'", "\\'")
+        self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_KEY_PROPERTY}' = '{text}')")
+
+    def _widen(self, kind: str, name: str, schema: StructType) -> None:
+        """Make the columns of a table as wide as those of *schema*: Delta's type widening, no file is written."""
+        columns = list(_retyped(self._frame(kind, name).schema, schema))
+        if not columns:
+            return
+        lease.check(self._path)
+        table = f"delta.{quoted(self._location(kind, name))}"
+        self._spark.sql(
+            f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+        )
+        for column, type_ in columns:
+            self._spark.sql(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}")
+
     def _allow_timestamps(self, kind: str, name: str, schema: StructType) -> None:
         """Let a table take its first column of timestamps without a zone, which Delta wants to be asked for."""
         if not _has_ntz(schema) or (kind, name) in self._with_ntz:
@@ -324,6 +349,18 @@ class DeltaTables:
 def _fields(schema: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return what of a schema must agree: the columns' types and attribute numbers by name."""
     return {f["name"]: (f["type"], f.get("metadata") or {}) for f in schema["fields"]}
+
+
+def _retyped(stored: StructType, wanted: StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield columns, and fields of structs, that have another type in *wanted*, and that type, as SQL writes them."""
+    for field in wanted:
+        if field.name in stored.names:
+            before = stored[field.name].dataType
+            name = f"{prefix}{quoted(field.name)}"
+            if isinstance(before, StructType) and isinstance(field.dataType, StructType):
+                yield from _retyped(before, field.dataType, f"{name}.")
+            elif before != field.dataType and not isinstance(before, ArrayType):
+                yield name, field.dataType.simpleString()
 
 
 def _has_ntz(schema: StructType) -> bool:

@@ -61,6 +61,8 @@ _SMALL_FILES_MAX: Final = 24
 _COMPACTED_BYTES: Final = 32 << 20
 #: Table features that ask nothing of who merges, or are tested here.
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
+#: What asks more of who reads its files, and read_changes gives it: a history whose columns became wider.
+_READ_FEATURES: Final = _FEATURES | {"typeWidening"}
 #: Writer versions up to it know no other features.
 _LEGACY_WRITER: Final = 2
 #: A double holds each number of so many digits, and its shortest text is that number.
@@ -73,7 +75,7 @@ class NotDirect(Exception):
     """This batch is Spark's to merge."""
 
 
-def open_table(path: LakePath) -> DeltaTable:
+def open_table(path: LakePath, *, to_write: bool = True) -> DeltaTable:
     """Load the newest version of the table at *path*.
 
     Raises:
@@ -86,8 +88,9 @@ def open_table(path: LakePath) -> DeltaTable:
     table = DeltaTable(str(where), storage_options=options)
     protocol = table.protocol()
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    if features - _FEATURES:
-        raise NotDirect(f"table features {', '.join(sorted(features - _FEATURES))}")
+    beyond = features - (_FEATURES if to_write else _READ_FEATURES)
+    if beyond:
+        raise NotDirect(f"table features {', '.join(sorted(beyond))}")
     if protocol.min_writer_version > _LEGACY_WRITER and protocol.writer_features is None:
         raise NotDirect(f"writer version {protocol.min_writer_version}")
     if table.metadata().partition_columns:

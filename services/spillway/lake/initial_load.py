@@ -53,6 +53,7 @@ from spillway.lake.initial_load_state import (
 from spillway.lake.initial_load_tables import NO_BATCH, loaded_rows
 from spillway.lake.net_effect import COPIES, quoted
 from spillway.lake.payload import lake_schema, merge_schemas, relation_of
+from spillway.lake.schema_changes import shape_text
 from spillway.lake.spark_errors import typed_error
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, row_key
 from spillway.pg.lsn import Lsn
@@ -118,6 +119,8 @@ class _Table:
     plan_schema: pa.Schema
     columns: tuple[str, ...]
     key: tuple[str, ...] | None
+    #: from the snapshot on
+    shape: table_shape.Shape
 
     @property
     def directory(self) -> str:
@@ -281,8 +284,10 @@ class InitialLoad:
         copied = snapshot.tables[name]
         schema = copied.plan.schema
         relation = relation_of(schema)
-        columns = tuple(column.name for column in table_shape.columns_of(schema))
-        table = _Table(name, relation, schema, columns, row_key(relation, columns))
+        at = (snapshot.lsn, 0)
+        shape = table_shape.Shape(at, at, table_shape.columns_of(schema), relation.oid)
+        columns = tuple(column.name for column in shape.columns)
+        table = _Table(name, relation, schema, columns, row_key(relation, columns), shape)
         state = self._begin(table, copied, snapshot)
         try:
             self._copy(table, copied, snapshot, state, began)
@@ -311,11 +316,9 @@ class InitialLoad:
             state = LoadState(
                 table.name, Stage.COPYING, str(Lsn(snapshot.lsn)), snapshot.name, snapshot.contents,
                 blocks=copied.blocks, range_blocks=self._range_blocks, chunk_ranges=self._chunk_ranges,
+                shape=shape_text(table.shape),
             )  # fmt: skip
-            wanted = lake_schema(table.plan_schema)
-            stored = self._tables.schema(HISTORY, directory)
-            if stored is not None:
-                merge_schemas(stored, wanted, table.name)
+            wanted = self._history_schema(table)
             # Before any row of it: the state says what to drop.
             store_state(self._path, directory, state)
             self._tables.prepare_history(
@@ -333,7 +336,7 @@ class InitialLoad:
         began: float,
     ) -> None:
         """Bring all rows into history, chunk by chunk."""
-        schema = from_arrow_schema(lake_schema(table.plan_schema), prefer_timestamp_ntz=True)
+        schema = from_arrow_schema(self._history_schema(table), prefer_timestamp_ntz=True)
         columns = to_arrow_schema(schema, timezone="UTC")
         total = copied.blocks * _BLOCK_BYTES
         for chunk in range(self._tables.loaded_chunks(table.directory, snapshot.lsn), state.chunks):
@@ -379,6 +382,7 @@ class InitialLoad:
         directory, lsn = table.directory, snapshot.lsn
         if table.key is not None and self._tables.durable_lsn(CURRENT, directory) < lsn:
             rows = loaded_rows(self._tables, directory, lsn)
+            rows = table_shape.as_of_last(rows, [table.shape], table.name)
             if table.key == MULTISET:
                 names = map(quoted, table.columns)
                 rows = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(COPIES))
@@ -407,6 +411,7 @@ class InitialLoad:
         if end <= start:
             return
         events = self._tables.history(directory, start, end)
+        events = table_shape.as_of_last(events, [table.shape], table.name)
         if key == MULTISET:
             effect = net_effect.multiset(events, table.columns)
         else:
@@ -416,7 +421,13 @@ class InitialLoad:
         self._tables.apply(directory, effect, self._current(table), key, batch)
 
     def _current(self, table: _Table) -> pa.Schema:
-        return table_shape.current_schema(table_shape.columns_of(table.plan_schema))
+        return table_shape.current_schema(table.shape.columns)
+
+    def _history_schema(self, table: _Table) -> pa.Schema:
+        """Return what history has or gets: all its columns, so that the loaded rows are in those of their types."""
+        wanted = lake_schema(table.plan_schema)
+        stored = self._tables.schema(HISTORY, table.directory)
+        return wanted if stored is None else merge_schemas(stored, wanted, table.name)
 
 
 def _groups(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:

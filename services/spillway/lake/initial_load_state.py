@@ -65,6 +65,8 @@ class LoadState:
     chunk_ranges: int = 0
     #: chunks that are durable
     chunks_done: int = 0
+    #: the table's as of the snapshot (:func:`schema_changes.shape_text`); releases before it was kept: not known
+    shape: str = ""
     version: int = _FORMAT_VERSION
 
     @property
@@ -127,10 +129,14 @@ def is_loading(path: LakePath, directory: str) -> bool:
 
 def loading_tables(path: LakePath) -> list[str]:
     """Return the tables, by their directories, whose current state is a load's to write."""
+    return [name for name in loaded_tables(path) if is_loading(path, name)]
+
+
+def loaded_tables(path: LakePath) -> list[str]:
+    """Return the tables, by their directories, that are loaded or being loaded."""
     folder = path / "_spillway" / "loads"
     files = folder.glob("*.json") if folder.is_dir() else ()
-    names = sorted(file.name.removesuffix(".json") for file in files)
-    return [name for name in names if is_loading(path, name)]
+    return sorted(file.name.removesuffix(".json") for file in files)
 
 
 @contextmanager

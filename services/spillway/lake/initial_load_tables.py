@@ -91,6 +91,7 @@ class DeltaLoadTables(DeltaTables):
         if self.durable_lsn(HISTORY, name) == 0:
             self._append(HISTORY, name, empty, Batch(self._slot_name, lsn, lsn, NO_BATCH))
             return
+        self._widen(HISTORY, name, schema)
         self._allow_timestamps(HISTORY, name, schema)
         if set(schema.names) - set(self._frame(HISTORY, name).schema.names):
             writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
@@ -127,9 +128,7 @@ class DeltaLoadTables(DeltaTables):
         if not self._exists(CURRENT, name):
             self._create(CURRENT, name, rows.schema, {_KEY_PROPERTY: json.dumps(key)})
         elif self.key(name) != key:
-            table = f"delta.{quoted(self._location(CURRENT, name))}"
-            text = json.dumps(key).replace("\\", "\\\\").replace("'", "\\'")
-            self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_KEY_PROPERTY}' = '{text}')")
+            self._set_key(name, key)
         self._allow_timestamps(CURRENT, name, rows.schema)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer = writer.option("txnAppId", self._application).option("txnVersion", batch.end_lsn)

@@ -27,6 +27,8 @@ from spillway.errors import InvalidRequest, NotReady, SpillwayError
 from spillway.lake import boundaries, job_record, maintenance, position
 from spillway.lake.job_record import JobRecord
 from spillway.lake.maintenance import Upkeep
+from spillway.lake.quarantine import quarantined
+from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect
 from spillway.lake.spark_errors import typed_error
@@ -72,6 +74,8 @@ class JobSettings:
     #: available-now: wait until this is decoded before the end is fixed
     until_lsn: Lsn | None = None
     max_bytes_per_batch: int = 256 << 20
+    #: see :mod:`spillway.lake.schema_policy`
+    on_schema_change: Literal["evolve", "pause", "quarantine"] = "evolve"
     master: str = "local[*]"
     driver_memory: str = "2g"
     #: None: :func:`spillway.lake.jars.default_folder`
@@ -109,6 +113,8 @@ class JobSummary:
     lsn: Lsn
     batches: int = 0
     changes: dict[str, int] = field(default_factory=dict)
+    #: tables that are set aside, and why
+    quarantined: tuple[str, ...] = ()
 
     def add(self, report: BatchReport) -> None:
         self.batches += 1
@@ -155,6 +161,7 @@ def run_job(
                 str(settings.checkpoint.absolute()),
                 list(settings.tables),
                 settings.max_bytes_per_batch,
+                settings.on_schema_change,
             ),
         )
         if settings.until_lsn is not None:
@@ -273,6 +280,7 @@ class _Run:
             settings.path,
             lake,
             only=settings.tables,
+            on_schema_change=OnSchemaChange(settings.on_schema_change),
             report=self._reported,
         )
 
@@ -293,6 +301,7 @@ class _Run:
         finally:
             if query.isActive:
                 query.stop()
+        self._summary.quarantined = tuple(map(str, quarantined(settings.path).values()))
         return self._summary
 
     def _wait(self, query: StreamingQuery) -> None:

@@ -25,6 +25,7 @@ class JobRecord:
     #: empty: all
     tables: list[str]
     max_bytes_per_batch: int
+    on_schema_change: str = "evolve"
 
 
 def store(path: LakePath, record: JobRecord) -> None:

@@ -3,9 +3,11 @@
 ::
 
     envelopes ──cache──▶ which tables, which schemas                    one pass over the slot
+        │ what changed in a table's shape: follow, stop there, or set the table aside (schema_policy)
         │ per table
         ├─▶ mapInArrow ─▶ history: append, commit carries end_lsn       rows before the table's LSN left out
         └─▶ history [current's LSN, end_lsn) ─▶ net effect ─▶ current: merge, commit carries end_lsn
+    ddl events: append, commit carries end_lsn                          only where there are any
     all tables' own commits read back ≥ end_lsn  ──▶  lake position  ──▶  slot confirmed to end_lsn
 
 Current is fed from history, not from the envelopes: whatever a crash left undone between the two is found by comparing
@@ -36,16 +38,26 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
 from spillway.failpoints import failpoint
 from spillway.lake import columns as table_shape
-from spillway.lake import commit_points, net_effect, position
+from spillway.lake import commit_points, net_effect, position, quarantine
+from spillway.lake.batch_plan import Plan, Planner, TableBatch, head_facts
 from spillway.lake.initial_load_state import is_loading, loading_tables, table_lock
 from spillway.lake.payload import (
+    CHANGE_COLUMNS,
     Relation,
     conform,
     lake_schema,
     merge_schemas,
     parse_message,
-    relation_of,
 )
+from spillway.lake.quarantine import QUARANTINE, SET_ASIDE, SetAside
+from spillway.lake.schema_changes import (
+    DDL,
+    EVENT,
+    EVENTS,
+    KnownShapes,
+    event_rows,
+)
+from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.tables import (
     CURRENT,
     HISTORY,
@@ -53,7 +65,6 @@ from spillway.lake.tables import (
     Batch,
     LakeTables,
     check_same_key,
-    row_key,
 )
 from spillway.pg.lsn import Lsn
 
@@ -62,6 +73,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row
 
+    from spillway.lake.columns import Place
     from spillway.lake.position import LakePosition
     from spillway.lake.slot import SlotClient
     from spillway.lake.storage import LakePath
@@ -89,46 +101,28 @@ class BatchReport:
     newest_commit: datetime | None = None
     #: from the oldest change's commit until the batch was durable
     delay_s: float | None = None
+    #: tables that are set aside, and why
+    quarantined: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         total = sum(self.changes.values())
         return (
             f"batch {self.batch_id}: {total} changes in {len(self.changes)} tables, up to {self.end_lsn}, "
             f"{self.seconds:.1f} s, slot confirmed to {self.confirmed_lsn}{self._freshness()}"
+            + "".join(f"; {table}" for table in self.quarantined)
         )
 
     def _freshness(self) -> str:
         return "" if self.delay_s is None else f", {self.delay_s:.1f} s after its oldest commit"
 
 
-@dataclass(frozen=True, slots=True)
-class _TableBatch:
-    """One table's part of a batch: its relation as of the last message, and the schema for all its messages."""
-
-    relation: Relation
-    schema: pa.Schema
-    shapes: tuple[table_shape.Shape, ...]
-    changes: int
-    #: a TRUNCATE or an unchanged TOAST value is among the changes
-    special: bool
-
-    @property
-    def last_lsn(self) -> int:
-        """Where the last change's commit record starts."""
-        return self.shapes[-1].last[0]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The table's columns after the batch; ``schema`` has those that were dropped in it, too."""
-        return tuple(column.name for column in self.shapes[-1].columns)
-
-
 class DecodeMessages:
     """The function given to mapInArrow: payloads in, rows of one schema out. Pickled to executors."""
 
-    def __init__(self, columns: pa.Schema, from_lsn: int) -> None:
+    def __init__(self, columns: pa.Schema, from_lsn: int, upto_lsn: int) -> None:
         self._columns = columns
         self._from_lsn = from_lsn
+        self._upto_lsn = upto_lsn
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
@@ -136,7 +130,10 @@ class DecodeMessages:
         for batch in batches:
             for body in batch.column("payload"):
                 decoded = conform(
-                    parse_message(body.as_buffer()).batch, self._columns, self._from_lsn
+                    parse_message(body.as_buffer()).batch,
+                    self._columns,
+                    self._from_lsn,
+                    self._upto_lsn,
                 )
                 held.append(decoded)
                 rows += decoded.num_rows
@@ -158,15 +155,17 @@ class Materializer:
         lake: LakePosition,
         *,
         only: Sequence[str] = (),
+        on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE,
         report: Callable[[BatchReport], None] = lambda _: None,
     ) -> None:
         self._tables = tables
         self._client = client
         self._path = path
         self._lake = lake
-        self._only = frozenset(only)
         self._report = report
         self._told_history_only: set[str] = set()
+        self._known = KnownShapes(tables)
+        self._planner = Planner(tables, path, self._known, on_schema_change, only)
 
     def process(self, envelopes: DataFrame, batch_id: int) -> None:
         """Make one micro-batch durable and confirm the slot.
@@ -180,11 +179,7 @@ class Materializer:
             heads = (
                 envelopes.groupBy("relation", "fingerprint", "range_start", "range_end")
                 .agg(
-                    F.first("arrow_schema").alias("arrow_schema"),
-                    F.sum("changes").alias("changes"),
-                    F.min(F.struct("first_commit_lsn", "first_seq")).alias("first"),
-                    F.max(F.struct("last_commit_lsn", "last_seq")).alias("last"),
-                    F.max("special").alias("special"),
+                    *head_facts(),
                     F.min("first_commit_time").alias("oldest"),
                     F.max("last_commit_time").alias("newest"),
                 )
@@ -193,41 +188,95 @@ class Materializer:
             batch = self._range(heads, batch_id)
             if batch is None:
                 return
-            parts = self._parts(heads)
-            # Planning and committing is work of one thread: tables overlap theirs.
-            with ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads:
-                counts = threads.map(lambda part: self._commit(part, envelopes, batch), parts)
-                changes = dict(zip((part.relation.name for part in parts), counts, strict=True))
+            plan = self._planner.plan(heads, envelopes, batch, self._lake.lsn_value)
+            batch = plan.batch
+            if batch.start_lsn < batch.end_lsn:
+                changes = self._write(plan, envelopes)
         finally:
             envelopes.unpersist()
-        confirmed = self._confirm(batch, parts, sum(changes.values()))
-        times = [(head["oldest"], head["newest"]) for head in heads if head["relation"] is not None]
-        self._report(
-            BatchReport(
-                batch_id,
-                Lsn(batch.start_lsn),
-                Lsn(batch.end_lsn),
-                changes,
-                Lsn(confirmed),
-                time.monotonic() - began,
-                datetime.fromtimestamp(max(t[1] for t in times) / 1e6, UTC) if times else None,
-                max(0.0, time.time() - min(t[0] for t in times) / 1e6) if times else None,
+        if batch.start_lsn < batch.end_lsn:
+            confirmed = self._confirm(plan, sum(changes.values()))
+            times = [
+                (head["oldest"], head["newest"]) for head in heads if head["relation"] is not None
+            ]
+            self._report(
+                BatchReport(
+                    batch_id,
+                    Lsn(batch.start_lsn),
+                    Lsn(batch.end_lsn),
+                    changes,
+                    Lsn(confirmed),
+                    time.monotonic() - began,
+                    datetime.fromtimestamp(max(t[1] for t in times) / 1e6, UTC) if times else None,
+                    max(0.0, time.time() - min(t[0] for t in times) / 1e6) if times else None,
+                    tuple(str(each) for each in plan.quarantined.values()),
+                )
             )
-        )
+        if plan.error is not None:
+            raise plan.error
 
-    def _commit(self, part: _TableBatch, envelopes: DataFrame, batch: Batch) -> int:
+    def _write(self, plan: Plan, envelopes: DataFrame) -> dict[str, int]:
+        """Make a batch durable in its tables; return the changes of each that were new to its history."""
+        # Planning and committing is work of one thread: tables overlap theirs.
+        with ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads:
+            aside = [threads.submit(self._set_aside, *each, plan) for each in plan.aside.items()]
+            counts = threads.map(self._commit, plan.parts)
+            changes = {
+                part.relation.name: count for part, count in zip(plan.parts, counts, strict=True)
+            }
+            for each in aside:
+                each.result()
+        self._append_events(plan, envelopes)
+        return changes
+
+    def _commit(self, part: TableBatch) -> int:
         """Make one table's part durable, history first; return how many changes were new to it."""
         failpoint("lake.before_history")
-        messages = envelopes.where(F.col("relation") == part.relation.name)
-        name = part.relation.directory
+        name, batch = part.relation.directory, part.batch
         with table_lock(self._path, name):
             had = self._tables.durable_lsn(HISTORY, name)
-            appended = 0 if had >= batch.end_lsn else self._append(part, messages, batch, had)
+            appended = 0 if had >= batch.end_lsn else self._append(part, had)
             failpoint("lake.after_history")
             if not is_loading(self._path, name):
-                self._merge(part, batch, had)
+                self._merge(part, had)
         failpoint("lake.after_current")
         return appended
+
+    def _set_aside(self, directory: str, messages: DataFrame, plan: Plan) -> None:
+        """Keep what comes for a table in quarantine as it is."""
+        had = self._tables.durable_lsn(QUARANTINE, directory)
+        begin = max(had, plan.batch.start_lsn, plan.quarantined[directory].lsn_value)
+        if had < plan.batch.end_lsn:
+            schema = from_arrow_schema(SET_ASIDE)
+            kept = SetAside(begin, plan.batch.end_lsn)
+            rows = messages.coalesce(1).mapInArrow(kept, schema)
+            self._tables.append_history(directory, rows, plan.batch, kind=QUARANTINE)
+        failpoint("lake.after_quarantine")
+
+    def _append_events(self, plan: Plan, envelopes: DataFrame) -> None:
+        """Tell of what changed in the tables' shapes, in the lake's table of such events."""
+        if not plan.events:
+            return
+        had = self._tables.durable_lsn(DDL, EVENTS)
+        events = [change for change in plan.events if change.place[0] >= had]
+        if events and had < plan.batch.end_lsn:
+            made = self._changes_at({change.place for change in events}, envelopes)
+            rows = pa.Table.from_pylist(list(event_rows(events, made)), schema=EVENT)
+            frame = envelopes.sparkSession.createDataFrame(rows).coalesce(1)
+            self._tables.append_history(EVENTS, frame, plan.batch, kind=DDL)
+            self._known.add(events)
+        failpoint("lake.after_ddl")
+
+    def _changes_at(self, places: set[Place], envelopes: DataFrame) -> dict[Place, Row]:
+        """Return when the changes at *places*, which messages begin with, were made, and by which transactions."""
+        wanted = ["_commit_lsn", "_seq", "_xid", "_commit_time"]
+        schema = from_arrow_schema(pa.schema([CHANGE_COLUMNS.field(name) for name in wanted]))
+        lsns = [lsn for lsn, _ in places]
+        decode = DecodeMessages(to_arrow_schema(schema, timezone="UTC"), min(lsns), max(lsns) + 1)
+        first = envelopes.where(F.col("first_commit_lsn").isin(lsns)).select("payload")
+        rows = first.mapInArrow(decode, schema).where(F.col("_commit_lsn").isin(lsns))
+        rows = rows.where(F.col("_seq").isin([seq for _, seq in places]))
+        return {(row["_commit_lsn"], row["_seq"]): row for row in rows.collect()}
 
     def _range(self, heads: list[Row], batch_id: int) -> Batch | None:
         """Return the range that the batch read, None for an empty plan.
@@ -257,48 +306,25 @@ class Materializer:
             )
         return Batch(self._lake.slot, start, end, batch_id)
 
-    def _parts(self, heads: list[Row]) -> list[_TableBatch]:
-        """Return the tables that the batch touches, each with one schema for all its messages."""
-        by_name: dict[str, list[Row]] = {}
-        for head in heads:
-            name = head["relation"]
-            if name is not None and (not self._only or name in self._only):
-                by_name.setdefault(name, []).append(head)
-        parts = []
-        for name, of_table in sorted(by_name.items()):
-            of_table.sort(key=lambda head: tuple(head["first"]))
-            schemas = [pa.ipc.read_schema(pa.py_buffer(head["arrow_schema"])) for head in of_table]
-            merged = lake_schema(schemas[0])
-            for schema in schemas[1:]:
-                merged = merge_schemas(merged, lake_schema(schema), name)
-            places = ((tuple(head["first"]), tuple(head["last"])) for head in of_table)
-            shapes = table_shape.shapes(
-                ((schema, *place) for schema, place in zip(schemas, places, strict=True)), name
-            )
-            changes = sum(head["changes"] for head in of_table)
-            special = any(head["special"] for head in of_table)
-            parts.append(_TableBatch(relation_of(schemas[-1]), merged, shapes, changes, special))
-        return parts
-
-    def _append(self, part: _TableBatch, messages: DataFrame, batch: Batch, had: int) -> int:
+    def _append(self, part: TableBatch, had: int) -> int:
         """Append a table's changes to its history, which has everything before *had*; return how many."""
-        name = part.relation.directory
-        stored = self._tables.schema(HISTORY, name)
-        if stored is not None:
-            merge_schemas(stored, part.schema, part.relation.name)
-        schema = from_arrow_schema(part.schema, prefer_timestamp_ntz=True)
-        decode = DecodeMessages(to_arrow_schema(schema, timezone="UTC"), max(had, batch.start_lsn))
-        if part.changes < _CHANGES_PER_FILE:
-            messages = messages.coalesce(1)
-        rows = messages.select("payload").mapInArrow(decode, schema)
-        self._tables.append_history(name, rows, batch)
+        name, batch = part.relation.directory, part.batch
+        held = self._tables.schema(HISTORY, name)
+        for schema, _, _ in part.schemas:
+            incoming = lake_schema(schema)
+            held = incoming if held is None else merge_schemas(held, incoming, part.relation.name)
+        assert held is not None  # there is a message
+        schema = from_arrow_schema(held, prefer_timestamp_ntz=True)
+        decode = DecodeMessages(
+            to_arrow_schema(schema, timezone="UTC"), max(had, batch.start_lsn), batch.end_lsn
+        )
+        messages = part.messages.coalesce(1) if part.changes < _CHANGES_PER_FILE else part.messages
+        self._tables.append_history(name, messages.mapInArrow(decode, schema), batch)
         return part.changes
 
-    def _merge(self, part: _TableBatch, batch: Batch, had: int) -> None:
+    def _merge(self, part: TableBatch, had: int) -> None:
         """Bring a table's current state to the batch's end from its history, which had *had* before the batch."""
-        name = part.relation.directory
-        columns = part.columns
-        key = row_key(part.relation, columns)
+        name, key, batch = part.relation.directory, part.key, part.batch
         if key is None:
             self._tell_history_only(part.relation)
             return
@@ -306,45 +332,51 @@ class Materializer:
         # Loaded as of an LSN within the batch, current may have a newer shape than the changes before it.
         if start >= batch.end_lsn or start > part.last_lsn:
             return
-        wanted = table_shape.current_schema(part.shapes[-1].columns)
+        shapes = part.shapes_from(start)
+        newest = shapes[-1]
+        wanted = table_shape.current_schema(newest.columns)
         # If current was behind, there are changes in history that this batch says nothing about.
         plain = start >= had and not part.special
-        direct = plain and start > 0 and key != MULTISET and len(part.shapes) == 1
-        if direct and self._tables.merge_plain(name, start, wanted, key, batch):
-            return
-        self._follow(part, key, loaded=bool(start))
+        if plain and start > 0 and key != MULTISET and len(shapes) == 1:
+            history = self._tables.schema(HISTORY, name)
+            if (
+                history is not None
+                and table_shape.plainly_stored(history, newest)
+                and self._tables.merge_plain(name, start, wanted, key, batch)
+            ):
+                return
+        self._follow(part, key, start)
         events = table_shape.as_of_last(
-            self._tables.history(name, start, batch.end_lsn), part.shapes, part.relation.name
+            self._tables.history(name, start, batch.end_lsn), shapes, part.relation.name
         )
+        columns = part.columns
         if key == MULTISET:
             effect = net_effect.multiset(events, columns)
         else:
             effect = net_effect.keyed(events, columns, key, self._tables.current(name), plain=plain)
         self._tables.apply(name, effect, wanted, key, batch)
 
-    def _confirm(self, batch: Batch, parts: list[_TableBatch], changes: int) -> int:
+    def _confirm(self, plan: Plan, changes: int) -> int:
         """Advance the slot to the batch's end, once every table that it touched says that it is durable there."""
-        for part in parts:
+        batch = plan.batch
+        for part in plan.parts:
             name = part.relation.directory
-            needed = {HISTORY: batch.end_lsn}
-            if row_key(part.relation, part.columns) is not None:
+            needed = {HISTORY: part.batch.end_lsn}
+            if part.key is not None:
                 with table_lock(self._path, name):
                     if not is_loading(self._path, name):
-                        needed[CURRENT] = min(batch.end_lsn, part.last_lsn + 1)
+                        needed[CURRENT] = min(part.batch.end_lsn, part.last_lsn + 1)
             for kind, lsn in needed.items():
-                durable = self._tables.durable_lsn(kind, name)
-                if durable < lsn:
-                    raise LakeError(
-                        f"{kind} table of {part.relation.name} says {Lsn(durable)} after a commit up to "
-                        f"{Lsn(batch.end_lsn)}; the slot is not confirmed",
-                        relation=part.relation.name,
-                    )
+                self._check_durable(kind, name, lsn)
+        for name in plan.aside:
+            self._check_durable(QUARANTINE, name, batch.end_lsn)
+        for name in plan.released:
+            quarantine.release(self._path, name)
         if batch.end_lsn > self._lake.lsn_value:
             failpoint("lake.before_position")
             # Before the position: a point may be published twice, and would never be after it.
-            commit_points.publish(
-                self._path, batch.end_lsn, batch.batch_id, changes, loading_tables(self._path)
-            )
+            behind = sorted({*loading_tables(self._path), *plan.quarantined})
+            commit_points.publish(self._path, batch.end_lsn, batch.batch_id, changes, behind)
             self._lake = replace(self._lake, lsn=str(Lsn(batch.end_lsn)))
             position.store(self._path, self._lake)
         failpoint("lake.before_advance")
@@ -352,15 +384,27 @@ class Materializer:
         failpoint("lake.after_advance")
         return confirmed
 
-    def _follow(self, part: _TableBatch, key: tuple[str, ...], *, loaded: bool) -> None:
-        """Give the current table the columns that the source has at the batch's end."""
+    def _check_durable(self, kind: str, name: str, lsn: int) -> None:
+        durable = self._tables.durable_lsn(kind, name)
+        if durable < lsn:
+            raise LakeError(
+                f"{kind} table {name} says {Lsn(durable)} after a commit up to {Lsn(lsn)}; the slot is not confirmed",
+                relation=name,
+            )
+
+    def _follow(self, part: TableBatch, key: tuple[str, ...], start: int) -> None:
+        """Give the current table, which is as of *start*, the columns that the source has at the batch's end."""
         name, relation = part.relation.directory, part.relation
         current = self._tables.current(name)
         if current is None:
             return
-        newest = part.shapes[-1]
+        newest, before = part.shapes[-1], part.shape_at(start)
+        if before is not None and not before.is_of(newest):
+            self._tables.reshape(name, table_shape.begun_anew(current, newest, key))
+            failpoint("lake.after_reshape")
+            return
         dropped = table_shape.dropped_columns(current.schema, newest)
-        if loaded and key == MULTISET and dropped:
+        if start and key == MULTISET and dropped:
             raise LakeSchemaConflict(
                 f"{relation.name} has no primary key and lost column {dropped[0]!r}: its old rows can't be told apart "
                 "from the new ones",
@@ -368,7 +412,7 @@ class Materializer:
                 relation=relation.name,
                 column=dropped[0],
             )
-        followed = table_shape.follow(current, newest, relation.name)
+        followed = table_shape.follow(current, newest, relation.name, before)
         if followed is not None:
             check_same_key(name, self._tables.key(name) or MULTISET, key)
             self._tables.reshape(name, followed)

@@ -123,7 +123,7 @@ class ParquetTables:
             )
         if kind == CURRENT:
             return int(description["lsn"])
-        batches = sorted((self._path / HISTORY / name).glob(f"{_BATCH}*"), reverse=True)
+        batches = sorted((self._path / kind / name).glob(f"{_BATCH}*"), reverse=True)
         newest = next((batch for batch in batches if not (batch / LOAD_MARK).exists()), None)
         begins = int(description.get("begins", 0))
         return begins if newest is None else max(begins, int(newest.name.removeprefix(_BATCH)))
@@ -136,27 +136,27 @@ class ParquetTables:
             else to_arrow_schema(_spark_schema(description), timezone="UTC")
         )
 
-    def append_history(self, name: str, rows: DataFrame, batch: Batch) -> None:
-        table = self._path / HISTORY / name
+    def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
+        table = self._path / kind / name
         table.mkdir(parents=True, exist_ok=True)
-        self._widen(name, to_arrow_schema(rows.schema, timezone="UTC"))
-        if self.durable_lsn(HISTORY, name) < batch.end_lsn:
+        self._widen(name, to_arrow_schema(rows.schema, timezone="UTC"), kind=kind)
+        if self.durable_lsn(kind, name) < batch.end_lsn:
             self._write(rows, table, f"{_BATCH}{batch.end_lsn:020d}")
 
-    def _widen(self, name: str, incoming: pa.Schema, begins: int = 0) -> None:
+    def _widen(self, name: str, incoming: pa.Schema, begins: int = 0, kind: str = HISTORY) -> None:
         """Make history's schema have *incoming*'s columns, before their rows: a column that no file has reads as null.
 
         A new table has nothing before *begins*.
         """
-        stored = self.schema(HISTORY, name)
+        stored = self.schema(kind, name)
         merged = incoming if stored is None else merge_schemas(stored, incoming, name)
         if merged != stored:
-            before = self._description(HISTORY, name) or {"begins": begins}
+            before = self._description(kind, name) or {"begins": begins}
             schema = from_arrow_schema(merged, prefer_timestamp_ntz=True)
-            self._describe(HISTORY, name, schema, {"begins": before.get("begins", 0)})
+            self._describe(kind, name, schema, {"begins": before.get("begins", 0)})
 
-    def history(self, name: str, start_lsn: int, end_lsn: int) -> DataFrame:
-        batches = read_batches(self._spark, self._path / HISTORY / name, start_lsn)
+    def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
+        batches = read_batches(self._spark, self._path / kind / name, start_lsn)
         assert batches is not None  # the job appends before it reads
         commit = F.col("_commit_lsn")
         return batches.where((commit >= start_lsn) & (commit < end_lsn))
@@ -187,7 +187,6 @@ class ParquetTables:
         stored, current = self.schema(CURRENT, name), self.current(name)
         if stored is not None:
             check_same_key(name, self.key(name) or MULTISET, key)
-            merge_schemas(stored, wanted, name)
         schema = spark_schema(wanted)
         if current is None:
             current = self._spark.createDataFrame([], schema)
@@ -208,7 +207,7 @@ class ParquetTables:
             # Still as of the same LSN: a name of its own beside it.
             f"{before['copy']}r",
             lsn=before["lsn"],
-            key=before["key"],
+            key=before["key"] if followed.key is None else followed.key,
         )
 
     def _replace(

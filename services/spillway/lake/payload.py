@@ -27,12 +27,16 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.errors import LakeError, LakeSchemaConflict
+from spillway.lake.schema_types import type_token, widest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: The plugin's columns, as the lake holds them; every history table begins with them.
 CHANGE_COLUMNS: Final = pa.schema(
@@ -226,75 +230,106 @@ def table_columns(schema: pa.Schema) -> tuple[str, ...]:
 
 
 def merge_schemas(stored: pa.Schema, incoming: pa.Schema, relation: str) -> pa.Schema:
-    """Return *stored* with the columns that only *incoming* has: the policy "evolve".
+    """Return *stored* with what it takes to hold *incoming*'s rows, too.
 
+    A column that *stored* lacks is added. One of another type makes the stored one wider where that loses nothing
+    (:func:`spillway.lake.schema_types.widest`), else it gets a column of its own beside it (:func:`column_for`).
     Columns that *incoming* lacks were dropped at the source and stay, null from then on.
 
     Raises:
-        LakeSchemaConflict: a column's type is another one than stored.
+        LakeSchemaConflict: two columns of *incoming* would be one.
     """
-    fields = list(stored)
-    conflicts = []
+    return pa.schema(_merged_fields(list(stored), list(incoming), relation))
+
+
+def _merged_fields(
+    stored: list[pa.Field], incoming: list[pa.Field], relation: str
+) -> list[pa.Field]:
+    fields = {field.name: field.type for field in stored}
+    taken: dict[str, str] = {}
     for field in incoming:
-        at = stored.get_field_index(field.name)
-        if at < 0:
-            fields.append(field)
-            continue
-        merged = _merge_types(stored.field(at).type, field.type)
-        if merged is None:
-            conflicts.append((field, stored.field(at).type))
-        else:
-            fields[at] = pa.field(field.name, merged)
-    if conflicts:
-        # The last: a key's column is in conflict in the old key, too, which comes first.
-        field, before = conflicts[-1]
-        raise LakeSchemaConflict(
-            f"column {field.name!r} of {relation} is {field.type} now, its lake table has {before}",
-            hint="Lake tables follow added and dropped columns only. Move the table's history and current away; the job "
-            "then begins new ones with the new type, which have what changes from then on.",
-            relation=relation,
-            column=field.name,
-        )
-    return pa.schema(fields)
+        name = column_for(field.name, field.type, fields)
+        if taken.setdefault(name, field.name) != field.name:
+            raise LakeSchemaConflict(
+                f"columns {taken[name]!r} and {field.name!r} of {relation} would be one in its history, {name!r}",
+                hint="Rename one of them at the source.",
+                relation=relation,
+                column=field.name,
+            )
+        fields[name] = _merged_type(fields.get(name, field.type), field.type, relation)
+    return [pa.field(name, type_) for name, type_ in fields.items()]
 
 
-def _merge_types(stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
-    if stored == incoming:
-        return stored
-    if not (pa.types.is_struct(stored) and pa.types.is_struct(incoming)):
-        return None
-    fields = {f.name: f.type for f in stored}
-    for field in incoming:
-        merged = _merge_types(fields.get(field.name, field.type), field.type)
-        if merged is None:
-            return None
-        fields[field.name] = merged
-    return pa.struct([pa.field(name, type_) for name, type_ in fields.items()])
+def _merged_type(stored: pa.DataType, incoming: pa.DataType, relation: str) -> pa.DataType:
+    if pa.types.is_struct(stored) and pa.types.is_struct(incoming):
+        return pa.struct(_merged_fields(list(stored), list(incoming), relation))
+    return widest(stored, incoming) or stored
 
 
-def conform(batch: pa.RecordBatch, target: pa.Schema, from_lsn: int = 0) -> pa.RecordBatch:
+def column_for(name: str, type_: pa.DataType, stored: Mapping[str, pa.DataType]) -> str:
+    """Return the column of *stored* that holds values of column *name* while it has the lake's type *type_*.
+
+    Mostly the name itself. History never rewrites what it has, so where a column became one of another kind (text → int)
+    its values are in ``<name>__<type>`` from then on. Of a column that isn't in *stored* yet, the name that it gets.
+    """
+    before = stored.get(name)
+    if before is None or name in CHANGE_COLUMNS.names:
+        return name
+    if pa.types.is_struct(before) and pa.types.is_struct(type_):
+        return name
+    return name if widest(before, type_) is not None else f"{name}__{type_token(type_)}"
+
+
+def conform(
+    batch: pa.RecordBatch, target: pa.Schema, from_lsn: int = 0, upto_lsn: int | None = None
+) -> pa.RecordBatch:
     """Return *batch* with exactly *target*'s columns and types; a column that it lacks is null.
 
     Args:
         batch: a message's batch.
-        target: a lake schema, or Spark's Arrow form of it.
+        target: a lake schema, or Spark's Arrow form of it; where it has columns for several types of one
+            (:func:`column_for`) the batch's values are in that of their type.
         from_lsn: rows whose commit record starts before this are left out.
+        upto_lsn: rows whose commit record starts there or later are left out.
     """
-    if from_lsn and batch.num_rows:
+    batch = between(batch, from_lsn, upto_lsn)
+    return pa.RecordBatch.from_arrays(
+        _arrays(batch.schema, batch.columns, list(target), batch.num_rows), schema=target
+    )
+
+
+def between(batch: pa.RecordBatch, from_lsn: int, upto_lsn: int | None = None) -> pa.RecordBatch:
+    """Return the rows of *batch*, a message's, whose commit record starts in [*from_lsn*, *upto_lsn*)."""
+    if not batch.num_rows or not (from_lsn or upto_lsn is not None):
+        return batch
+    # Rows come in commit order: mostly none is beyond the bounds, and nothing is copied.
+    commit_lsns = batch.column("_commit_lsn")
+    if from_lsn and commit_lsns[0].as_py() < from_lsn:
+        batch = batch.filter(pc.greater_equal(commit_lsns, pa.scalar(from_lsn, commit_lsns.type)))
         commit_lsns = batch.column("_commit_lsn")
-        bound = pa.scalar(from_lsn, commit_lsns.type)
-        # Rows come in commit order: mostly none is before the bound, and nothing is copied.
-        if commit_lsns[0].as_py() < from_lsn:
-            batch = batch.filter(pc.greater_equal(commit_lsns, bound))
-    schema = batch.schema
-    columns = []
-    for field in target:
-        at = schema.get_field_index(field.name)
-        if at >= 0:
-            columns.append(_cast(batch.column(at), field.type))
-        else:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    if upto_lsn is not None and batch.num_rows and commit_lsns[-1].as_py() >= upto_lsn:
+        batch = batch.filter(pc.less(commit_lsns, pa.scalar(upto_lsn, commit_lsns.type)))
+    return batch
+
+
+def _arrays(
+    fields: Iterable[pa.Field], arrays: Sequence[pa.Array], target: Sequence[pa.Field], rows: int
+) -> list[pa.Array]:
+    """Return an array for each field of *target*, out of those of *fields* that it holds."""
+    types = {field.name: field.type for field in target}
+    sources = {}
+    for field, array in zip(fields, arrays, strict=True):
+        type_ = lake_type(field.type)
+        if type_ is not None:
+            name = column_for(field.name, type_, types)
+            # A reader that gave a schema of its own gets its types.
+            sources[name if name in types else field.name] = array
+    return [
+        _cast(sources[field.name], field.type)
+        if field.name in sources
+        else pa.nulls(rows, field.type)
+        for field in target
+    ]
 
 
 def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -304,12 +339,8 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         return _cast(array.storage, type_)
     if pa.types.is_struct(array.type) and pa.types.is_struct(type_):
-        children = []
-        for field in type_:
-            at = array.type.get_field_index(field.name)
-            children.append(
-                _cast(array.field(at), field.type) if at >= 0 else pa.nulls(len(array), field.type)
-            )
+        inner = [array.field(at) for at in range(array.type.num_fields)]
+        children = _arrays(list(array.type), inner, list(type_), len(array))
         return pa.StructArray.from_arrays(children, fields=list(type_), mask=array.is_null())
     if pa.types.is_time(array.type) and pa.types.is_string(type_):
         # As PostgreSQL prints it: no zeros at the end of a fraction.

@@ -25,12 +25,15 @@ import re
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.errors import LakeError
 from spillway.lake import commit_points, position
 from spillway.lake.delta_tables import application_of, version_at
 from spillway.lake.net_effect import COPIES
 from spillway.lake.parquet_tables import copy_at, read_batches
+from spillway.lake.quarantine import AS_JSON, QUARANTINE, AsJson
+from spillway.lake.schema_changes import DDL, EVENTS
 from spillway.lake.storage import ObjectPath, lake_path, spark_address
 from spillway.lake.tables import CURRENT, HISTORY
 from spillway.pg.lsn import Lsn
@@ -114,6 +117,29 @@ class Pin:
         """
         return self._wanted(HISTORY, name).where(F.col("_commit_lsn") < int(self.lsn))
 
+    def ddl(self) -> DataFrame:
+        """Return what changed in the tables' shapes up to the LSN (:mod:`spillway.lake.schema_changes`), in no order."""
+        return self._pinned(DDL, EVENTS)
+
+    def quarantine(self, name: str) -> DataFrame:
+        """Return the changes of a table that was set aside up to the LSN, in no order; columns in ``_row``, as JSON.
+
+        Raises:
+            LakeError: it never was.
+        """
+        rows = self._pinned(QUARANTINE, name).select("payload")
+        decoded = rows.mapInArrow(AsJson(), from_arrow_schema(AS_JSON))
+        return decoded.where(F.col("_commit_lsn") < int(self.lsn))
+
+    def _pinned(self, kind: str, name: str) -> DataFrame:
+        frame = self._frame(kind, name)
+        if frame is None:
+            raise LakeError(
+                f"the lake at {self._lake.path} had no table {kind}/{name} at {self.lsn}",
+                relation=name,
+            )
+        return frame.where(F.col("_commit_lsn") < int(self.lsn))
+
     def create_views(self, prefix: str = "") -> list[str]:
         """Make a temporary view of each current table, ``<prefix><schema>_<table>``; return their names."""
         views = []
@@ -126,8 +152,8 @@ class Pin:
     def _wanted(self, kind: str, name: str) -> DataFrame:
         if kind == CURRENT and name in self.point.loading:
             raise LakeError(
-                f"{name} was being loaded at {self.lsn}: its current table was not as of then",
-                hint="Pin a later LSN, when the load is done, or read its history.",
+                f"{name} was being loaded at {self.lsn}, or in quarantine: its current table was not as of then",
+                hint="Pin a later LSN, when the load is done, or read its history; `lake run` says what is in quarantine.",
                 relation=name,
             )
         frame = self._frame(kind, name)
@@ -149,7 +175,7 @@ class Pin:
             reader = lake.spark.read.format("delta").option("versionAsOf", version)
             return reader.load(spark_address(folder))
         assert not isinstance(folder, ObjectPath)  # plain Parquet is of directories
-        if kind == HISTORY:
+        if kind != CURRENT:
             return read_batches(lake.spark, folder, 0, self.lsn)
         copy = copy_at(folder, self.lsn)
         return None if copy is None else lake.spark.read.parquet(str(copy))

@@ -8,6 +8,8 @@ Each source table becomes two lake tables below the lake's path:
     the rows as they are now. Kept by applying each batch's net effect, read back from the history: what current
     shows is durable in history first.
 
+and beside them ``ddl/events`` (:mod:`schema_changes`) and, of tables that are set aside, ``quarantine/<schema>.<table>``.
+
 **A table's commit carries the LSN that it goes up to**, in the same atomic step as the rows: the table holds all
 changes whose commit record starts before that LSN, and no other. It is the only truth about what is durable.
 Repeating a batch is harmless: rows before the table's LSN are left out, and a commit to an LSN that the table has
@@ -58,11 +60,14 @@ class LakeTables(Protocol):
 
     def schema(self, kind: str, name: str) -> pa.Schema | None: ...
 
-    def append_history(self, name: str, rows: DataFrame, batch: Batch) -> None:
-        """Commit *rows*; their columns may be more than the table has, never of other types."""
+    def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
+        """Commit *rows*; their columns may be more than the table has, and wider (:mod:`schema_types`).
+
+        *kind* is history, or another append-only table's: :data:`schema_changes.DDL`, :data:`quarantine.QUARANTINE`.
+        """
         ...
 
-    def history(self, name: str, start_lsn: int, end_lsn: int) -> DataFrame:
+    def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
         """Return the changes whose commit record starts in [*start_lsn*, *end_lsn*)."""
         ...
 
@@ -73,7 +78,10 @@ class LakeTables(Protocol):
         ...
 
     def reshape(self, name: str, followed: Followed) -> None:
-        """Give the current table *followed*'s columns and rows in one atomic step; its LSN stays."""
+        """Give the current table *followed*'s columns and rows in one atomic step; its LSN stays.
+
+        Another key, if there is one, comes a step before: the rows are none then.
+        """
         ...
 
     def merge_plain(

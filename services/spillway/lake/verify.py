@@ -32,6 +32,7 @@ from spillway.lake.initial_load_source import Source
 from spillway.lake.job import JobSettings, run_job
 from spillway.lake.net_effect import quoted
 from spillway.lake.payload import table_of
+from spillway.lake.quarantine import quarantined
 from spillway.lake.read import Lake
 from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, connect
@@ -120,6 +121,7 @@ def verify(
         token=settings.token,
         tables=tuple(record.tables),
         max_bytes_per_batch=record.max_bytes_per_batch,
+        on_schema_change=record.on_schema_change,  # type: ignore[arg-type] # a run wrote it
         master=settings.master,
         driver_memory=settings.driver_memory,
         source_options=settings.source_options,
@@ -223,6 +225,10 @@ class _Verifier:
     def _table(
         self, name: str, directory: str, snapshot: Snapshot, pin: Pin, tables: LakeTables
     ) -> TableComparison:
+        if (aside := quarantined(self._settings.path).get(directory)) is not None:
+            return TableComparison(
+                name, skipped=f"it is in quarantine since {aside.lsn}: {aside.reason}"
+            )
         if directory in pin.point.loading:
             return TableComparison(name, skipped="it is being loaded")
         at_source = snapshot.tables.get(name)

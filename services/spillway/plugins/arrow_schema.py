@@ -212,6 +212,11 @@ def _column_metadata(
         "typmod": column.typmod,
         "not_null": column.not_null,
     }
+    base_oid, base_typmod = _base_type(column.type_oid, column.typmod, types)
+    if base_oid != column.type_oid:
+        metadata |= {"base_type_oid": base_oid, "base_typmod": base_typmod}
+    if (base := types.get(base_oid)) is not None and base.kind == "e":
+        metadata["enum"] = True
     if column.missing is not None:
         metadata["missing"] = _missing_text(plan, column.missing, types, options)
     return metadata

@@ -1,0 +1,142 @@
+"""What a job decides where a table's shape changes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spillway.errors import LakeSchemaChange, LakeSchemaConflict
+from spillway.lake.columns import Shape, TableColumn
+from spillway.lake.quarantine import Quarantine
+from spillway.lake.schema_changes import (
+    ADD,
+    CREATED_AGAIN,
+    DROP,
+    FIRST_SEEN,
+    RENAME,
+    RENAMED_TABLE,
+    RETYPE,
+    SchemaChange,
+    changes_of,
+    shape_from_text,
+    shape_text,
+)
+from spillway.lake.schema_policy import Decision, OnSchemaChange, TableChanges, decide
+from spillway.lake.schema_types import SourceType
+
+EVOLVE, PAUSE, QUARANTINE = OnSchemaChange
+ID = TableColumn(1, "id", pa.int64(), source=SourceType("bigint", 20))
+NAME = TableColumn(2, "name", pa.string(), source=SourceType("character varying(5)", 1043, 9))
+WIDER = TableColumn(2, "name", pa.string(), source=SourceType("text", 25))
+TITLE = TableColumn(2, "title", pa.int32(), source=SourceType("integer", 23))
+EXTRA = TableColumn(3, "extra", pa.decimal128(8, 2), "1.50", SourceType("numeric(8,2)", 1700, 9))
+
+
+def _shape(lsn: int, *columns: TableColumn, oid: int = 16384) -> Shape:
+    return Shape((lsn, 0), (lsn + 5, 3), columns, oid)
+
+
+def _decide(
+    policy: OnSchemaChange,
+    tables: dict[str, tuple[SchemaChange, ...]],
+    quarantined: dict[str, int] | None = None,
+    loaded: dict[str, int] | None = None,
+    *,
+    has_current: bool = True,
+) -> Decision:
+    aside = {
+        name: Quarantine(name, f"0/{lsn:X}", "", "") for name, lsn in (quarantined or {}).items()
+    }
+    parts = [TableChanges(name, name, changes, has_current) for name, changes in tables.items()]
+    return decide(policy, parts, aside, lambda name, lsn: (loaded or {}).get(name, 0) > lsn)
+
+
+def test_differences() -> None:
+    first, second = _shape(10, ID, NAME), _shape(20, ID, TITLE, EXTRA)
+    third, other = _shape(30, ID, EXTRA), _shape(40, ID, EXTRA, oid=16999)
+    found = changes_of("s.t", None, [first, second, third, other])
+    assert [(c.kind, c.place[0]) for c in found] == [
+        (FIRST_SEEN, 10),
+        (RENAME, 20),
+        (RETYPE, 20),
+        (ADD, 20),
+        (DROP, 30),
+        (CREATED_AGAIN, 40),
+    ]
+    assert [c.loses_values for c in found] == [False, True, True, False, False, False]
+    assert str(found[2]) == "column 'title' was character varying(5) and is integer"
+    wider = changes_of("s.t", first, [_shape(20, ID, WIDER)])
+    assert [(c.kind, c.needs_nothing) for c in wider] == [(RETYPE, True)]
+    assert changes_of("s.t", first, [_shape(20, ID, NAME)]) == ()
+
+
+def test_a_table_that_had_another_name() -> None:
+    before, after = _shape(10, ID), _shape(20, ID, oid=16999)
+    for known in (None, before):
+        (change,) = changes_of("s.t", known, [after], lambda shape: f"s.t{shape.oid}")
+        assert (change.kind, change.old_name, change.loses_values) == (
+            RENAMED_TABLE,
+            "s.t16999",
+            True,
+        )
+        assert str(change) == "the table was s.t16999 before"
+    (change,) = changes_of("s.t", before, [after], lambda _: None)
+    assert change.kind == CREATED_AGAIN
+    assert changes_of("s.t", before, [_shape(20, ID)], lambda _: "s.t") == ()
+
+
+def test_a_shape_survives_being_text() -> None:
+    shape = _shape(10, ID, NAME, EXTRA, TableColumn("at", "at", pa.timestamp("us")))
+    kept = shape_from_text(shape_text(shape), (10, 0))
+    assert kept.columns == shape.columns
+    assert kept.oid == shape.oid
+
+
+ADDED = changes_of("s.a", _shape(10, ID), [_shape(20, ID, EXTRA)])
+RETYPED = changes_of("s.r", _shape(10, ID, NAME), [_shape(15, ID, TITLE)])
+
+
+def test_evolve_stops_only_where_values_are_lost() -> None:
+    assert _decide(EVOLVE, {"s.a": ADDED}) == Decision()
+    decision = _decide(EVOLVE, {"s.a": ADDED, "s.r": RETYPED})
+    assert decision.stop_lsn == 15
+    assert isinstance(decision.error, LakeSchemaConflict)
+    assert "--resync --table s.r" in decision.error.hint
+    # Nothing has to be followed by a table that was loaded since, nor by one that has only a history.
+    assert _decide(EVOLVE, {"s.r": RETYPED}, loaded={"s.r": 16}) == Decision()
+    assert _decide(EVOLVE, {"s.r": RETYPED}, has_current=False) == Decision()
+
+
+def test_pause_stops_at_the_first_change() -> None:
+    decision = _decide(PAUSE, {"s.a": ADDED, "s.r": RETYPED})
+    assert (decision.stop_lsn, decision.set_aside) == (15, {})
+    decision = _decide(PAUSE, {"s.a": ADDED})
+    assert isinstance(decision.error, LakeSchemaChange)
+    assert decision.error.details == {
+        "relation": "s.a", "lsn": "0/14", "change": ADD, "column": "extra",
+    }  # fmt: skip
+    wider = changes_of("s.t", _shape(10, ID, NAME), [_shape(20, ID, WIDER)])
+    assert _decide(PAUSE, {"s.t": wider}) == Decision()
+    assert _decide(PAUSE, {"s.t": changes_of("s.t", None, [_shape(10, ID)])}) == Decision()
+
+
+def test_quarantine_and_the_way_back() -> None:
+    decision = _decide(QUARANTINE, {"s.a": ADDED, "s.r": RETYPED})
+    assert decision.stop_lsn is None
+    assert {name: lsn for name, (lsn, _) in decision.set_aside.items()} == {"s.a": 20, "s.r": 15}
+    aside = {"s.a": 20, "s.r": 15}
+    tables = {"s.a": ADDED, "s.r": RETYPED}
+    for policy, loaded, released in (
+        (QUARANTINE, {}, set()),
+        (PAUSE, {}, set()),
+        (EVOLVE, {}, {"s.a"}),
+        (QUARANTINE, {"s.r": 16}, {"s.r"}),
+        (EVOLVE, {"s.r": 16}, {"s.a", "s.r"}),
+    ):
+        decision = _decide(policy, tables, aside, loaded)
+        assert decision == Decision(released=released), policy
+
+
+@pytest.mark.parametrize("policy", OnSchemaChange)
+def test_without_changes_nothing_is_decided(policy: OnSchemaChange) -> None:
+    assert _decide(policy, {"s.a": ()}) == Decision()
