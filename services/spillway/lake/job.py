@@ -52,6 +52,9 @@ _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.5
 #: A batch is let finish this long after a stop was asked for; then it is cut, which a restart mends.
 _STOP_TIMEOUT_S: Final = 60.0
+#: A query begins with new Python processes, which Spark gives ten seconds, whatever else the machine has to do.
+_WORKER_LATE: Final = "Python worker failed to connect back"
+_STARTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,16 +298,23 @@ class _Run:
             writer = writer.trigger(
                 processingTime=f"{round(settings.interval_s * 1000)} milliseconds"
             )
-        query = writer.start()
-        try:
-            self._wait(query)
-        finally:
-            if query.isActive:
-                query.stop()
+        for starts_left in reversed(range(_STARTS)):
+            query = writer.start()
+            try:
+                if self._wait(query, starts_left):
+                    break
+            finally:
+                if query.isActive:
+                    query.stop()
         self._summary.quarantined = tuple(map(str, quarantined(settings.path).values()))
         return self._summary
 
-    def _wait(self, query: StreamingQuery) -> None:
+    def _wait(self, query: StreamingQuery, starts_left: int) -> bool:
+        """Wait until the query ends; return False if it is to be started again.
+
+        Raises:
+            SpillwayError: it failed.
+        """
         from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - an extra
 
         try:
@@ -312,11 +322,16 @@ class _Run:
                 if self._stopping.is_set():
                     self._idle.wait(_STOP_TIMEOUT_S)
                     query.stop()
-                    return
+                    break
         except StreamingQueryException as error:
             if self._stopping.is_set() and self._failure is None:
-                return
+                return True
+            if starts_left and _WORKER_LATE in str(self._failure or error):
+                _log.warning("the machine is busy: Spark's Python did not start in time; again")
+                self._failure = None
+                return False
             raise self._typed(error) from error
+        return True
 
     def _typed(self, error: Exception) -> SpillwayError:
         """Return what really went wrong: Spark carries Python's exceptions as text."""
