@@ -205,12 +205,10 @@ def follow(
             value = _literal(column.missing, field.dataType)
         else:
             known = stored_shape and stored_shape.column(column.identity)
-            before = TableColumn(
-                column.identity,
-                source,
-                held.field(source).type,
-                source=known.source if known else _UNKNOWN,
-            )
+            type_ = held.field(source).type
+            # Of another type than it should have, it was made what it is to be by a batch that was cut off since.
+            kept = known.source if known and known.type == type_ else _UNKNOWN
+            before = TableColumn(column.identity, source, type_, source=kept)
             check_values(relation, before, column)
             rewritten |= source != column.name or before.type != column.type
             value = F.col(quoted(source)).cast(field.dataType)

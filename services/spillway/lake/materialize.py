@@ -235,10 +235,12 @@ class Materializer:
         name, batch = part.relation.directory, part.batch
         with table_lock(self._path, name):
             had = self._tables.durable_lsn(HISTORY, name)
-            appended = 0 if had >= batch.end_lsn else self._append(part, had)
+            appended, history = 0, None
+            if had < batch.end_lsn:
+                appended, history = part.changes, self._append(part, had)
             failpoint("lake.after_history")
             if not is_loading(self._path, name):
-                self._merge(part, had)
+                self._merge(part, had, history)
         failpoint("lake.after_current")
         return appended
 
@@ -306,8 +308,8 @@ class Materializer:
             )
         return Batch(self._lake.slot, start, end, batch_id)
 
-    def _append(self, part: TableBatch, had: int) -> int:
-        """Append a table's changes to its history, which has everything before *had*; return how many."""
+    def _append(self, part: TableBatch, had: int) -> pa.Schema:
+        """Append a table's changes to its history, which has everything before *had*; return its schema then."""
         name, batch = part.relation.directory, part.batch
         held = self._tables.schema(HISTORY, name)
         for schema, _, _ in part.schemas:
@@ -320,10 +322,13 @@ class Materializer:
         )
         messages = part.messages.coalesce(1) if part.changes < _CHANGES_PER_FILE else part.messages
         self._tables.append_history(name, messages.mapInArrow(decode, schema), batch)
-        return part.changes
+        return held
 
-    def _merge(self, part: TableBatch, had: int) -> None:
-        """Bring a table's current state to the batch's end from its history, which had *had* before the batch."""
+    def _merge(self, part: TableBatch, had: int, history: pa.Schema | None) -> None:
+        """Bring a table's current state to the batch's end from its history.
+
+        History had *had* before the batch, and has the schema *history*; None: it is to be looked up.
+        """
         name, key, batch = part.relation.directory, part.key, part.batch
         if key is None:
             self._tell_history_only(part.relation)
@@ -338,7 +343,7 @@ class Materializer:
         # If current was behind, there are changes in history that this batch says nothing about.
         plain = start >= had and not part.special
         if plain and start > 0 and key != MULTISET and len(shapes) == 1:
-            history = self._tables.schema(HISTORY, name)
+            history = history or self._tables.schema(HISTORY, name)
             if (
                 history is not None
                 and table_shape.plainly_stored(history, newest)

@@ -182,22 +182,24 @@ def test_ddl_of_a_source(spark: SparkSession, pg15: Database, tmp_path: Path) ->
             " (2, -2, 1e30, -0.01, NULL, 'glad', -8, NULL, -1), (3, 3, 3, 3, 'c', NULL, 3, NULL, NULL)",
             "INSERT INTO r VALUES (1, 'x'), (2, 'y')",
         )
-        run(
-            "evolve",
-            "INSERT INTO t VALUES (4, 4, 0.3, 4, 'd', 'sad', 4, '1900-01-01', 100)",
-            (
-                "ALTER TABLE t ALTER id TYPE bigint, ALTER n TYPE int, ALTER f TYPE double precision,"
-                " ALTER p TYPE numeric(12,4), ALTER v TYPE text, ALTER m TYPE text, ALTER i TYPE numeric(20,2),"
-                " ALTER d TYPE timestamp, ALTER q TYPE numeric"
-            ),
-            "INSERT INTO t VALUES (5000000000, 70000, 0.1, 12345678.1234, 'longer than five', 'neither', 1e10, NULL, 1e-9)",
-            "UPDATE t SET p = 2.0001 WHERE id = 2",
-            "DELETE FROM t WHERE id = 3",
-            "INSERT INTO r VALUES (3, 'z')",
-            "DROP TABLE r",
-            "CREATE TABLE r (id int PRIMARY KEY, fresh bool, old int)",
-            "INSERT INTO r VALUES (1, true, 1)",
-        )
+        with armed("lake.after_reshape=error:EIO"), pytest.raises(LakeError):
+            run(
+                "evolve",
+                "INSERT INTO t VALUES (4, 4, 0.3, 4, 'd', 'sad', 4, '1900-01-01', 100)",
+                (
+                    "ALTER TABLE t ALTER id TYPE bigint, ALTER n TYPE int, ALTER f TYPE double precision,"
+                    " ALTER p TYPE numeric(12,4), ALTER v TYPE text, ALTER m TYPE text, ALTER i TYPE numeric(20,2),"
+                    " ALTER d TYPE timestamp, ALTER q TYPE numeric"
+                ),
+                "INSERT INTO t VALUES (5000000000, 70000, 0.1, 12345678.1234, 'longer than five', 'neither', 1e10, NULL, 1e-9)",
+                "UPDATE t SET p = 2.0001 WHERE id = 2",
+                "DELETE FROM t WHERE id = 3",
+                "INSERT INTO r VALUES (3, 'z')",
+                "DROP TABLE r",
+                "CREATE TABLE r (id int PRIMARY KEY, fresh bool, old int)",
+                "INSERT INTO r VALUES (1, true, 1)",
+            )
+        run("evolve")
         check()
         pin = Reader(spark, settings.path).at()
         assert [tuple(row) for row in pin.current("public.r").collect()] == [(1, True, 1)]
