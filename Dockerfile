@@ -18,7 +18,7 @@ RUN apt-get update \
  && useradd --system --create-home --home-dir /var/lib/spillway spillway
 COPY --from=build /opt/spillway /opt/spillway
 ENV PATH=/opt/spillway/bin:$PATH SPILLWAY_JARS=/opt/spillway/jars
-RUN python -m spillway.lake.jars --into "$SPILLWAY_JARS"
+RUN python -m spillway.lake.jars --into "$SPILLWAY_JARS" --with s3
 USER spillway
 VOLUME /var/lib/spillway
 EXPOSE 8080 50051

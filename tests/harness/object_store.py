@@ -22,9 +22,9 @@ def object_store() -> Iterator[dict[str, str]]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
     try:
-        host, port = server.get_host_and_port()
-        endpoint = f"http://{host}:{port}"
         request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
         with urllib.request.urlopen(request):
             pass
@@ -35,4 +35,7 @@ def object_store() -> Iterator[dict[str, str]]:
             "AWS_REGION": "us-east-1",
         }
     finally:
+        # What it keeps is the process's: another one would have it, too.
+        with urllib.request.urlopen(f"{endpoint}/moto-api/reset", data=b""):
+            pass
         server.stop()

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from harness.commands import parse_command
+from spillway.lake.storage import ObjectPath, lake_path
 from spillway.settings import Settings
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,7 @@ def test_commands_exist(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_variables_exist(name: str) -> None:
     known = {variable.name for variable in Settings.variables()} | {"SPILLWAY_JARS"}
+    known |= {"AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
     assert set(SERVICES[name]["environment"]) <= known
 
 
@@ -52,6 +54,18 @@ def test_what_is_referred_to_is_there() -> None:
         for dependency, condition in service.get("depends_on", {}).items():
             assert condition == {"condition": "service_healthy"}
             assert "healthcheck" in SERVICES[dependency]
+
+
+def test_the_lake_on_object_storage_is_where_the_store_has_a_bucket() -> None:
+    job, store = SERVICES["lake-s3"], SERVICES["minio"]
+    address = lake_path(parse_command(job["command"])["path"])
+    assert isinstance(address, ObjectPath)
+    assert f"/data/{address.bucket} " in store["entrypoint"][-1]
+    assert job["environment"]["AWS_ENDPOINT_URL_S3"] == "http://minio:9000"
+    given, wanted = job["environment"], store["environment"]
+    assert given["AWS_ACCESS_KEY_ID"] == wanted["MINIO_ROOT_USER"]
+    assert given["AWS_SECRET_ACCESS_KEY"] == wanted["MINIO_ROOT_PASSWORD"]
+    assert "--with s3" in (PROJECT / "Dockerfile").read_text()
 
 
 def test_the_source_can_be_decoded() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
 
 import typer
@@ -34,6 +33,7 @@ from spillway.lake.metrics import LakeMetrics, MetricsServer
 from spillway.lake.replay_command import replay
 from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.lake.storage import lake_path
 from spillway.lake.verify_command import points, verify
 from spillway.pg.lsn import Lsn
 
@@ -73,7 +73,7 @@ def run(
         bool, typer.Option("--available-now", help="The same as --trigger available-now.")
     ] = False,
     checkpoint: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Directory of Spark's checkpoint; below the lake's path unless named."),
     ] = None,
     interval: Annotated[
@@ -125,10 +125,11 @@ def run(
     jars: Jars = None,
 ) -> None:
     """Keep lake tables in step with slots: a change history and the current rows of each table."""
+    lake = lake_path(path)
     every = JobSettings(
         slot="",
-        path=path,
-        checkpoint=path,
+        path=lake,
+        checkpoint=lake,
         table_format=table_format.value,
         trigger=(Trigger.AVAILABLE_NOW if available_now else trigger).value,
         interval_s=interval,
@@ -144,7 +145,7 @@ def run(
         initial_load=initial_load,
         source_dsn=source_dsn(context, source) if initial_load else "",
     )
-    jobs = settings_of(every, slot, checkpoint)
+    jobs = settings_of(every, slot, lake_path(checkpoint) if checkpoint else None)
     metrics = None if metrics_port is None else LakeMetrics()
     with ExitStack() as held:
         if metrics is not None and metrics_port is not None:

@@ -33,7 +33,10 @@ def duration(text: str | timedelta) -> timedelta:
 
 
 LakePath = Annotated[
-    Path, typer.Option("--path", "--lake", help="Directory of the lake: history/, current/.")
+    str,
+    typer.Option(
+        "--path", "--lake", help="Directory of the lake, or s3://bucket/prefix: history/, current/."
+    ),
 ]
 Format = Annotated[
     TableFormat,

@@ -19,6 +19,7 @@ from spillway.lake.command_options import (
 )
 from spillway.lake.initial_load_run import LoadSettings, run_load
 from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.lake.storage import lake_path
 
 
 def load(
@@ -44,7 +45,7 @@ def load(
     """Load tables as they are at the source, beside a job that runs or without one."""
     settings = LoadSettings(
         slot=slot,
-        path=path,
+        path=lake_path(path),
         source_dsn=source_dsn(context, source),
         tables=tuple(table or ()),
         resync=resync,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from spillway.lake.initial_load import InitialLoad
     from spillway.lake.slot import SlotPosition
+    from spillway.lake.storage import LakePath
 
 ENVIRONMENT: Final = "SPILLWAY_LAKE_SOURCE_DSN"
 
@@ -38,7 +39,7 @@ class LoadsFrom(Protocol):
     @property
     def slot(self) -> str: ...
     @property
-    def path(self) -> Path: ...
+    def path(self) -> LakePath: ...
     @property
     def table_format(self) -> str: ...
     @property
@@ -50,7 +51,7 @@ class LoadSettings:
     """What ``spillway lake load`` is told."""
 
     slot: str
-    path: Path
+    path: LakePath
     source_dsn: str = field(repr=False)
     #: ``schema.table`` names; empty: all that were not loaded yet
     tables: tuple[str, ...] = ()

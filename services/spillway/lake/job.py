@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from spillway.errors import InvalidRequest, NotReady, SpillwayError
+from spillway.errors import NotReady, SpillwayError, UnsupportedFeature
 from spillway.lake import boundaries, job_record, maintenance, position
 from spillway.lake.job_record import JobRecord
 from spillway.lake.maintenance import Upkeep
@@ -32,7 +32,8 @@ from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect
 from spillway.lake.spark_errors import typed_error
-from spillway.lake.table_formats import FORMATS, lake_tables
+from spillway.lake.storage import ObjectPath, spark_address
+from spillway.lake.table_formats import check_format, lake_tables
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from spillway.lake.materialize import BatchReport
     from spillway.lake.metrics import LakeMetrics
     from spillway.lake.slot import SlotPosition
+    from spillway.lake.storage import LakePath
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +64,8 @@ class JobSettings:
     """What ``spillway lake run`` is told."""
 
     slot: str
-    path: Path
-    checkpoint: Path
+    path: LakePath
+    checkpoint: LakePath
     table_format: Literal["delta", "parquet"] = "delta"
     #: available-now: take what is decoded at the start, then end; continuous: go on until a signal
     trigger: Literal["available-now", "continuous"] = "available-now"
@@ -98,11 +100,13 @@ class JobSettings:
             "slot": self.slot,
             "grpc": self.grpc,
             "max_bytes_per_batch": str(self.max_bytes_per_batch),
-            "boundaries": str(boundaries.folder(self.path.absolute())),
             **self.source_options,
         }
         if self.tables:
             options["tables"] = json.dumps(self.tables)
+        # On object storage a look is a request, and only a job that was sent to an LSN may be asked for more.
+        if self.until_lsn is not None or not isinstance(self.path, ObjectPath):
+            options.setdefault("boundaries", str(boundaries.folder(self.path.absolute())))
         if self.token:
             options["token"] = self.token
         return options
@@ -225,16 +229,13 @@ def _upkeep(
 
 
 def _check(settings: JobSettings) -> None:
-    if settings.table_format not in FORMATS:
-        raise InvalidRequest(
-            f"unknown format {settings.table_format!r}", hint=f"One of {', '.join(FORMATS)}."
+    check_format(settings.table_format, settings.path)
+    if isinstance(settings.checkpoint, ObjectPath) and not isinstance(settings.path, ObjectPath):
+        raise UnsupportedFeature(
+            f"the checkpoint {settings.checkpoint} is on object storage and the lake is not",
+            hint="Name a directory of this machine, or none.",
         )
-    for what, path in (("path", settings.path), ("checkpoint", settings.checkpoint)):
-        if ":/" in str(path):
-            raise InvalidRequest(
-                f"the {what} {path} is not a directory of this machine",
-                hint="Lakes on object storage are not supported yet: name a directory.",
-            )
+    for path in (settings.path, settings.checkpoint):
         path.mkdir(parents=True, exist_ok=True)
 
 
@@ -291,7 +292,7 @@ class _Run:
         settings = self._settings
         frame = self._spark.readStream.format("spillway").options(**settings.options()).load()
         writer = frame.writeStream.foreachBatch(self._batch).queryName(_query_name(settings.slot))
-        writer = writer.option("checkpointLocation", str(settings.checkpoint.absolute()))
+        writer = writer.option("checkpointLocation", spark_address(settings.checkpoint))
         if settings.trigger == "available-now":
             writer = writer.trigger(availableNow=True)
         else:
@@ -299,7 +300,10 @@ class _Run:
                 processingTime=f"{round(settings.interval_s * 1000)} milliseconds"
             )
         for starts_left in reversed(range(_STARTS)):
-            query = writer.start()
+            try:
+                query = writer.start()
+            except Exception as error:
+                raise self._typed(error) from error
             try:
                 if self._wait(query, starts_left):
                     break

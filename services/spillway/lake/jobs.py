@@ -22,11 +22,11 @@ from spillway.lake.session import session_for
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from spillway.lake.metrics import LakeMetrics
+    from spillway.lake.storage import LakePath
 
 #: available-now: queries at once; each has its planner process and, per core, Python workers
 _RUNS_AT_ONCE: Final = 4
@@ -35,7 +35,7 @@ _PAUSE_MAX_S: Final = 60.0
 
 
 def settings_of(
-    settings: JobSettings, slots: Sequence[str], checkpoint: Path | None
+    settings: JobSettings, slots: Sequence[str], checkpoint: LakePath | None
 ) -> list[JobSettings]:
     """Return the settings of each slot's run.
 

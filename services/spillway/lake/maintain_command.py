@@ -18,6 +18,7 @@ from spillway.lake.command_options import (  # noqa: TC001 - typer reads the ann
 )
 from spillway.lake.maintenance import Upkeep, maintain
 from spillway.lake.session import SparkSettings, session_for
+from spillway.lake.storage import lake_path
 from spillway.lake.table_formats import lake_tables
 
 
@@ -30,20 +31,21 @@ def maintain_now(
     jars: Jars = None,
 ) -> None:
     """Make small files one, and give up old versions and old history, of a lake whose job is not at work."""
-    found = position.load(path)
+    lake = lake_path(path)
+    found = position.load(lake)
     if found is None:
         raise LakeError(
             f"there is no lake at {path}",
             hint="Name the directory that `spillway lake run --lake` was given.",
         )
     upkeep = Upkeep(retention, history_retention)
-    settings = SparkSettings(master, driver_memory, jars)
-    with position.locked(path), session_for(settings, found.table_format, None) as spark:
+    settings = SparkSettings(master, driver_memory, jars, lake)
+    with position.locked(lake), session_for(settings, found.table_format, None) as spark:
         done = maintain(
             spark,
-            path.absolute(),
+            lake.absolute(),
             found.table_format,
-            lake_tables(found.table_format, spark, path, found.slot),
+            lake_tables(found.table_format, spark, lake, found.slot),
             upkeep,
             tell=lambda table: typer.echo(str(table)),
         )

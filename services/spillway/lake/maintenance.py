@@ -33,12 +33,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.errors import InvalidRequest
-from spillway.lake import commit_points
+from spillway.lake import commit_points, lease
 from spillway.lake.files import replace_json
 from spillway.lake.initial_load_state import is_loading, table_lock
 from spillway.lake.net_effect import quoted
 from spillway.lake.spark_errors import typed_error
-from spillway.lake.storage import spark_address
+from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.tables import CURRENT, HISTORY
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ def _maintained(
     now: datetime,
 ) -> TableUpkeep:
     began = time.monotonic()
+    lease.check(path)
     table = f"delta.{quoted(spark_address(path / kind / name))}"
     before, _ = _detail(spark, table)
     with table_lock(path, name) if kind == CURRENT else nullcontext():
@@ -194,7 +195,11 @@ def _maintained(
     if kind == HISTORY and upkeep.history_retention is not None and not is_loading(path, name):
         removed = _cut(spark, table, tables, name, now - upkeep.history_retention)
     hours = int(upkeep.retention.total_seconds() // 3600)
-    spark.sql(f"VACUUM {table} RETAIN {hours} HOURS").collect()
+    # Its entries in the log are Spark's commits, which on object storage a merge by delta-rs must not meet.
+    alone = kind == CURRENT and isinstance(path, ObjectPath)
+    with table_lock(path, name) if alone else nullcontext():
+        lease.check(path)
+        spark.sql(f"VACUUM {table} RETAIN {hours} HOURS").collect()
     files, size = _detail(spark, table)
     return TableUpkeep(kind, name, before, files, size, removed, time.monotonic() - began)
 

@@ -28,13 +28,15 @@ from bisect import bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError
+from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError, UnsupportedFeature
 from spillway.lake import position
 from spillway.lake.session import session_for
 from spillway.lake.slot import SlotPosition
 from spillway.lake.spark_errors import typed_error
+from spillway.lake.storage import ObjectPath
 from spillway.lake.table_formats import lake_tables
 from spillway.pg.lsn import Lsn
 from spillway.replay import pieces
@@ -44,12 +46,12 @@ from spillway.replay.plan import STRETCH_BYTES_DEFAULT, Beginning, Plan, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.materialize import BatchReport
+    from spillway.lake.storage import LakePath
 
 #: An Arrow batch between the JVM and Python; rows are megabytes here, and the bound by rows would hold thousands of them.
 _ARROW_BATCH_BYTES: Final = "33554432"
@@ -61,7 +63,7 @@ class ReplaySettings:
     """What ``spillway lake replay`` is told."""
 
     archive: Path
-    path: Path
+    path: LakePath
     #: where the catalog comes from: one of these two
     state: Path | None = None
     data_directory: Path | None = None
@@ -111,10 +113,10 @@ def run_replay(
     Raises:
         SpillwayError: any kind; the lake is as it was, or has all of it.
     """
-    if ":/" in str(settings.path):
-        raise InvalidRequest(
-            f"the path {settings.path} is not a directory of this machine",
-            hint="Lakes on object storage are not supported yet: name a directory that all workers share.",
+    if isinstance(settings.path, ObjectPath):
+        raise UnsupportedFeature(
+            f"a replay into {settings.path} is not supported: it is on object storage",
+            hint="Name a directory that all workers share; `spillway lake run` writes to object storage.",
         )
     if settings.stretch_bytes < 1:
         raise InvalidRequest("a stretch has at least one byte", hint="--stretch-bytes 67108864")
@@ -133,6 +135,7 @@ class _Replay:
         self._tell = tell
         self._spark = spark
         self._lake = position.load(settings.path)
+        assert isinstance(settings.path, Path)  # it was checked
         self._scratch = settings.path.absolute() / "_spillway" / "replay"
 
     def run(self) -> ReplaySummary:

@@ -16,6 +16,7 @@ from spillway.lake.command_options import (
     TableFormat,
     Tables,
 )
+from spillway.lake.storage import lake_path
 from spillway.pg.lsn import Lsn
 from spillway.pg.option_list import parse_option_list
 
@@ -69,7 +70,7 @@ def replay(
     summary = run_replay(
         ReplaySettings(
             archive=archive,
-            path=path,
+            path=lake_path(path),
             state=state,
             data_directory=data_directory,
             from_lsn=None if from_lsn is None else Lsn.parse(from_lsn),

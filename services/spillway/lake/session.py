@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.errors import SparkMissing
 from spillway.lake import jars
+from spillway.lake.storage import ObjectPath, endpoint, region
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spillway.lake.storage import LakePath
+
 
 class RunsSpark(Protocol):
     """What a command's settings say about Spark."""
 
+    @property
+    def path(self) -> LakePath | None: ...
     @property
     def master(self) -> str: ...
     @property
@@ -49,6 +54,8 @@ class SparkSettings:
     master: str
     driver_memory: str
     jars: Path | None
+    #: where the lake is, if there is one: object storage takes jars and settings of its own
+    path: LakePath | None = None
 
 
 _SETTINGS: Final = {
@@ -80,6 +87,30 @@ _DELTA_SETTINGS: Final = {
 }
 
 
+_S3_SETTINGS: Final = {
+    # The other kinds read ahead for scans of gigabytes, on threads of their own.
+    "spark.hadoop.fs.s3a.input.stream.type": "classic",
+}
+
+
+def object_storage_settings() -> dict[str, str]:
+    """Return what tells Spark where objects are; the keys it takes from the environment itself.
+
+    Delta's commits by Spark look whether their version is there and then write it (S3SingleDriverLogStore, its
+    default): right while one process writes, which :mod:`spillway.lake.lease` sees to. Hadoop can make a conditional
+    PUT of such a write, but only for callers that ask for it, which Delta does not. Each lists all of the table's log:
+    Delta's way of listing only its end (``delta.enableFastS3AListFrom``) calls what this Hadoop has not.
+    """
+    settings = {**_S3_SETTINGS, "spark.hadoop.fs.s3a.endpoint.region": region()}
+    at = endpoint()
+    if at is not None:
+        settings["spark.hadoop.fs.s3a.endpoint"] = at
+        settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
+        secure = "false" if at.startswith("http://") else "true"
+        settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = secure
+    return settings
+
+
 def spark_session(
     *,
     table_format: str,
@@ -87,6 +118,7 @@ def spark_session(
     driver_memory: str = "2g",
     jar_folder: Path | None = None,
     short: bool = False,
+    lake: LakePath | None = None,
 ) -> SparkSession:
     """Start, or return, this process's Spark session, with the data source `spillway` registered.
 
@@ -96,6 +128,7 @@ def spark_session(
         driver_memory: heap of the JVM; in local mode that is all there is.
         jar_folder: where :mod:`spillway.lake.jars` put the jars; its default when None.
         short: the session ends in a minute or so: the JVM's second compiler would not earn what it costs.
+        lake: where the lake is; object storage takes jars and settings of its own.
 
     Raises:
         SparkMissing: PySpark is not installed.
@@ -109,7 +142,11 @@ def spark_session(
     if master.startswith("local"):
         settings |= _LOCAL_SETTINGS
     if table_format == "delta":
-        paths = jars.verified(jar_folder or jars.default_folder())
+        on_s3 = isinstance(lake, ObjectPath)
+        wanted = (*jars.DELTA, *jars.S3) if on_s3 else jars.DELTA
+        paths = jars.verified(jar_folder or jars.default_folder(), wanted)
+        if on_s3:
+            settings |= object_storage_settings()
         settings |= _DELTA_SETTINGS
         settings["spark.jars"] = ",".join(str(path) for path in paths)
 
@@ -148,6 +185,7 @@ def session_for(
         driver_memory=settings.driver_memory,
         jar_folder=settings.jars,
         short=short,
+        lake=settings.path,
     )
     try:
         yield spark

@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from io import RawIOBase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -152,12 +153,15 @@ class ObjectPath:
             found = obstore.get(self._store, self.key)
             return bytes(found.bytes()), str(found.meta["e_tag"])
 
-    def open_reader(self) -> Any:
-        """Return a binary file that reads what is asked for, in pieces."""
+    def read_range(self, start: int, length: int) -> bytes:
         import obstore  # noqa: PLC0415 - an extra
 
         with _typed(self):
-            return obstore.open_reader(self._store, self.key)
+            return bytes(obstore.get_range(self._store, self.key, start=start, length=length))
+
+    def open_reader(self) -> RawIOBase:
+        """Return a binary file each of whose reads is a request: for the ends of large objects."""
+        return _Reader(self)
 
     def replace(self, text: str) -> None:
         """Make *text* the object, whatever it was."""
@@ -209,6 +213,38 @@ class ObjectPath:
     @property
     def _store(self) -> S3Store:
         return _store(self.bucket, endpoint(), region())
+
+
+class _Reader(RawIOBase):
+    """An object as a file."""
+
+    def __init__(self, path: ObjectPath) -> None:
+        size = path.size()
+        if size is None:
+            raise FileNotFoundError(str(path))
+        self._path = path
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        length = max(0, min(len(buffer), self._size - self._at))
+        if length:
+            buffer[:length] = self._path.read_range(self._at, length)
+            self._at += length
+        return length
 
 
 LakePath: TypeAlias = Path | ObjectPath

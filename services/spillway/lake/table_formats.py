@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from spillway.errors import InvalidRequest, UnsupportedFeature
+from spillway.lake.storage import ObjectPath
 
+if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spillway.lake.initial_load_tables import LoadTables
+    from spillway.lake.storage import LakePath
     from spillway.lake.tables import LakeTables
 
 FORMATS: Final = ("delta", "parquet")
 
 
-def lake_tables(table_format: str, spark: SparkSession, path: Path, slot_name: str) -> LakeTables:
+def check_format(table_format: str, path: LakePath) -> None:
+    """See to it that there are tables of such a format at such a place.
+
+    Raises:
+        InvalidRequest: there is no such format.
+        UnsupportedFeature: it takes directories.
+    """
+    if table_format not in FORMATS:
+        raise InvalidRequest(
+            f"unknown format {table_format!r}", hint=f"One of {', '.join(FORMATS)}."
+        )
+    if table_format == "parquet" and isinstance(path, ObjectPath):
+        raise UnsupportedFeature(
+            f"a lake of plain Parquet files can't be at {path}: a batch is committed by renaming its directory, and "
+            "object storage has neither",
+            hint="Use --format delta, which commits by writing one object, or a directory.",
+        )
+
+
+def lake_tables(
+    table_format: str, spark: SparkSession, path: LakePath, slot_name: str
+) -> LakeTables:
     """Return the tables of the lake at *path*."""
     # Each imports PySpark, an extra; Delta's also delta-rs, which the other needs not.
     if table_format == "delta":
@@ -24,15 +48,24 @@ def lake_tables(table_format: str, spark: SparkSession, path: Path, slot_name: s
         return DeltaTables(spark, path.absolute(), slot_name)
     from spillway.lake.parquet_tables import ParquetTables  # noqa: PLC0415
 
-    return ParquetTables(spark, path.absolute(), slot_name)
+    return ParquetTables(spark, _directory(path), slot_name)
 
 
-def load_tables(table_format: str, spark: SparkSession, path: Path, slot_name: str) -> LoadTables:
+def load_tables(
+    table_format: str, spark: SparkSession, path: LakePath, slot_name: str
+) -> LoadTables:
     """Return the same tables as an initial load writes them."""
     from spillway.lake.initial_load_tables import (  # noqa: PLC0415 - imports PySpark
         DeltaLoadTables,
         ParquetLoadTables,
     )
 
-    kind = DeltaLoadTables if table_format == "delta" else ParquetLoadTables
-    return kind(spark, path.absolute(), slot_name)
+    if table_format == "delta":
+        return DeltaLoadTables(spark, path.absolute(), slot_name)
+    return ParquetLoadTables(spark, _directory(path), slot_name)
+
+
+def _directory(path: LakePath) -> Path:
+    check_format("parquet", path)
+    assert isinstance(path, Path)  # it was checked
+    return path.absolute()

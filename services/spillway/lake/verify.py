@@ -20,7 +20,6 @@ import threading
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
@@ -36,17 +35,20 @@ from spillway.lake.quarantine import quarantined
 from spillway.lake.read import Lake
 from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, connect
+from spillway.lake.storage import lake_path
 from spillway.lake.table_formats import lake_tables
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from spillway.lake.initial_load_source import Snapshot
     from spillway.lake.position import LakePosition
     from spillway.lake.read import Pin
+    from spillway.lake.storage import LakePath
     from spillway.lake.tables import LakeTables
 
 _POLL_S: Final = 0.2
@@ -56,7 +58,7 @@ _POLL_S: Final = 0.2
 class VerifySettings:
     """What ``spillway lake verify`` is told."""
 
-    path: Path
+    path: LakePath
     source_dsn: str = field(repr=False)
     #: ``schema.table``; empty: all that the lake has a current table of
     tables: tuple[str, ...] = ()
@@ -115,7 +117,7 @@ def verify(
     job = JobSettings(
         slot=lake.slot,
         path=settings.path,
-        checkpoint=Path(record.checkpoint),
+        checkpoint=lake_path(record.checkpoint),
         table_format="delta" if lake.table_format == "delta" else "parquet",
         grpc=settings.grpc,
         token=settings.token,

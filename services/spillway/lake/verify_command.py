@@ -18,6 +18,7 @@ from spillway.lake.command_options import (
     source_dsn,
 )
 from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.lake.storage import lake_path
 
 
 def verify(
@@ -46,7 +47,7 @@ def verify(
 
     outcome = run(
         VerifySettings(
-            path=path,
+            path=lake_path(path),
             source_dsn=source_dsn(context, source),
             tables=tuple(table or ()),
             limit=limit,
@@ -75,7 +76,7 @@ def points(
     limit: Annotated[int, typer.Option(help="How many, the newest first.")] = 20,
 ) -> None:
     """List the LSNs at which all tables of a lake agree: what readers can pin on."""
-    for point in islice(commit_points.points(path), limit):
+    for point in islice(commit_points.points(lake_path(path)), limit):
         typer.echo(
             f"{point.lsn}\t{point.published_at}\tbatch {point.batch_id}\t{point.changes} changes"
         )

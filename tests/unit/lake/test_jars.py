@@ -65,3 +65,22 @@ def test_where_jars_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("SPILLWAY_JARS")
     monkeypatch.chdir(tmp_path)
     assert jars.default_folder() == tmp_path / ".cache" / "jars"
+
+
+def test_jars_for_s3_are_a_set_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[jars.Jar, ...]] = []
+
+    def resolve(_folder: Path, wanted: tuple[jars.Jar, ...]) -> list[Path]:
+        asked.append(wanted)
+        return []
+
+    monkeypatch.setattr(jars, "resolve", resolve)
+    assert jars.main(["--into", str(tmp_path)]) == 0
+    assert jars.main(["--into", str(tmp_path), "--with", "s3"]) == 0
+    assert asked == [jars.DELTA, (*jars.DELTA, *jars.S3)]
+    with pytest.raises(JarsMissing) as caught:
+        jars.verified(tmp_path, jars.S3)
+    assert "--with s3" in caught.value.hint
+    assert "--format parquet" not in caught.value.hint

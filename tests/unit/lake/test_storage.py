@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.object_store import BUCKET, object_store
 from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, LeaseLost
-from spillway.lake import commit_points, job_record, lease, position
+from spillway.lake import boundaries, commit_points, job_record, lease, position
 from spillway.lake.delta_tables import last_transaction
 from spillway.lake.files import replace_json, replace_text
 from spillway.lake.initial_load_state import (
@@ -140,6 +144,24 @@ def test_a_load_of_another_process_waits_for_no_job(bucket: ObjectPath, quick: N
     assert not position.is_locked(bucket)
 
 
+def test_where_a_batch_is_to_end(place: LakePath) -> None:
+    requests = boundaries.folder(place)
+    assert boundaries.first_after(requests, 0, 100) == 100
+    with boundaries.request(place, 50), boundaries.request(place, 70):
+        assert boundaries.first_after(requests, 0, 100) == 50
+        assert boundaries.first_after(requests, 50, 100) == 70
+        assert boundaries.first_after(requests, 70, 100) == 100
+    assert boundaries.first_after(requests, 0, 100) == 100
+
+
+def test_a_job_on_object_storage_is_not_held(bucket: ObjectPath, quick: None) -> None:
+    refused = pytest.raises(LakeTableConflict, match="another job")
+    with position.locked(bucket), refused, boundaries.hold(bucket):
+        pass
+    with boundaries.hold(bucket), position.locked(bucket):
+        assert not boundaries.held(boundaries.folder(bucket))
+
+
 def test_transactions_of_a_log(place: LakePath) -> None:
     log = place / "_delta_log"
     log.mkdir(parents=True)
@@ -189,6 +211,23 @@ def test_a_conditional_replacement(bucket: ObjectPath) -> None:
     file.unlink()
     with pytest.raises(StorageChanged):
         file.replace_if(second, "3")
+
+
+def test_parquet_is_read_in_pieces(bucket: ObjectPath, tmp_path: Path) -> None:
+    local = tmp_path / "file.parquet"
+    rows = pa.table({"a": list(range(100_000)), "b": [str(i) for i in range(100_000)]})
+    pq.write_table(rows, local, row_group_size=30_000)
+    file = bucket / "file.parquet"
+    obstore.put(file._store, file.key, local.read_bytes())
+    with pq.ParquetFile(file.open_reader()) as parquet:
+        assert parquet.metadata.num_row_groups == 4
+        assert parquet.read().equals(rows)
+    with file.open_reader() as opened:
+        assert opened.seek(-4, os.SEEK_END) == local.stat().st_size - 4
+        assert opened.read(10) == b"PAR1"
+        assert opened.read(10) == b""
+    with pytest.raises(FileNotFoundError):
+        (bucket / "nothing").open_reader()
 
 
 def test_what_the_store_refuses(bucket: ObjectPath) -> None:

@@ -1,0 +1,227 @@
+"""A lake in a bucket of a real S3 server: kept by two jobs, of which the first one is killed.
+
+Each job is a process of its own, as `spillway lake run` is, and its JVM has the jars for S3. What is there afterwards is read by delta-rs,
+which shares nothing with Spark's access to the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from harness.arrow_slot import ArrowSlot, Table, delete, insert, update
+from harness.object_store import BUCKET, object_store
+from spillway.errors import JarsMissing, LakeTableConflict, UnsupportedFeature
+from spillway.lake import commit_points, jars, job_record, position
+from spillway.lake.job import JobSettings, run_job
+from spillway.lake.replay import ReplaySettings, run_replay
+from spillway.lake.storage import ObjectPath, storage_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TESTS = Path(__file__).parents[2]
+LAKE = ObjectPath(BUCKET, "company/lake")
+
+#: Does what it is told by lines, and answers each with one.
+_JOB = """
+import json, os, sys
+from pathlib import Path
+from spillway.failpoints import armed
+from spillway.lake import delta_tables, maintenance, position, table_formats
+from spillway.lake.job import JobSettings, run_job
+from spillway.lake.read import Lake
+from spillway.lake.session import session_for
+from spillway.lake.storage import lake_path
+
+# Spark's VACUUM prints.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+given, lake, jars = sys.argv[1:]
+given = json.loads(given)
+settings = JobSettings(
+    path=lake_path(lake), checkpoint=lake_path(lake) / "_spillway" / "checkpoint",
+    master="local[2]", driver_memory="1g", jars=Path(jars), **given,
+)
+merged = []
+merge = delta_tables.merge
+def watched(table, *others):
+    merge(table, *others)
+    merged.append(table.table_uri)
+delta_tables.merge = watched
+
+def answer(command, *words):
+    if command == "run":
+        merged.clear()
+        run_job(settings, spark=spark, on_batch=lambda report: None)
+        return {"merged": merged}
+    if command == "maintain":
+        tables = table_formats.lake_tables("delta", spark, settings.path, settings.slot)
+        with position.locked(settings.path):
+            done = maintenance.maintain(spark, settings.path, "delta", tables, maintenance.Upkeep())
+        return [done.failures, len(done.tables)]
+    if command == "killed":
+        with armed(words[0]):
+            run_job(settings, spark=spark)
+    pin = Lake(spark, lake).at(*words)
+    rows = sorted(tuple(row) for row in pin.current("public.items").collect())
+    return {"lsn": str(pin.lsn), "rows": rows, "changes": pin.history("public.items").count()}
+
+with session_for(settings, "delta", None, short=True) as spark:
+    secrets = [name for name, value in spark.sparkContext.getConf().getAll() if "not a secret" in value]
+    print(json.dumps(secrets), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(*line.split())), file=answers, flush=True)
+"""
+
+ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
+PRICED = ITEMS.with_columns(price=pa.int64())
+ORDERS = Table("orders", {"id": pa.int64(), "total": pa.int64()})
+
+
+@pytest.fixture(scope="module")
+def jar_folder_s3(jar_folder: Path) -> Path:
+    try:
+        jars.resolve(jar_folder, (*jars.DELTA, *jars.S3))
+    except JarsMissing as error:
+        pytest.skip(str(error))
+    return jar_folder
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with object_store() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        yield
+
+
+class Job:
+    """A job's process."""
+
+    def __init__(self, slot: ArrowSlot, jar_folder: Path) -> None:
+        given = json.dumps({"slot": slot.slot_name, "source_options": slot.options})
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _JOB, given, str(LAKE), str(jar_folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.secrets = self._answer()
+
+    def tell(self, *words: str) -> Any:
+        self.send(*words)
+        return self._answer()
+
+    def send(self, *words: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(" ".join(words) + "\n")
+        self.process.stdin.flush()
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else None
+
+
+@contextmanager
+def started(slot: ArrowSlot, jar_folder: Path) -> Iterator[Job]:
+    job = Job(slot, jar_folder)
+    with job.process as process:
+        try:
+            yield job
+        finally:
+            process.kill()
+
+
+def table_rows(kind: str, name: str) -> list[dict[str, Any]]:
+    table = DeltaTable(str(LAKE / kind / name), storage_options=storage_options())
+    rows: list[dict[str, Any]] = pa.table(table.to_pyarrow_table()).to_pylist()
+    return rows
+
+
+@pytest.mark.timeout(1200)
+def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) -> None:
+    slot = ArrowSlot(tmp_path / "slot")
+    with started(slot, jar_folder_s3) as job:
+        assert job.secrets == []
+        slot.commit(
+            *(insert(ITEMS, id=i, name="n") for i in (1, 2, 3)), insert(ORDERS, id=1, total=5)
+        )
+        job.send("run")
+        while not position.is_locked(LAKE):
+            assert job.process.poll() is None
+            time.sleep(0.05)
+        with (
+            pytest.raises(LakeTableConflict, match=f"process {job.process.pid} of "),
+            position.locked(LAKE),
+        ):
+            pass
+        assert job._answer() == {"merged": []}, "the tables were made"
+        before = job.tell("pin")
+        assert before["rows"] == [[1, "n"], [2, "n"], [3, "n"]]
+
+        slot.commit(update(ITEMS, {"id": 1, "name": "renamed"}), delete(ITEMS, id=3))
+        assert job.tell("run") == {"merged": [f"{LAKE}/current/public.items/"]}
+        slot.commit(update(PRICED, {"id": 2, "name": "n", "price": 7}))
+        assert job.tell("run") == {"merged": []}, "new columns are Spark's"
+        now = job.tell("pin")
+        assert now["rows"] == [[1, "renamed", None], [2, "n", 7]]
+        assert now["changes"] == 6
+        assert job.tell("pin", before["lsn"]) == before
+        assert position.is_locked(LAKE) is False
+
+        confirmed = slot.state["confirmed_flush_lsn"]
+        slot.commit(insert(ORDERS, id=2, total=7), delete(PRICED, id=1))
+        assert job.tell("killed", "lake.after_current=kill@1") is None
+        assert job.process.wait(60) == -signal.SIGKILL
+    assert slot.state["confirmed_flush_lsn"] == confirmed
+    assert position.is_locked(LAKE), "nobody gave it back"
+
+    slot.commit(insert(ORDERS, id=3, total=9))
+    with started(slot, jar_folder_s3) as job:
+        job.tell("run")
+        assert job.tell("maintain") == [{}, 4]
+        assert job.process.stdin is not None
+        job.process.stdin.close()
+        assert job.process.wait(120) == 0
+    assert slot.state["confirmed_flush_lsn"] == slot.state["decoded_lsn"]
+    assert not position.is_locked(LAKE)
+
+    history = sorted(table_rows("history", "public.items"), key=lambda row: row["_commit_lsn"])
+    assert [row["_op"] for row in history] == ["I", "I", "I", "U", "D", "U", "D"]
+    assert table_rows("current", "public.items") == [{"id": 2, "name": "n", "price": 7}]
+    orders = sorted(table_rows("current", "public.orders"), key=lambda row: row["id"])
+    assert orders == [{"id": 1, "total": 5}, {"id": 2, "total": 7}, {"id": 3, "total": 9}]
+    assert len(table_rows("history", "public.orders")) == 3
+
+    found = position.load(LAKE)
+    assert found is not None
+    assert found.lsn_value == slot.state["decoded_lsn"]
+    assert commit_points.at(LAKE).lsn_value == found.lsn_value
+    assert job_record.load(LAKE).checkpoint == f"{LAKE}/_spillway/checkpoint"
+    assert "secret" not in (LAKE / "_spillway" / "job.json").read_text()
+
+
+def test_what_object_storage_is_not_for(store: None, tmp_path: Path) -> None:
+    settings = JobSettings("slot", LAKE, LAKE / "checkpoint", table_format="parquet")
+    with pytest.raises(UnsupportedFeature, match="plain Parquet"):
+        run_job(settings)
+    with pytest.raises(UnsupportedFeature, match="checkpoint"):
+        run_job(JobSettings("slot", tmp_path, LAKE / "checkpoint"))
+    with pytest.raises(UnsupportedFeature, match="replay"):
+        run_replay(ReplaySettings(tmp_path, LAKE))
+    assert not LAKE.is_dir()
