@@ -341,7 +341,7 @@ run_load(settings, print)
     ("failpoint", "table_format"),
     [
         ("lake.load_chunk=kill@2", "delta"),
-        ("lake.load_published=kill", "delta"),
+        ("lake.load_published=kill", "parquet"),
         ("lake.load_done=kill", "parquet"),
     ],
 )

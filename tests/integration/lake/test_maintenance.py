@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from harness.arrow_slot import Table, delete, insert, truncate, update
+from harness.lake import Lake
 from spillway.errors import InvalidRequest, LakeError
 from spillway.lake.job import run_job
 from spillway.lake.maintenance import Upkeep, maintain
@@ -17,9 +18,10 @@ from spillway.lake.table_formats import lake_tables
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
-    from harness.lake import Lake
     from spillway.lake.maintenance import Round
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
@@ -100,10 +102,10 @@ def test_a_job_maintains_its_lake(delta_lake: Lake) -> None:
     assert lake.current("public.items") == [{"id": 2, "name": "b"}]
 
 
-def test_plain_parquet_keeps_its_history(spark: SparkSession, lake: Lake) -> None:
-    if lake.table_format == "parquet":
-        lake.slot.commit(insert(ITEMS, id=1, name="a"))
-        lake.run()
-        with pytest.raises(InvalidRequest, match="kept whole"):
-            round_of(lake, Upkeep(history_retention=timedelta(days=1)))
-        assert round_of(lake, Upkeep()).tables == []
+def test_plain_parquet_keeps_its_history(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "parquet")
+    lake.slot.commit(insert(ITEMS, id=1, name="a"))
+    lake.run()
+    with pytest.raises(InvalidRequest, match="kept whole"):
+        round_of(lake, Upkeep(history_retention=timedelta(days=1)))
+    assert round_of(lake, Upkeep()).tables == []
