@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import typer
 
-from spillway.errors import LakeError
 from spillway.lake import position
 from spillway.lake.command_options import (  # noqa: TC001 - typer reads the annotations
     DriverMemory,
@@ -32,12 +31,7 @@ def maintain_now(
 ) -> None:
     """Make small files one, and give up old versions and old history, of a lake whose job is not at work."""
     lake = lake_path(path)
-    found = position.load(lake)
-    if found is None:
-        raise LakeError(
-            f"there is no lake at {path}",
-            hint="Name the directory that `spillway lake run --lake` was given.",
-        )
+    found = position.existing(lake)
     upkeep = Upkeep(retention, history_retention)
     settings = SparkSettings(master, driver_memory, jars, lake)
     with position.locked(lake), session_for(settings, found.table_format, None) as spark:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import LakeBehindSlot, LakeTableConflict, LeaseLost
+from spillway.errors import LakeBehindSlot, LakeError, LakeTableConflict, LeaseLost
 from spillway.lake import lease
 from spillway.lake.files import replace_json
 from spillway.lake.storage import ObjectPath, StorageChanged
@@ -63,6 +63,22 @@ def load(path: LakePath) -> LakePosition | None:
     except FileNotFoundError:
         return None
     return _parsed(file, text)
+
+
+def existing(path: LakePath) -> LakePosition:
+    """Return the lake's position.
+
+    Raises:
+        LakeError: there is no lake at *path*.
+        LakeTableConflict: as :func:`load`.
+    """
+    found = load(path)
+    if found is None:
+        raise LakeError(
+            f"there is no lake at {path}",
+            hint="Name the directory that `spillway lake run --lake` was given.",
+        )
+    return found
 
 
 def _parsed(file: LakePath, text: str) -> LakePosition:

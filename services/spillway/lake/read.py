@@ -58,13 +58,7 @@ class Lake:
         """
         self.spark = spark
         self.path = lake_path(path).absolute()
-        found = position.load(self.path)
-        if found is None:
-            raise LakeError(
-                f"there is no lake at {self.path}",
-                hint="Name the directory that `spillway lake run --lake` was given.",
-            )
-        self.position = found
+        self.position = position.existing(self.path)
 
     def points(self) -> Iterator[CommitPoint]:
         """Yield the LSNs at which all tables agree, the newest first."""

@@ -107,12 +107,7 @@ def verify(
         SourceError: the source gives no snapshot.
         NotReady: the job at work did not reach the snapshot in time.
     """
-    lake = position.load(settings.path)
-    if lake is None:
-        raise LakeError(
-            f"there is no lake at {settings.path}",
-            hint="Name the directory that `spillway lake run --lake` was given.",
-        )
+    lake = position.existing(settings.path)
     record = job_record.load(settings.path)
     job = JobSettings(
         slot=lake.slot,
