@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from spillway.engine.model import (
     Change,
     DatabaseSession,
+    PluginInfo,
     SlotInfo,
     SlotSpec,
     SlotStats,
@@ -158,6 +159,16 @@ class FakeEngine:
         if name not in self.sources:
             raise UnknownSource(f'source "{name}" does not exist', source=name)
         return self.sources[name]
+
+    async def alter_source(self, name: str, dsn: str) -> SourceInfo:
+        source = await self.get_source(name)
+        shown = re.sub(r"password=\S+", "password=****", dsn)
+        self.sources[name] = dataclasses.replace(source, dsn=shown)
+        return self.sources[name]
+
+    async def list_plugins(self) -> list[PluginInfo]:
+        self._raise_next()
+        return [PluginInfo("test_decoding", built_in=True)]
 
     async def drop_source(self, name: str) -> None:
         await self.get_source(name)

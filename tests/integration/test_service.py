@@ -13,6 +13,7 @@ import pytest
 
 from harness.oracle import create_slot
 from harness.service import Service, service_in_process
+from spillway.demo.private_postgres import SUPERUSER
 from spillway.engine.settings import EngineSettings
 from spillway.errors import MetadataError, SlotActive
 from spillway.failpoints import armed
@@ -24,7 +25,7 @@ from spillway.stream.client import open_stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from harness.cluster import Database
+    from harness.cluster import Cluster, Database
 
 
 @pytest.fixture
@@ -534,3 +535,48 @@ def test_a_full_disk_in_the_transaction_log_is_waited_out(
         assert service.problem("GET", "/slots/s/peek")["code"] == "disk_full"
     service.wait_decoded("s", table)
     assert len(service.peek("s")) == 102
+
+
+def test_another_dsn_of_the_same_cluster(
+    service: Service, table: Database, session_cluster: Callable[[int], Cluster]
+) -> None:
+    def receivers() -> list[str]:
+        rows = table.query(
+            "SELECT application_name FROM pg_stat_replication WHERE application_name LIKE 'by %'"
+        )
+        return [str(name) for (name,) in rows]
+
+    def alter(application_name: str) -> str:
+        dsn = f"{table.dsn} application_name='{application_name}'"
+        return str(service.call("PATCH", "/sources/main", json={"dsn": dsn})["dsn"])
+
+    service.create_slot("s", table.name)
+    table.execute("INSERT INTO t VALUES (1, 'a')")
+    assert "by one" in alter("by one")
+    wait_until(lambda: receivers() == ["by one"], "it is not received by the new DSN")
+    table.execute("INSERT INTO t VALUES (2, 'b')")
+    # A database that was not decoded before is read by the DSN as it is now.
+    alter("by two")
+    wait_until(lambda: receivers() == ["by two"], "it is not received by the newest DSN")
+    service.wait_decoded("s", table)
+    assert [t for t in texts(service.peek("s")) if t.startswith("table")] == [
+        "table public.t: INSERT: id[integer]:1 v[text]:'a'",
+        "table public.t: INSERT: id[integer]:2 v[text]:'b'",
+    ]
+    # What is refused changes nothing.
+    other = session_cluster(18)
+    wrong = f"host=127.0.0.1 port={other.port} user={SUPERUSER} dbname=postgres"
+    unreachable = f"host=127.0.0.1 port=1 user={SUPERUSER} dbname=postgres"
+    for dsn, code in (
+        (wrong, "system_id_mismatch"),
+        (unreachable, "source_unreachable"),
+        ("host=", "source_unreachable"),
+        ("no such thing", "invalid_dsn"),
+    ):
+        problem = service.problem("PATCH", "/sources/main", json={"dsn": dsn})
+        assert problem["code"] == code, problem
+        assert problem["hint"]
+    assert receivers() == ["by two"]
+    source = service.call("GET", "/sources/main")
+    assert source["state"] == "streaming"
+    assert "by two" in source["dsn"]

@@ -20,7 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from spillway.engine.model import Change, SlotInfo, SlotSpec, SlotStats, SourceInfo
+from spillway.engine.model import (
+    Change,
+    PluginInfo,
+    SlotInfo,
+    SlotSpec,
+    SlotStats,
+    SourceInfo,
+)
 from spillway.engine.reader import SlotReader
 from spillway.engine.shared_reader import SharedReaders
 from spillway.engine.slots import Slot, check_slot_name
@@ -42,6 +49,7 @@ from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import (
     create_plugin,
     is_built_in,
+    plugin_names,
     validate_options,
     wants_streaming,
 )
@@ -143,6 +151,14 @@ class Engine:
 
     async def get_source(self, name: str) -> SourceInfo:
         return self._sources.get(name).info()
+
+    async def alter_source(self, name: str, dsn: str) -> SourceInfo:
+        """Reach the same cluster by another DSN; slots and their consumers notice nothing."""
+        return await self._sources.alter(name, dsn)
+
+    async def list_plugins(self) -> list[PluginInfo]:
+        """List the output plugins that slots may have."""
+        return [PluginInfo(name, is_built_in(name)) for name in plugin_names()]
 
     async def drop_source(self, name: str) -> None:
         """Drop a source without slots: its threads, its physical slot, its files."""

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from spillway.engine.model import Change, SlotInfo, SlotSpec, SlotStats, SourceInfo, StreamBatch
+    from spillway.engine.model import (
+        Change,
+        PluginInfo,
+        SlotInfo,
+        SlotSpec,
+        SlotStats,
+        SourceInfo,
+        StreamBatch,
+    )
     from spillway.pg.lsn import Lsn
 
 
@@ -42,7 +50,13 @@ class EngineInterface(Protocol):
     ) -> SourceInfo: ...
     async def list_sources(self) -> list[SourceInfo]: ...
     async def get_source(self, name: str) -> SourceInfo: ...
+    async def alter_source(self, name: str, dsn: str) -> SourceInfo:
+        """Reach the same cluster by another DSN."""
+        ...
+
     async def drop_source(self, name: str) -> None: ...
+
+    async def list_plugins(self) -> list[PluginInfo]: ...
 
     async def create_slot(self, spec: SlotSpec) -> SlotInfo: ...
     async def list_slots(self) -> list[SlotInfo]: ...

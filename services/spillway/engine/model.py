@@ -122,6 +122,15 @@ class SourceInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """An output plugin that slots may have."""
+
+    name: str
+    #: Spillway's own; others come with installed packages
+    built_in: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     r"""A row of pg_logical_slot_peek_changes; *data* is ``\\x…`` hex for a binary plugin."""
 

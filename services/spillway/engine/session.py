@@ -122,7 +122,7 @@ class Session:
         self.server_version_num = source.server_version_num
         self._source = source
         self._capture = CaptureFilter.parse(source.capture)
-        self._conninfo = conninfo
+        self.conninfo = conninfo
         self._layout = layout
         self._store = store
         self._settings = settings
@@ -272,7 +272,7 @@ class Session:
 
     async def source_flush_lsn(self) -> int:
         """Ask the primary where its WAL ends."""
-        return await asyncio.to_thread(wal_flush_lsn, self._conninfo)
+        return await asyncio.to_thread(wal_flush_lsn, self.conninfo)
 
     # -- the thread ---------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class Session:
             path.unlink()
         # The source removes no WAL while required_lsn is not known.
         bootstrap = bootstrap_database(
-            self._conninfo,
+            self.conninfo,
             first_lsn=self._store.first_lsn,
             progress=self._say,
             cancel=self._stop,

@@ -134,6 +134,31 @@ class Source:
             )
             self._receiver.start()
 
+    def reconnect(self, row: SourceRow) -> None:
+        """Receive by *row*'s DSN from now on. Sessions and what is stored stay as they are.
+
+        Raises:
+            NotReady: the receiver that is at work does not end; the DSN counts from the next start on.
+        """
+        with self._lock:
+            self.row = row
+            for database, session in self._sessions.items():
+                session.conninfo = with_database(row.dsn, database)
+            receiver, store = self._receiver, self._store
+            # Without a receiver the next attempt to bring the source up takes the new row.
+            if receiver is None or store is None or self._stopped:
+                return
+            if not receiver.stop():
+                raise NotReady(
+                    f'the receiver of source "{self.name}" did not end in time; it goes on by the old DSN',
+                    hint="Restart the service: the new DSN is stored.",
+                    source=self.name,
+                )
+            self._receiver = WalReceiver(
+                row.dsn, row.slot_name, store, archive=self._archive(store)
+            )
+            self._receiver.start()
+
     def _archive(self, store: WalStore) -> WalArchive | None:
         """Return the archive that fills in for WAL which the primary has removed, if the source has one."""
         if self._settings.wal_archives is None:

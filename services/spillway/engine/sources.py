@@ -192,6 +192,26 @@ class Sources:
             self._keep(source, {facts.database})
             return source.info()
 
+    async def alter(self, name: str, dsn: str) -> SourceInfo:
+        """Reach the cluster of a source by another DSN, once that one is checked as a new source's.
+
+        It is stored first: a process that ends in between begins with it.
+
+        Raises:
+            UnknownSource: there is none of that name.
+            SystemIdMismatch: it leads to another cluster.
+            SourceError: the cluster is not fit; all that is missing is listed.
+        """
+        async with self._changing:
+            source = self.get(name)
+            row = source.row
+            await self._in_worker(
+                check_source, dsn, expected_system_id=row.system_id, slot_name=row.slot_name
+            )
+            changed = await self._metadata.update_source(name, dsn=dsn)
+            await self._in_worker(source.reconnect, changed)
+            return source.info()
+
     async def drop(self, name: str) -> None:
         """Take a source down and remove its physical slot, its row and its files.
 

@@ -8,7 +8,7 @@ from fastapi.security import HTTPBearer
 
 from spillway.engine.interface import EngineInterface
 from spillway.errors import NotReady
-from spillway.slot_manager import guard, metrics, pages, problems
+from spillway.slot_manager import guard, metrics, pages, plugins, problems
 from spillway.slot_manager.dependencies import Engine
 from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
@@ -38,6 +38,7 @@ def create_app(engine: EngineInterface, *, token: str | None, version: str) -> F
     v1 = APIRouter(prefix="/v1", dependencies=[bearer], responses=_PROBLEM)
     v1.include_router(sources_router)
     v1.include_router(slots_router)
+    v1.include_router(plugins.router)
     app.include_router(v1)
     app.include_router(_health)
     app.include_router(metrics.router)

@@ -88,6 +88,23 @@ async def test_sources(client: httpx.AsyncClient) -> None:
     assert_problem(duplicate, 409, "duplicate_name")
 
 
+async def test_a_source_is_reached_by_another_dsn(client: httpx.AsyncClient) -> None:
+    changed = await client.patch("/v1/sources/shop", json={"dsn": "host=db2 password=new"})
+    assert changed.status_code == 200
+    assert changed.json()["dsn"] == "host=db2 password=****"
+    for body in ({}, {"dsn": "x", "name": "y"}, {"dsn": "x", "capture": {}}):
+        refused = await client.patch("/v1/sources/shop", json=body)
+        assert_problem(refused, 400, "invalid_request")
+    gone = await client.patch("/v1/sources/no", json={"dsn": "x"})
+    assert_problem(gone, 404, "unknown_source")
+
+
+async def test_plugins(client: httpx.AsyncClient) -> None:
+    listed = await client.get("/v1/plugins")
+    assert listed.json() == {"plugins": [{"name": "test_decoding", "built_in": True}]}
+    assert_problem(await client.get("/v1/plugins?a=1"), 400, "invalid_request")
+
+
 async def test_slot_has_the_columns_of_the_view(client: httpx.AsyncClient) -> None:
     made = await client.post("/v1/slots", json={**SLOT, "options": {"include-xids": "0"}})
     assert made.status_code == 201

@@ -45,6 +45,16 @@ class CreateSource(RequestModel):
     )
 
 
+class AlterSource(RequestModel):
+    """What of a source can change: the way to its cluster."""
+
+    dsn: str = Field(
+        description="A libpq connection string or URI that leads to the same cluster.",
+        examples=["host=standby.example user=spillway dbname=shop"],
+        max_length=8192,
+    )
+
+
 class SessionView(ResponseModel):
     """A decoding session: one database of the source."""
 

@@ -3,7 +3,12 @@
 from fastapi import APIRouter, Response
 
 from spillway.slot_manager.dependencies import Engine, NoQuery
-from spillway.slot_manager.sources.models import CreateSource, SourceList, SourceView
+from spillway.slot_manager.sources.models import (
+    AlterSource,
+    CreateSource,
+    SourceList,
+    SourceView,
+)
 
 router = APIRouter(prefix="/sources", tags=["sources"], dependencies=[NoQuery])
 
@@ -30,6 +35,15 @@ async def list_sources(engine: Engine) -> SourceList:
 async def get_source(name: str, engine: Engine) -> SourceView:
     """Show a source."""
     return SourceView.model_validate(await engine.get_source(name))
+
+
+@router.patch("/{name}", operation_id="alter_source")
+async def alter_source(name: str, body: AlterSource, engine: Engine) -> SourceView:
+    """Reach a source's cluster by another DSN: a new password, another host after a failover.
+
+    The cluster is checked as a new source's is, and must be the same one. Slots and their consumers go on.
+    """
+    return SourceView.model_validate(await engine.alter_source(name, body.dsn))
 
 
 @router.delete("/{name}", status_code=204, operation_id="drop_source")
