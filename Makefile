@@ -36,7 +36,8 @@ serve: install ## the service on loopback; DATA_DIR, HTTP_PORT and GRPC_PORT may
 BENCH ?=
 
 .PHONY: bench
-bench: install ## PostgreSQL's decoding and ours on the same WAL: docs/how-to/benchmark.md; options in BENCH
+bench: ## PostgreSQL's decoding and ours on the same WAL: docs/how-to/benchmark.md; options in BENCH
+	@scripts/install --group compare
 	@PYTHONPATH=.:tests SPILLWAY_JARS=$${SPILLWAY_JARS:-$${SPILLWAY_CACHE:-.cache}/jars} $(VENV)/python -m bench $(BENCH)
 
 SEEDS ?= 20

@@ -4,26 +4,23 @@ The job is a process of its own, as ``spillway lake run`` is, whose Spark sessio
 batches, from the first envelope to the confirmed slot, not the start of a JVM. A table without a key has a history only; one
 with a key has its current state merged as well. Warm-up runs come first, since Java compiles while it runs.
 
-The parent half, :class:`LakeJob`, writes a line for each run and reads its figures.
+The parent half is :class:`LakeJob`.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
+from bench.child import Child, tell
 from bench.freshness import CHANGES_PER_S, written
 from bench.freshness import figures as freshness_figures
-from bench.machine import tree_cpu_seconds
-from bench.results import BenchFailed
 from bench.service import bench_source
 from bench.source import flushed_lsn
 from spillway.lake.job import JobSettings, run_job
@@ -41,57 +38,31 @@ _WARM_UP_ROWS: Final = 20_000
 #: freshness is measured for so long; below this scale it is only tried
 _FOLLOW_S: Final = 60.0
 _FRESHNESS_SCALE: Final = 0.1
-_ROW: Final = "n, 'note number ' || n || ' of a text that is about sixty characters', now(), n % 100000 / 100.0, n * 0.37"
-_COLUMNS: Final = "(id int{key}, note text, at timestamptz, amount numeric(12, 2), reading float8)"
+ROW: Final = "n, 'note number ' || n || ' of a text that is about sixty characters', now(), n % 100000 / 100.0, n * 0.37"
+COLUMNS: Final = "(id int{key}, note text, at timestamptz, amount numeric(12, 2), reading float8)"
 
 
-class LakeJob:
+class LakeJob(Child):
     """The parent's half; use it as a context manager."""
 
     def __init__(self, grpc: str, slot: str, directory: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.lake", grpc, slot, str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(120)
+        super().__init__("bench.lake", grpc, slot, str(directory))
 
     def run(self) -> dict[str, Any]:
         """Bring everything that is decoded now into the lake; return changes, seconds in batches, CPU seconds."""
-        return self._ask("run")
+        return self.ask("run")
 
     def follow(self, seconds: float) -> dict[str, Any]:
         """Follow the slot for so long; return its batches as :class:`bench.freshness.FollowedBatch` has them."""
-        return self._ask(f"follow {seconds}")
-
-    def _ask(self, what: str) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        cpu_s = tree_cpu_seconds(self._process.pid)
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                answer["cpu_s"] = round(tree_cpu_seconds(self._process.pid) - cpu_s, 2)
-                return answer
-        raise BenchFailed("the lake job ended; what it said is above")
+        return self.ask(f"follow {seconds}")
 
 
 def lake(scene: Scene) -> dict[str, Any]:
     """Changes a second into Delta Lake: history alone, and history with the current state merged."""
     database, service = scene.on.bench, scene.service
     rows = max(100, int(1_000_000 * scene.scale))
-    database.execute(f"CREATE TABLE lake_events {_COLUMNS.format(key='')}")
-    database.execute(f"CREATE TABLE lake_rows {_COLUMNS.format(key=' PRIMARY KEY')}")
+    database.execute(f"CREATE TABLE lake_events {COLUMNS.format(key='')}")
+    database.execute(f"CREATE TABLE lake_rows {COLUMNS.format(key=' PRIMARY KEY')}")
     database.execute("ALTER TABLE lake_events REPLICA IDENTITY NOTHING")
     figures: dict[str, Any] = {}
     with (
@@ -142,7 +113,7 @@ def _freshness(scene: Scene, job: LakeJob, first: int) -> dict[str, Any]:
     rate = CHANGES_PER_S // 50 if small else CHANGES_PER_S
     seconds = 6.0 if small else _FOLLOW_S
     began_s = time.monotonic()
-    with written(scene.on.bench, rate, first, _ROW) as changes:
+    with written(scene.on.bench, rate, first, ROW) as changes:
         answer = job.follow(seconds)
         reached = changes() / (time.monotonic() - began_s)
     made = freshness_figures(answer, reached)
@@ -164,7 +135,7 @@ def _updates(count: int, n: int) -> str:
 
 
 def _insert(table: str, first: int, count: int) -> str:
-    return f"INSERT INTO {table} SELECT {_ROW} FROM generate_series({first}, {first + count - 1}) n"
+    return f"INSERT INTO {table} SELECT {ROW} FROM generate_series({first}, {first + count - 1}) n"
 
 
 def _drop(database: Database) -> None:
@@ -178,7 +149,7 @@ def _serve(grpc: str, slot: str, directory: Path) -> None:
     settings = JobSettings(slot, directory / "lake", directory / "checkpoint", grpc=grpc)
     for line in sys.stdin:
         if line.startswith("follow "):
-            print(json.dumps(_follow(settings, spark, float(line.split()[1]))), flush=True)
+            tell(_follow(settings, spark, float(line.split()[1])))
             continue
         assert line == "run\n"
         seconds: list[float] = []
@@ -190,7 +161,7 @@ def _serve(grpc: str, slot: str, directory: Path) -> None:
             "batch_s": round(sum(seconds), 3),
             "wall_s": round(time.monotonic() - started_s, 3),
         }
-        print(json.dumps(answer), flush=True)
+        tell(answer)
     spark.stop()
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from bench.goals import eight_slots, goals, seconds
+from bench.lake_compared import OURS
 from bench.plots import draw
 from bench.results import POSTGRESQL, SPILLWAY
 from bench.throughput import IN_PROCESS, PEEK, RECVLOGICAL
@@ -85,6 +86,7 @@ def _markdown(results: Results) -> Iterator[str]:
     yield from _primary(results)
     yield from _operation(results)
     yield from _lake(results)
+    yield from _lake_compared(results)
 
 
 def _ranges(results: Results) -> Iterator[str]:
@@ -246,6 +248,27 @@ def _lake(results: Results) -> Iterator[str]:
             f"updates, in {fresh['batches']} batches: {ages}."
         )
         yield ""
+
+
+def _lake_compared(results: Results) -> Iterator[str]:
+    figures = results.figures.get("lake_compared", {})
+    if "changes" not in figures:
+        return
+    changes = figures["changes"]
+    yield "## Into Delta Lake, by others"
+    yield ""
+    yield (
+        f"One transaction of {changes:,} changes, half updates and half new rows, to a table of {figures['rows']:,} rows: from waking up until the "
+        "Delta tables have it. CPU is that of all processes, PostgreSQL's too. The current tables were the same afterwards. "
+        f"Ours is a job that follows; one that is started for it takes {figures[OURS]['started_s']:.1f} s."
+    )
+    yield ""
+    rows = [
+        (who, f"{s['seconds']:.1f}", f"{changes / s['seconds']:,.0f}", f"{s['cpu_s']:.1f}")
+        for who, s in figures.items()
+        if isinstance(s, dict)
+    ]
+    yield from _table(("", "seconds", "changes/s", "CPU s"), rows, numbers_from=1)
 
 
 def _pictures(names: Iterable[str]) -> Iterator[str]:

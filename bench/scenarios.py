@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bench import latency
 from bench.grpc_client import grpc_clients
 from bench.lake import lake
+from bench.lake_compared import lake_compared
 from bench.machine import tree_cpu_seconds
 from bench.postgresql import (
     base_slot,
@@ -165,6 +166,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "primary": primary_cpu,
     "operation": operation,
     "lake": lake,
+    "lake_compared": lake_compared,
 }
 
 
