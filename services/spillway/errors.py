@@ -19,6 +19,8 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── NotFound                     not_found                404
     │   ├── UnknownSource            unknown_source
     │   ├── UnknownPublication       unknown_publication
+    │   ├── UnknownSubscription      unknown_subscription
+    │   ├── UnknownTable             unknown_table
     │   └── UnknownSlot              unknown_slot
     ├── Conflict                     conflict                 409
     │   ├── DuplicateName            duplicate_name
@@ -39,6 +41,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── CatalogAuditFailed       catalog_audit_failed
     │   └── ValueNotRepresentable    value_not_representable
     ├── PluginFailed                 plugin_failed            500, of a third party's output plugin
+    ├── SubscriptionFailed           subscription_failed      500, of a subscription's runner
     ├── TransactionLogError          transaction_log_error    500
     │   └── CorruptTransactionLog    corrupt_transaction_log
     ├── DecodingStateLost            decoding_state_lost      500
@@ -202,6 +205,26 @@ class UnknownPublication(NotFound):
     code = "unknown_publication"
 
 
+class UnknownSubscription(NotFound):
+    """No subscription has that name."""
+
+    code = "unknown_subscription"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f'subscription "{name}" does not exist',
+            hint="GET /v1/subscriptions lists what exists; POST /v1/subscriptions makes one.",
+            subscription=name,
+        )
+
+
+class UnknownTable(NotFound):
+    """A database has no table of that name, as far as its WAL is decoded."""
+
+    code = "unknown_table"
+    sqlstate = "42P01"
+
+
 class UnknownSlot(NotFound):
     """No slot has that name."""
 
@@ -342,6 +365,13 @@ class PluginFailed(SpillwayError):
 
     code = "plugin_failed"
     sqlstate = "38000"
+
+
+class SubscriptionFailed(SpillwayError):
+    """A subscription's runner ended, or can't be started, and left no word of why but what its log has."""
+
+    code = "subscription_failed"
+    sqlstate = "58000"
 
 
 class TransactionLogError(SpillwayError):

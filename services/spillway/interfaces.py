@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from spillway.engine.interface import EngineInterface
+    from spillway.subscriber.interface import SubscriptionInterface
 
 _GRPC_GRACE_S = 2.0
 
@@ -35,7 +36,12 @@ class _HttpServer(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def listening(
-    engine: EngineInterface, host: str, http_port: int, grpc_port: int, token: str | None
+    engine: EngineInterface,
+    subscriptions: SubscriptionInterface,
+    host: str,
+    http_port: int,
+    grpc_port: int,
+    token: str | None,
 ) -> AsyncIterator[tuple[int, int]]:
     """Serve *engine* within this context; yield the HTTP and the gRPC port, where 0 was given the free one taken.
 
@@ -45,7 +51,7 @@ async def listening(
     listener = _bind(host, http_port)
     server = _HttpServer(
         uvicorn.Config(
-            create_app(engine, token=token, version=__version__),
+            create_app(engine, subscriptions, token=token, version=__version__),
             log_level="warning",
             lifespan="off",
             access_log=False,

@@ -4,6 +4,7 @@ One event loop carries the engine, REST (uvicorn) and gRPC; receivers and decode
 engine. Start: lock the data directory, bring the engine up, then listen, so that whoever can connect is
 answered. What listens is imported only then, on a thread beside the engine's: it takes longer than all the rest,
 and decoding neither waits for it nor, when little was stored, has to share the interpreter with it.
+Programs of subscriptions are started last and ended first, for they are clients.
 SIGTERM or SIGINT: stop listening, end streams, checkpoint, close; a second one ends at once, which loses nothing either.
 """
 
@@ -22,6 +23,7 @@ from spillway.engine.settings import EngineSettings
 from spillway.errors import InvalidRequest
 from spillway.loopback import is_loopback
 from spillway.store.metadata import MetadataStore
+from spillway.subscriber.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -108,20 +110,34 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
     data = DataDirectory(settings.data_dir)
     try:
         url = settings.metadata_url or f"sqlite:///{data.root / 'spillway.db'}"
-        engine = Engine(data, MetadataStore(url), settings.engine)
+        metadata = MetadataStore(url)
+        engine = Engine(data, metadata, settings.engine)
+        subscriptions = Subscriptions(engine, metadata, data.root / "subscriptions")
         token = None if settings.auth_off else settings.token
         try:
             await engine.start()
+            await subscriptions.load()
             await engine.settle(_HEAD_START_S)
             interfaces = await asyncio.to_thread(_import_interfaces)
             async with interfaces.listening(
-                engine, settings.host, settings.http_port, settings.grpc_port, token
+                engine, subscriptions, settings.host, settings.http_port, settings.grpc_port, token
             ) as ports:
-                yield ports
+                # Programs are clients: they need gRPC from their first to their last word.
+                await subscriptions.start(_own_address(settings.host, ports[1]), token)
+                try:
+                    yield ports
+                finally:
+                    await subscriptions.stop()
         finally:
             await engine.stop()
     finally:
         data.close()
+
+
+def _own_address(host: str, port: int) -> str:
+    """Return where this machine's programs find what listens on *host*."""
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - not listened on
+    return f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
 
 
 def _import_interfaces() -> ModuleType:

@@ -28,11 +28,13 @@ from spillway.engine.model import (
     Change,
     DatabaseSession,
     PluginInfo,
+    PublicationInfo,
     SlotInfo,
     SlotSpec,
     SlotStats,
     SourceInfo,
     StreamBatch,
+    TableInfo,
 )
 from spillway.errors import (
     Conflict,
@@ -41,6 +43,7 @@ from spillway.errors import (
     InvalidRequest,
     InvalidSlotName,
     LsnNotRetained,
+    NotReady,
     SlotActive,
     SpillwayError,
     UnknownPlugin,
@@ -49,6 +52,7 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
+from spillway.store.rows import Fence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -77,6 +81,9 @@ class FakeEngine:
         self.sources: dict[str, SourceInfo] = {}
         self.slots: dict[str, SlotInfo] = {}
         self.transactions: dict[str, list[FakeTransaction]] = defaultdict(list)
+        #: by source and database
+        self.tables: dict[tuple[str, str], list[TableInfo]] = {}
+        self.publications: dict[tuple[str, str], list[PublicationInfo]] = {}
         self.is_ready = True
         #: raised by the next call, whatever it is
         self.next_error: Exception | None = None
@@ -165,6 +172,35 @@ class FakeEngine:
         shown = re.sub(r"password=\S+", "password=****", dsn)
         self.sources[name] = dataclasses.replace(source, dsn=shown)
         return self.sources[name]
+
+    async def list_tables(self, source: str, database: str) -> list[TableInfo]:
+        await self.get_source(source)
+        self._check_decoded(source, database)
+        return self.tables.get((source, database), [])
+
+    async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
+        await self.get_source(source)
+        self._check_decoded(source, database)
+        return self.publications.get((source, database), [])
+
+    def _check_decoded(self, source: str, database: str) -> None:
+        if database not in {session.database for session in self.sources[source].sessions}:
+            raise NotReady(f'database "{database}" of source "{source}" is not decoded yet')
+
+    async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
+        self._slot(slot_name)
+        self.change_slot(slot_name, options=dict(options))
+        return self.slots[slot_name]
+
+    async def lag_seconds(self, slot_name: str) -> float | None:
+        self._slot(slot_name)
+        return 0.0
+
+    def fence(self, source: str) -> Fence | None:
+        return Fence(f"source/{source}", 1) if source in self.sources else None
+
+    def conninfo(self, source: str, database: str) -> str:
+        return f"{self.sources[source].dsn} dbname={database}"
 
     async def list_plugins(self) -> list[PluginInfo]:
         self._raise_next()

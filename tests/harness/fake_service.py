@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import uvicorn
 
 from harness.fake_engine import FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
 from spillway.slot_manager.app import create_app
 from spillway.stream.server import create_grpc_server
 
@@ -29,6 +30,7 @@ class FakeService:
 
     def __init__(self, token: str | None = None) -> None:
         self.engine = FakeEngine()
+        self.subscriptions = FakeSubscriptions()
         self.token = token
         self.http_port = _free_port()
         self.grpc_port = _free_port()
@@ -48,7 +50,7 @@ class FakeService:
     def __enter__(self) -> Self:
         self._thread.start()
         config = uvicorn.Config(
-            create_app(self.engine, token=self.token, version="0"),
+            create_app(self.engine, self.subscriptions, token=self.token, version="0"),
             port=self.http_port,
             log_level="warning",
             lifespan="off",

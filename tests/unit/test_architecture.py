@@ -31,6 +31,7 @@ LAYERS = (
     ("plugins", "receiver", "store"),
     ("replay",),
     ("engine",),
+    ("subscriber",),
     ("slot_manager", "stream"),
     ("interfaces", "lake", "certify"),
     ("serve", "demo"),
@@ -51,8 +52,10 @@ KNOWS_ONLY = {
     "lake": GROUND
     | {"stream.client", "replay", "receiver.checks", "receiver.connect_errors"}
     | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
+    # What it starts are clients; slots are the engine's, and what must be remembered the store's.
+    "subscriber": GROUND | {"engine", "store"},
     # Interfaces serve the engine; what is below is the engine's business, but for what its values are made of.
-    "slot_manager": GROUND | {"engine"},
+    "slot_manager": GROUND | {"engine", "subscriber"},
     "stream": GROUND | {"engine", "plugins.messages"},
     # The demo uses the service as a user does: as a program, over its interfaces.
     "demo": GROUND | {"stream.client", "lake"},
@@ -88,7 +91,7 @@ KERNELS = {
 
 #: Loaded by name, not by an import: programs, entry points, migrations.
 ENTRY_POINTS = re.compile(
-    r"cli(\.__main__)?|serve|slot_manager\.openapi|demo\.__main__|lake\.(job|jars)|store\.migrations\.(env|versions\.\w+)|_kernels"
+    r"cli(\.__main__)?|serve|slot_manager\.openapi|demo\.__main__|lake\.(job|jars)|subscriber\.hold|store\.migrations\.(env|versions\.\w+)|_kernels"
 )
 
 #: Modules that the service itself does not import, and what they are for.

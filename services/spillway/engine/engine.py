@@ -20,15 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from spillway.engine.model import (
-    Change,
-    PluginInfo,
-    SlotInfo,
-    SlotSpec,
-    SlotStats,
-    SourceInfo,
-)
-from spillway.engine.reader import SlotReader
+from spillway.engine import inventory
+from spillway.engine.model import PluginInfo, SlotInfo, SlotSpec, SlotStats, SourceInfo
+from spillway.engine.reader import SlotReader, changes_of
 from spillway.engine.shared_reader import SharedReaders
 from spillway.engine.slots import Slot, check_slot_name
 from spillway.engine.sources import Sources
@@ -38,7 +32,6 @@ from spillway.errors import (
     Conflict,
     DuplicateName,
     InvalidRequest,
-    LsnNotRetained,
     ResultTooLarge,
     SpillwayError,
     UnknownSlot,
@@ -53,17 +46,20 @@ from spillway.plugins.registry import (
     validate_options,
     wants_streaming,
 )
+from spillway.receiver.primary import with_database
 from spillway.store.rows import SlotRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from spillway.engine.layout import DataDirectory
+    from spillway.engine.model import Change, PublicationInfo, TableInfo
     from spillway.engine.session import Session
     from spillway.engine.settings import EngineSettings
+    from spillway.engine.source import Source
     from spillway.plugins.interface import OutputPlugin
-    from spillway.plugins.messages import EncodedBatch
     from spillway.store.metadata import MetadataStore
+    from spillway.store.rows import Fence
 
 log = logging.getLogger(__name__)
 
@@ -174,6 +170,18 @@ class Engine:
                 )
             await self._sources.drop(name)
 
+    async def list_tables(self, source: str, database: str) -> list[TableInfo]:
+        return await inventory.list_tables(self._sources, source, database)
+
+    async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
+        return await inventory.list_publications(self._sources, source, database)
+
+    def fence(self, source: str) -> Fence | None:
+        return self._sources.fence(source)
+
+    def conninfo(self, source: str, database: str) -> str:
+        return with_database(self._sources.get(source).row.dsn, database)
+
     # -- slots --------------------------------------------------------------------------------
 
     async def create_slot(self, spec: SlotSpec) -> SlotInfo:
@@ -182,13 +190,7 @@ class Engine:
         self._check_free(spec.slot_name)
         source = self._sources.get(spec.source)
         # Options are checked before anything is made, with the version that will decode them.
-        context = PluginContext(
-            spec.slot_name,
-            spec.database,
-            source.row.server_version_num,
-            two_phase=spec.two_phase,
-            captured_publications=source.captured_publications,
-        )
+        context = _plugin_context(spec, source)
         validate_options(spec.plugin, spec.options, context)
         if not self._slots_on(spec.source, spec.database):
             await self._sources.end_session_of_dropped(spec.source, spec.database)
@@ -241,20 +243,8 @@ class Engine:
             end = await session.source_flush_lsn()
             await session.wait_decoded(end, self._settings.consistent_timeout_s)
             return Lsn(max(end, session.log_start_lsn))
-        self._check_retained(session, start_lsn)
+        session.check_retained(start_lsn)
         return start_lsn
-
-    @staticmethod
-    def _check_retained(session: Session, lsn: Lsn) -> None:
-        first, last = Lsn(session.log_start_lsn), Lsn(session.decoded_lsn)
-        if not first <= lsn <= last:
-            raise LsnNotRetained(
-                f"position {lsn} is not between {first} and {last}, which is what the transaction log holds",
-                hint=f"Take a position from {first} to {last}.",
-                lsn=str(lsn),
-                first_lsn=str(first),
-                last_lsn=str(last),
-            )
 
     async def list_slots(self) -> list[SlotInfo]:
         return [self._info(slot) for _, slot in sorted(self._slots.items())]
@@ -301,7 +291,7 @@ class Engine:
         """Set the slot to any retained position, forward or backward."""
         slot = self._slot(slot_name)
         with slot.acquired():
-            self._check_retained(await self._session(slot), lsn)
+            (await self._session(slot)).check_retained(lsn)
             async with slot.storing:
                 await self._metadata.update_slot(
                     slot_name, confirmed_flush_lsn=lsn, restart_lsn=lsn
@@ -327,6 +317,21 @@ class Engine:
             session = await self._session(slot)
             await self._confirm_durably(slot, min(upto_lsn, session.decoded_lsn))
             return slot.confirmed_flush_lsn
+
+    async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
+        """Give an idle slot other plugin options."""
+        slot = self._slot(slot_name)
+        source = self._sources.get(slot.row.source)
+        validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
+        with slot.acquired():
+            slot.row = await self._metadata.update_slot(slot_name, options=dict(options))
+        return self._info(slot)
+
+    async def lag_seconds(self, slot_name: str) -> float | None:
+        """Return how long ago the first transaction was committed that is not confirmed."""
+        slot = self._slot(slot_name)
+        session = self._sources.find_session(slot.row.source, slot.row.database)
+        return await self._in_worker(slot.lag_seconds, session.log) if session else None
 
     async def slot_stats(self, slot_name: str) -> SlotStats:
         slot = self._slot(slot_name)
@@ -387,7 +392,7 @@ class Engine:
                 while True:
                     left = None if upto_nchanges is None else max(1, upto_nchanges - len(changes))
                     step = reader.step(_STEP_BYTES, message_limit=left)
-                    changes += _changes(step.messages, binary=plugin.binary)
+                    changes += changes_of(step.messages, binary=plugin.binary)
                     slot_full = upto_nchanges is not None and len(changes) >= upto_nchanges
                     if step.exhausted or step.reached_end or (slot_full and reader.between):
                         slot.count(reader.counts)
@@ -426,7 +431,7 @@ class Engine:
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:
-                self._check_retained(session, start_lsn)
+                session.check_retained(start_lsn)
                 begin = start_lsn
             else:
                 await self._begin_two_phase(slot, plugin, begin)
@@ -584,16 +589,12 @@ class Engine:
         return await loop.run_in_executor(self._workers, lambda: function(*args, **kwargs))
 
 
-def _changes(messages: EncodedBatch, *, binary: bool) -> list[Change]:
-    """Unpack *messages* into rows; peek and get answer in JSON, so rows are what is wanted."""
-    payload = messages.payload
-    lengths = memoryview(messages.lengths).cast("I")
-    lsns = memoryview(messages.lsns).cast("Q")
-    xids = memoryview(messages.xids).cast("I")
-    changes, start = [], 0
-    for length, lsn, xid in zip(lengths, lsns, xids, strict=True):
-        piece = bytes(payload[start : start + length])
-        start += length
-        data = "\\x" + piece.hex() if binary else piece.decode(errors="replace")
-        changes.append(Change(Lsn(lsn), xid, data))
-    return changes
+def _plugin_context(slot: SlotSpec | SlotRow, source: Source) -> PluginContext:
+    """Say what options are checked with before there is a session."""
+    return PluginContext(
+        slot.slot_name,
+        slot.database,
+        source.row.server_version_num,
+        two_phase=slot.two_phase,
+        captured_publications=source.captured_publications,
+    )

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from spillway.engine.model import (
         Change,
         PluginInfo,
+        PublicationInfo,
         SlotInfo,
         SlotSpec,
         SlotStats,
         SourceInfo,
         StreamBatch,
+        TableInfo,
     )
     from spillway.pg.lsn import Lsn
+    from spillway.store.rows import Fence
 
 
 class SlotStream(Protocol):
@@ -57,6 +60,17 @@ class EngineInterface(Protocol):
     async def drop_source(self, name: str) -> None: ...
 
     async def list_plugins(self) -> list[PluginInfo]: ...
+    async def list_tables(self, source: str, database: str) -> list[TableInfo]:
+        """List what could be subscribed to, as of where decoding is; the source is not asked.
+
+        Raises:
+            NotReady: nothing of the database is decoded yet; a first slot begins that.
+        """
+        ...
+
+    async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
+        """List the publications, as :meth:`list_tables` does tables."""
+        ...
 
     async def create_slot(self, spec: SlotSpec) -> SlotInfo: ...
     async def list_slots(self) -> list[SlotInfo]: ...
@@ -84,6 +98,16 @@ class EngineInterface(Protocol):
     async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo: ...
     async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo: ...
     async def slot_stats(self, slot_name: str) -> SlotStats: ...
+    async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
+        """Give an idle slot other plugin options; its position stays."""
+        ...
+
+    async def lag_seconds(self, slot_name: str) -> float | None:
+        """Return how long ago the first transaction was committed that is not confirmed; 0.0 without one.
+
+        None while that is not known: nothing is decoded, or the slot is lost.
+        """
+        ...
 
     def stream(
         self,
@@ -106,6 +130,16 @@ class EngineInterface(Protocol):
             batch_bytes: payload bytes after which a batch is handed out.
             peek: read beside the consumer: the slot does not become active, ``confirm`` is refused.
         """
+        ...
+
+    # For the subscriber, which starts programs that consume slots: never shown.
+
+    def fence(self, source: str) -> Fence | None:
+        """Return the proof that this process serves *source*; None while it does not."""
+        ...
+
+    def conninfo(self, source: str, database: str) -> str:
+        """Return the source's DSN, password and all, for *database*."""
         ...
 
     def ready(self) -> bool:

@@ -131,6 +131,72 @@ class PluginInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """A column of a table."""
+
+    name: str
+    #: as format_type shows it
+    type: str
+    not_null: bool
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table of a database, as of where decoding is."""
+
+    schema: str
+    name: str
+    #: table, partitioned table
+    kind: str
+    #: of a partition: its parent first, the root last
+    partition_of: tuple[str, ...]
+    #: default, index, full, nothing
+    replica_identity: str
+    primary_key: tuple[str, ...]
+    #: of the replica identity
+    identity_columns: tuple[str, ...]
+    columns: tuple[ColumnInfo, ...]
+    #: those that publish it
+    publications: tuple[str, ...]
+    #: whether the source's capture filter lets it through
+    captured: bool
+    #: what stands in a consumer's way, each with what mends it
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table as a publication publishes it."""
+
+    schema: str
+    name: str
+    #: None: all
+    columns: tuple[str, ...] | None
+    has_row_filter: bool
+    #: its expression; None without one, or when it can't be shown as text
+    row_filter: str | None
+    #: the tables that have its rows: itself, or its partitions
+    leaves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationInfo:
+    """A publication, as of where decoding is."""
+
+    name: str
+    all_tables: bool
+    insert: bool
+    update: bool
+    delete: bool
+    truncate: bool
+    via_root: bool
+    #: those that are published whole
+    schemas: tuple[str, ...]
+    tables: tuple[PublishedTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     r"""A row of pg_logical_slot_peek_changes; *data* is ``\\x…`` hex for a binary plugin."""
 

@@ -27,6 +27,8 @@ from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.transaction_run import TransactionRun
 from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.transaction import Streamed, TransactionKind
+from spillway.engine.model import Change
+from spillway.pg.lsn import Lsn
 from spillway.txlog import TransactionCursor
 
 if TYPE_CHECKING:
@@ -496,3 +498,18 @@ def _invalidations(header: TransactionHeader) -> Iterator[memoryview]:
     """Yield what a plugin gets of a transaction whose changes it does not take at its end."""
     if header.invalidated:
         yield memoryview(invalidation_change(header.xid, header.final_lsn, header.invalidated))
+
+
+def changes_of(messages: EncodedBatch, *, binary: bool) -> list[Change]:
+    """Unpack *messages* into rows; peek and get answer in JSON, so rows are what is wanted."""
+    payload = messages.payload
+    lengths = memoryview(messages.lengths).cast("I")
+    lsns = memoryview(messages.lsns).cast("Q")
+    xids = memoryview(messages.xids).cast("I")
+    changes, start = [], 0
+    for length, lsn, xid in zip(lengths, lsns, xids, strict=True):
+        piece = bytes(payload[start : start + length])
+        start += length
+        data = "\\x" + piece.hex() if binary else piece.decode(errors="replace")
+        changes.append(Change(Lsn(lsn), xid, data))
+    return changes

@@ -22,9 +22,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spillway._kernels.walker import Walker
 from spillway.catalog.bootstrap_database import bootstrap_database
@@ -35,6 +37,7 @@ from spillway.engine.model import DatabaseSession
 from spillway.errors import (
     DatabaseDropped,
     DecodingStateLost,
+    LsnNotRetained,
     NotReady,
     SpillwayError,
     StorageError,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway._kernels.transaction_run import TransactionRun
+    from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.transaction import Transaction
     from spillway.engine.layout import DatabaseLayout
     from spillway.engine.settings import EngineSettings
@@ -61,6 +65,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+#: Questions about the catalog that may wait; who asks more is refused.
+_QUESTIONS_MAX: Final = 64
+_ANSWER_TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
 _SNAPSHOTS_MAX: Final = 16
@@ -138,6 +147,9 @@ class Session:
         self._streaming_wanted = False
         self._streams = False
         self._caught_up = False
+        self._questions: queue.Queue[tuple[Callable[[CatalogMirror], Any], Future[Any]]] = (
+            queue.Queue(_QUESTIONS_MAX)
+        )
         self._thread = threading.Thread(
             target=self._run, name=f"spillway-decode-{source.name}-{database.name}", daemon=True
         )
@@ -171,6 +183,18 @@ class Session:
         """The oldest position that a slot can have."""
         return self.log.start_lsn or 0
 
+    def check_retained(self, lsn: int) -> None:
+        """Raise LsnNotRetained when a slot can't stand at *lsn*."""
+        first, last = Lsn(self.log_start_lsn), Lsn(self.decoded_lsn)
+        if not first <= lsn <= last:
+            raise LsnNotRetained(
+                f"position {Lsn(lsn)} is not between {first} and {last}, which is what the transaction log holds",
+                hint=f"Take a position from {first} to {last}.",
+                lsn=str(Lsn(lsn)),
+                first_lsn=str(first),
+                last_lsn=str(last),
+            )
+
     @property
     def required_lsn(self) -> int:
         """WAL from here on must be kept; 0 while that is not known."""
@@ -197,6 +221,56 @@ class Session:
         error = self._error
         if error is not None:
             raise error
+
+    async def ask(self, question: Callable[[CatalogMirror], T]) -> T:
+        """Have *question* answered by the catalog as of where decoding is; it must be quick, for decoding waits meanwhile.
+
+        Raises:
+            NotReady: decoding has not begun, has stopped, or has no time for it.
+            SpillwayError: what the question raises.
+        """
+        answer: Future[T] = Future()
+        decoder = self._decoder
+        if decoder is None or self._error is not None or not self.log.restart_lsn:
+            self.check_readable()
+            raise NotReady(
+                f'the catalog of database "{self.database}" is not read yet',
+                hint="Wait for a consistent point; GET /v1/sources shows how far it is.",
+                database=self.database,
+            )
+        try:
+            self._questions.put_nowait((question, answer))
+        except queue.Full:
+            raise self._no_answer() from None
+        self._store.wake()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(answer), _ANSWER_TIMEOUT_S)
+        except TimeoutError:
+            raise self._no_answer() from None
+
+    def _no_answer(self) -> NotReady:
+        return NotReady(
+            f'decoding of database "{self.database}" has no time for questions about its catalog',
+            hint="Try again when the backlog is decoded; GET /v1/sources shows how far it is.",
+            database=self.database,
+        )
+
+    def _is_asked(self) -> bool:
+        return not self._questions.empty()
+
+    def _answer(self, mirror: CatalogMirror) -> None:
+        """Answer what was asked since the last time; on the decoding thread."""
+        while True:
+            try:
+                question, answer = self._questions.get_nowait()
+            except queue.Empty:
+                return
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                answer.set_result(question(mirror))
+            except BaseException as error:  # noqa: BLE001 - whoever asked is told
+                answer.set_exception(error)
 
     def info(self) -> DatabaseSession:
         decoder, error = self._decoder, self._error
@@ -414,6 +488,7 @@ class Session:
         checkpoint_lsn, checkpoint_at = lsn, time.monotonic()
         pause_s = checkpoint_pause_s(self._settings.checkpoint_interval_s, 0.0)
         while not self._stop.is_set():
+            self._answer(decoder.mirror)
             if self._streaming_wanted and not self._streams:
                 self._begin_streaming(decoder, decoder.position)
             data = self._store.read(lsn, _READ_BYTES)
@@ -445,7 +520,7 @@ class Session:
                     # Told once a start, and measured: `make bench` takes the time of a restart from it.
                     self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
                     self._caught_up = True
-                self._store.wait(lsn, _IDLE_WAIT_S)
+                self._store.wait(lsn, _IDLE_WAIT_S, self._is_asked)
         self._checkpoint(decoder)
 
     # -- durable state ------------------------------------------------------------------------

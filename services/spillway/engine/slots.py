@@ -10,20 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.engine.model import SlotInfo, SlotStats
 from spillway.engine.reader import Counts
-from spillway.errors import InvalidSlotName, SlotActive, SlotInvalidated
+from spillway.errors import InvalidSlotName, SlotActive, SlotInvalidated, SpillwayError
 from spillway.pg.lsn import Lsn
+from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spillway.store.rows import SlotRow
+    from spillway.txlog import TransactionLog
 
+#: 2000-01-01 00:00 UTC, from where commit times count, in seconds since 1970
+_EPOCH_S: Final = 946_684_800
 _NAME_MAX: Final = 63
 _NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
@@ -65,6 +70,8 @@ class Slot:
         self.inactive_since: datetime | None = row.inactive_since or datetime.now(UTC)
         self.invalidation_reason: str | None = row.invalidation_reason
         self._counts = Counts()
+        #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit time, None without one
+        self._first_unconfirmed: tuple[tuple[int, int], int | None] = ((-1, -1), None)
 
     @property
     def name(self) -> str:
@@ -107,6 +114,31 @@ class Slot:
                 slot=self.name,
                 invalidation_reason=self.invalidation_reason,
             )
+
+    def lag_seconds(self, log: TransactionLog) -> float | None:
+        """Return how long ago the first transaction was committed that is not confirmed; 0.0 without one. Reads the log.
+
+        By the source's clock and this machine's. None: the log can't be read there.
+        """
+        if self.invalidation_reason is not None:
+            return None
+        confirmed, decoded = self.confirmed_flush_lsn, log.decoded_lsn
+        known_at, commit_time = self._first_unconfirmed
+        if known_at != (confirmed, decoded if commit_time is None else 0):
+            try:
+                cursor = TransactionCursor(log, confirmed)
+                try:
+                    found = cursor.next()
+                finally:
+                    cursor.close()
+            except SpillwayError:
+                return None
+            commit_time = None if found is None else found.header.commit_time
+            known = (confirmed, decoded if commit_time is None else 0)
+            self._first_unconfirmed = (known, commit_time)
+        if commit_time is None:
+            return 0.0
+        return max(0.0, time.time() - (_EPOCH_S + commit_time / 1e6))
 
     def confirm(self, lsn: int) -> None:
         """Advance confirmed_flush_lsn; never backward, as PostgreSQL's LogicalConfirmReceivedLocation."""

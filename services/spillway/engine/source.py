@@ -81,9 +81,14 @@ class Source:
         return self.row.name
 
     @property
+    def capture(self) -> CaptureFilter:
+        """What is decoded at all."""
+        return CaptureFilter.parse(self.row.capture)
+
+    @property
     def captured_publications(self) -> tuple[str, ...]:
         """The publications that the capture filter names; () when it names none."""
-        return tuple(sorted(CaptureFilter.parse(self.row.capture).publications))
+        return tuple(sorted(self.capture.publications))
 
     # -- life ---------------------------------------------------------------------------------
 

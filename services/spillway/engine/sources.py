@@ -22,7 +22,7 @@ from spillway.receiver.physical_slot import (
     ensure_physical_slot_is_free,
     physical_slot_name,
 )
-from spillway.store.rows import SourceRow
+from spillway.store.rows import Fence, SourceRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -96,6 +96,7 @@ class Sources:
                 else:
                     # Somebody else streams through our physical slot: stop at once, and for good.
                     log.error('the lease on source "%s" is held by another process', source.name)
+                    self._tokens.pop(source.name, None)
                     if up:
                         await self._in_worker(source.stop)
                         return
@@ -109,7 +110,7 @@ class Sources:
             await asyncio.sleep(ttl_s / 3 if up else min(retry_s, ttl_s / 3))
 
     async def _hold_lease(self, name: str) -> bool:
-        resource, ttl_s = f"source/{name}", self._settings.lease_ttl_s
+        resource, ttl_s = _resource(name), self._settings.lease_ttl_s
         token = self._tokens.get(name)
         if token is not None:
             return await self._metadata.renew_lease(resource, token, ttl_s)
@@ -129,7 +130,7 @@ class Sources:
         token = self._tokens.pop(name, None)
         if token is not None:
             with contextlib.suppress(SpillwayError):
-                await self._metadata.release_lease(f"source/{name}", token)
+                await self._metadata.release_lease(_resource(name), token)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -263,6 +264,11 @@ class Sources:
             session = await self._in_worker(source.open_session, database)
         return session
 
+    def fence(self, name: str) -> Fence | None:
+        """Return the proof that the lease on a source is this process's; None when it is not."""
+        token = self._tokens.get(name)
+        return None if token is None else Fence(_resource(name), token)
+
     async def end_session_of_dropped(self, name: str, database: str) -> None:
         """End the session of a database that was dropped, if it is one and no slot needs it any more."""
         session = self.find_session(name, database)
@@ -290,3 +296,7 @@ class Sources:
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._workers, lambda: function(*args, **kwargs))
+
+
+def _resource(name: str) -> str:
+    return f"source/{name}"

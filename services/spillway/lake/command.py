@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated
 
 import typer
 
+from spillway.errors import InvalidRequest
 from spillway.lake.command_options import (
     DriverMemory,
     Format,
@@ -33,6 +35,7 @@ from spillway.lake.metrics import LakeMetrics, MetricsServer
 from spillway.lake.replay_command import replay
 from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.lake.status_file import StatusFile
 from spillway.lake.storage import lake_path
 from spillway.lake.verify_command import points, verify
 from spillway.pg.lsn import Lsn
@@ -119,39 +122,56 @@ def run(
     metrics_host: Annotated[
         str, typer.Option(help="Address that the metrics are served on.")
     ] = "127.0.0.1",
+    status_file: Annotated[
+        Path | None,
+        typer.Option(help="One slot: tell of the job in this file, as JSON, replaced as a whole."),
+    ] = None,
+    skip_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LSN",
+            help="Go on although the slot was moved past what the lake has, up to this LSN: what lies between is given up.",
+        ),
+    ] = None,
     grpc: Grpc = DEFAULT_ADDRESS,
     master: Master = "local[*]",
     driver_memory: DriverMemory = "2g",
     jars: Jars = None,
 ) -> None:
     """Keep lake tables in step with slots: a change history and the current rows of each table."""
-    lake = lake_path(path)
-    every = JobSettings(
-        slot="",
-        path=lake,
-        checkpoint=lake,
-        table_format=table_format.value,
-        trigger=(Trigger.AVAILABLE_NOW if available_now else trigger).value,
-        interval_s=interval,
-        grpc=grpc,
-        tables=tuple(table or ()),
-        until_lsn=None if until_lsn is None else Lsn.parse(until_lsn),
-        max_bytes_per_batch=max_bytes_per_batch,
-        on_schema_change=on_schema_change.value,
-        master=master,
-        driver_memory=driver_memory,
-        jars=jars,
-        upkeep=Upkeep(retention, history_retention, maintenance_interval or None),
-        initial_load=initial_load,
-        source_dsn=source_dsn(context, source) if initial_load else "",
-    )
-    jobs = settings_of(every, slot, lake_path(checkpoint) if checkpoint else None)
-    metrics = None if metrics_port is None else LakeMetrics()
+    if status_file is not None and len(slot) > 1:
+        raise InvalidRequest(
+            "a status file is about one slot", hint="Run a job a slot, or scrape --metrics-port."
+        )
     with ExitStack() as held:
+        status = None if status_file is None else held.enter_context(StatusFile(status_file))
+        lake = lake_path(path)
+        every = JobSettings(
+            slot="",
+            path=lake,
+            checkpoint=lake,
+            table_format=table_format.value,
+            trigger=(Trigger.AVAILABLE_NOW if available_now else trigger).value,
+            interval_s=interval,
+            grpc=grpc,
+            tables=tuple(table or ()),
+            until_lsn=None if until_lsn is None else Lsn.parse(until_lsn),
+            skip_to=None if skip_to is None else Lsn.parse(skip_to),
+            max_bytes_per_batch=max_bytes_per_batch,
+            on_schema_change=on_schema_change.value,
+            master=master,
+            driver_memory=driver_memory,
+            jars=jars,
+            upkeep=Upkeep(retention, history_retention, maintenance_interval or None),
+            initial_load=initial_load,
+            source_dsn=source_dsn(context, source) if initial_load else "",
+        )
+        jobs = settings_of(every, slot, lake_path(checkpoint) if checkpoint else None)
+        metrics = None if metrics_port is None else LakeMetrics()
         if metrics is not None and metrics_port is not None:
             server = held.enter_context(MetricsServer(metrics, metrics_port, metrics_host))
             typer.echo(f"metrics on http://{metrics_host}:{server.port}/metrics")
-        done = run_jobs(jobs, tell=typer.echo, metrics=metrics)
+        done = run_jobs(jobs, tell=typer.echo, metrics=metrics, status=status)
     for job in jobs:
         summary = done[job.slot]
         for set_aside in summary.quarantined:

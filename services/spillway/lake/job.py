@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spillway.lake.materialize import BatchReport
     from spillway.lake.metrics import LakeMetrics
     from spillway.lake.slot import SlotPosition
+    from spillway.lake.status_file import StatusFile
     from spillway.lake.storage import LakePath
 
 _log = logging.getLogger(__name__)
@@ -85,6 +86,8 @@ class JobSettings:
     driver_memory: str = "2g"
     #: None: :func:`spillway.lake.jars.default_folder`
     jars: Path | None = None
+    #: what commits before it and is not in the lake is given up
+    skip_to: Lsn | None = None
     #: load the tables that the lake doesn't have
     initial_load: bool = False
     #: the database that the slot decodes, for the initial load
@@ -138,6 +141,7 @@ def run_job(
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
     metrics: LakeMetrics | None = None,
+    status: StatusFile | None = None,
 ) -> JobSummary:
     """Run the job to its end and return what it did.
 
@@ -149,6 +153,7 @@ def run_job(
         stop: ends the run when set. When None and called on the main thread, SIGTERM and SIGINT do.
         spark: a session to use; else one is started, and stopped at the end.
         metrics: told of every batch.
+        status: told when the job follows its slot.
 
     Raises:
         SpillwayError: any kind; what was confirmed before stays true.
@@ -156,6 +161,8 @@ def run_job(
     _check(settings)
     with position.locked(settings.path), closing(connect(settings.options())) as client:
         slot = client.position(settings.slot)
+        if settings.skip_to is not None:
+            position.skip(settings.path, slot, settings.skip_to)
         has_checkpoint = (settings.checkpoint / "offsets").is_dir() and any(
             entry.name.isdecimal() for entry in (settings.checkpoint / "offsets").iterdir()
         )
@@ -192,6 +199,8 @@ def run_job(
                     loading()
                 else:
                     held.enter_context(_beside(loading, stopping))
+            if status is not None:
+                status.begun(settings.path)
             upkeep = partial(_upkeep, settings, session, on_load or _log_load, metrics)
             if settings.trigger == "continuous":
                 held.enter_context(maintenance.beside(upkeep, settings.path, settings.upkeep))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spillway.lake.metrics import LakeMetrics
+    from spillway.lake.status_file import StatusFile
     from spillway.lake.storage import LakePath
 
 #: available-now: queries at once; each has its planner process and, per core, Python workers
@@ -77,6 +78,7 @@ def run_jobs(
     *,
     tell: Callable[[str], None],
     metrics: LakeMetrics | None = None,
+    status: StatusFile | None = None,
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
 ) -> dict[str, JobSummary]:
@@ -86,6 +88,7 @@ def run_jobs(
         jobs: with one trigger and one format.
         tell: called, on any thread, with a line of text for each batch, step of a load, and failure.
         metrics: told of every batch and failure.
+        status: of the only slot, told of every batch and step.
         stop: ends the runs when set; SIGTERM and SIGINT do when None.
         spark: a session to use; else one is started, and stopped at the end.
 
@@ -100,7 +103,7 @@ def run_jobs(
         stop_event(stop) as stopping,
     ):
         if len(jobs) == 1:
-            return {first.slot: _run(first, tell, metrics, stopping, session)}
+            return {first.slot: _run(first, tell, metrics, stopping, session, status)}
         with ThreadPoolExecutor(
             _RUNS_AT_ONCE if short else len(jobs), "spillway-lake-job"
         ) as threads:
@@ -130,13 +133,22 @@ def _run(
     metrics: LakeMetrics | None,
     stopping: threading.Event,
     spark: SparkSession,
+    status: StatusFile | None = None,
 ) -> JobSummary:
     def heard(news: object) -> None:
         tell(str(news))
+        if status is not None:
+            status.heard(job.path, news)
 
     try:
         return run_job(
-            job, on_batch=heard, on_load=heard, stop=stopping, spark=spark, metrics=metrics
+            job,
+            on_batch=heard,
+            on_load=heard,
+            stop=stopping,
+            spark=spark,
+            metrics=metrics,
+            status=status,
         )
     except SpillwayError:
         if metrics is not None:

@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeBehindSlot, LakeError, LakeTableConflict, LeaseLost
@@ -131,6 +131,17 @@ def _store_object(lake: ObjectPath, position: LakePosition) -> None:
             f"the lake at {lake} was brought beyond {position.lsn} by another job",
             hint="This one's lease ran out meanwhile. Run it again when the other one is stopped.",
         )
+
+
+def skip(path: LakePath, slot: SlotPosition, lsn: Lsn) -> None:
+    """Count what commits before *lsn* as in the lake, as far as *slot* has confirmed it; there need not be a lake.
+
+    Somebody moved the slot there on purpose. Where the lake is further already nothing changes.
+    """
+    found = load(path)
+    upto = min(lsn, slot.confirmed_flush_lsn)
+    if found is not None and found.slot == slot.slot_name and found.lsn_value < upto:
+        store(path, replace(found, lsn=str(Lsn(upto))))
 
 
 def check(

@@ -69,7 +69,7 @@ from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState, sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
     from types import TracebackType
     from typing import Self
 
@@ -463,16 +463,24 @@ class WalStore:
                 return tail
         return self._segments.reader(number)
 
-    def wait(self, lsn: int, timeout_s: float) -> bool:
-        """Wait until there is a byte at *lsn*; False after *timeout_s*, or when the store is closed."""
+    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until there is a byte at *lsn*; False after *timeout_s*, when the store is closed, or *called* says so.
+
+        What *called* looks at has changed when :meth:`wake` is called.
+        """
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while self._received_lsn <= lsn and not self._closed:
+            while self._received_lsn <= lsn and not self._closed and not called():
                 remaining_s = deadline - time.monotonic()
                 if remaining_s <= 0:
                     return False
                 self._changed.wait(remaining_s)
             return self._received_lsn > lsn
+
+    def wake(self) -> None:
+        """Have those who wait look whether they are called."""
+        with self._changed:
+            self._changed.notify_all()
 
     def passed(self, reader: Hashable, lsn: int) -> None:
         """Hear that *reader* has read what is before *lsn*, so that the kernel need not keep it in memory."""

@@ -10,8 +10,11 @@ from spillway.engine.interface import EngineInterface
 from spillway.errors import NotReady
 from spillway.slot_manager import guard, metrics, pages, plugins, problems
 from spillway.slot_manager.dependencies import Engine
+from spillway.slot_manager.publications.routes import router as publications_router
 from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
+from spillway.slot_manager.subscriptions.routes import router as subscriptions_router
+from spillway.subscriber.interface import SubscriptionInterface
 
 _DESCRIPTION: Final = (
     "PostgreSQL logical decoding outside the server: replication slots as a service. LSNs are texts such as "
@@ -19,19 +22,27 @@ _DESCRIPTION: Final = (
 )
 
 
-def create_app(engine: EngineInterface, *, token: str | None, version: str) -> FastAPI:
+def create_app(
+    engine: EngineInterface,
+    subscriptions: SubscriptionInterface,
+    *,
+    token: str | None,
+    version: str,
+) -> FastAPI:
     """Make the REST service.
 
-    The caller starts and stops *engine*; the app only calls it.
+    The caller starts and stops *engine* and *subscriptions*; the app only calls them.
 
     Args:
-        engine: what does the work.
+        engine: what does the work of sources and slots.
+        subscriptions: what does that of subscriptions.
         token: the bearer token that callers must present; None only where the service listens on loopback.
         version: Spillway's version, shown on the pages and by ``/healthz``.
     """
     # FastAPI's own pages load scripts from elsewhere; ours do not.
     app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.engine = engine
+    app.state.subscriptions = subscriptions
     app.state.version = version
     # The dependency only documents what the guard checks.
     bearer = Security(HTTPBearer(auto_error=False, description="SPILLWAY_TOKEN"))
@@ -39,6 +50,8 @@ def create_app(engine: EngineInterface, *, token: str | None, version: str) -> F
     v1.include_router(sources_router)
     v1.include_router(slots_router)
     v1.include_router(plugins.router)
+    v1.include_router(subscriptions_router)
+    v1.include_router(publications_router)
     app.include_router(v1)
     app.include_router(_health)
     app.include_router(metrics.router)

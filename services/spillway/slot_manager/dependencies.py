@@ -1,4 +1,4 @@
-"""What routes are given: the engine, and the promise that no unknown query parameter came along."""
+"""What routes are given: the engine, subscriptions, and the promise that no unknown query parameter came along."""
 
 from typing import Annotated, cast
 
@@ -6,13 +6,19 @@ from fastapi import Depends, Request
 
 from spillway.engine.interface import EngineInterface
 from spillway.errors import InvalidRequest
+from spillway.subscriber.interface import SubscriptionInterface
 
 
 def _engine(request: Request) -> EngineInterface:
     return cast("EngineInterface", request.app.state.engine)
 
 
+def _subscriptions(request: Request) -> SubscriptionInterface:
+    return cast("SubscriptionInterface", request.app.state.subscriptions)
+
+
 Engine = Annotated[EngineInterface, Depends(_engine)]
+Subscriptions = Annotated[SubscriptionInterface, Depends(_subscriptions)]
 
 
 def _refuse_query(request: Request) -> None:

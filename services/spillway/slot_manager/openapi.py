@@ -8,12 +8,15 @@ from spillway.slot_manager.app import create_app, openapi_document
 
 if TYPE_CHECKING:
     from spillway.engine.interface import EngineInterface
+    from spillway.subscriber.interface import SubscriptionInterface
 
 
 def contract() -> str:
     """Give the contract as the file has it."""
     # No call is made: the document depends on the routes alone.
-    app = create_app(cast("EngineInterface", None), token=None, version="")
+    app = create_app(
+        cast("EngineInterface", None), cast("SubscriptionInterface", None), token=None, version=""
+    )
     return json.dumps(openapi_document(app), indent=2, ensure_ascii=False) + "\n"
 
 

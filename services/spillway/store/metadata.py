@@ -1,4 +1,4 @@
-"""The metadata store: the one place that remembers sources, slots and leases.
+"""The metadata store: the one place that remembers sources, slots, leases and subscriptions.
 
 The engine calls it on the event loop; each method is one short transaction, durable when it returns.
 Nothing is cached here: several processes may share a database.
@@ -18,10 +18,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import delete, insert, inspect, or_, select, text, update
 
-from spillway.errors import Conflict, DuplicateName, LeaseLost, UnknownSlot, UnknownSource
+from spillway.errors import (
+    Conflict,
+    DuplicateName,
+    LeaseLost,
+    UnknownSlot,
+    UnknownSource,
+    UnknownSubscription,
+)
 from spillway.store.database import ConstraintViolation, Database
-from spillway.store.rows import Fence, SlotRow, SourceRow
-from spillway.store.schema import LEASES, REVISION, SLOTS, SOURCES
+from spillway.store.rows import Fence, SlotRow, SourceRow, SubscriptionRow
+from spillway.store.schema import LEASES, REVISION, SLOTS, SOURCES, SUBSCRIPTIONS
 
 if TYPE_CHECKING:
     from sqlalchemy import Executable, Table
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class MetadataStore:
-    """Sources, slots and leases in one database.
+    """Sources, slots, leases and subscriptions in one database.
 
     Call :meth:`migrate` first, once per process; :meth:`close` last. Every method may raise
     :class:`~spillway.errors.MetadataError`.
@@ -223,6 +230,60 @@ class MetadataStore:
         if not await self._run(delete(SLOTS).where(SLOTS.c.slot_name == name)):
             _raise_unknown_slot(name)
 
+    # Subscriptions
+
+    async def add_subscription(self, row: SubscriptionRow) -> SubscriptionRow:
+        """Remember a subscription.
+
+        Raises:
+            DuplicateName: the name is taken, or another one has the slot.
+        """
+        try:
+            await self._run(_insert(SUBSCRIPTIONS, row))
+        except ConstraintViolation as error:
+            raise DuplicateName(
+                f'subscription "{row.name}" already exists, or another one has slot "{row.slot}"',
+                hint="Choose another name and another slot, or drop that subscription first.",
+                subscription=row.name,
+                slot=row.slot,
+            ) from error
+        return row
+
+    async def list_subscriptions(self) -> list[SubscriptionRow]:
+        """Give every subscription, by name."""
+        found = await self._rows(select(SUBSCRIPTIONS).order_by(SUBSCRIPTIONS.c.name))
+        return [SubscriptionRow(**columns) for columns in found]
+
+    async def update_subscription(
+        self, name: str, *, fence: Fence | None = None, **changes: object
+    ) -> SubscriptionRow:
+        """Change columns of a subscription, named as in :class:`SubscriptionRow`, and give it as it is then.
+
+        Raises:
+            UnknownSubscription: there is none of that name.
+            LeaseLost: *fence* is out of date.
+        """
+        _check_columns(SubscriptionRow, changes, fixed=("name", "source", "slot", "created_at"))
+        statement = (
+            update(SUBSCRIPTIONS)
+            .where(SUBSCRIPTIONS.c.name == name)
+            .values(changes)
+            .returning(*SUBSCRIPTIONS.c)
+        )
+
+        def change(connection: Connection) -> RowMapping | None:
+            _check_fence(connection, fence)
+            return _row(connection, statement)
+
+        found = await self._database.write(change)
+        if found is None:
+            raise UnknownSubscription(name)
+        return SubscriptionRow(**found)
+
+    async def remove_subscription(self, name: str) -> None:
+        """Forget a subscription; nothing happens when there is none of that name."""
+        await self._run(delete(SUBSCRIPTIONS).where(SUBSCRIPTIONS.c.name == name))
+
     # Leases
 
     async def acquire_lease(self, resource: str, holder: str, ttl_s: float) -> int | None:
@@ -320,12 +381,15 @@ def _revisions(connection: Connection) -> list[str]:
     return list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
 
 
-def _insert(table: Table, row: SourceRow | SlotRow) -> Executable:
+def _insert(table: Table, row: SourceRow | SlotRow | SubscriptionRow) -> Executable:
     return insert(table).values({column.name: getattr(row, column.name) for column in table.c})
 
 
 def _check_columns(
-    row_type: type[SourceRow | SlotRow], changes: dict[str, object], *, fixed: tuple[str, ...]
+    row_type: type[SourceRow | SlotRow | SubscriptionRow],
+    changes: dict[str, object],
+    *,
+    fixed: tuple[str, ...],
 ) -> None:
     allowed = {field.name for field in fields(row_type)} - set(fixed)
     if not changes or not allowed.issuperset(changes):

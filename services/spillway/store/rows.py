@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from spillway.pg.lsn import Lsn
 
@@ -63,6 +63,40 @@ class SlotRow:
     failover: bool = False
     synced: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+    created_at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionRow:
+    """A subscription as it was declared, and what must be remembered of how its runs went."""
+
+    name: str
+    source: str
+    database: str
+    slot: str
+    #: ``schema.table``; None: by publications, or all
+    tables: Sequence[str] | None = None
+    publications: Sequence[str] | None = None
+    #: which tables those are, since the last time that somebody looked; None: all there are and will be
+    resolved_tables: Sequence[str] | None = None
+    #: its ``kind``, and what that kind takes
+    target: Mapping[str, object]
+    enabled: bool = True
+    copy_data: bool = True
+    origin: str = "any"
+    streaming: str = "off"
+    two_phase: bool = False
+    #: of the slot's output plugin
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: creating, created, begun, dropping, dropping_all: what is to be done next, whoever dies in between
+    phase: str = "creating"
+    #: what commits before it and is not in the target is given up
+    skip_lsn: Lsn | None = None
+    restarts: int = 0
+    #: why the last run failed; None since one went well
+    error: str | None = None
+    error_code: str | None = None
+    hint: str | None = None
     created_at: datetime = field(default_factory=_now)
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0002"
+REVISION: Final = "0003"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -160,4 +160,33 @@ LEASES: Final = Table(
     Column("holder", String(200), nullable=False),
     Column("token", BigInteger, nullable=False),
     Column("expires_at_ms", BigInteger, nullable=False),
+)
+
+#: What fills a target from a slot; the fields of ``rows.SubscriptionRow``. Its source and its slot are found by name: a
+#: subscription outlives a slot that was dropped beside it, to say so.
+SUBSCRIPTIONS: Final = Table(
+    "subscriptions",
+    METADATA,
+    Column("name", String(63), primary_key=True),
+    Column("source", String(63), nullable=False, index=True),
+    Column("database", String(63), nullable=False),
+    # Two of them would each confirm what the other has not got.
+    Column("slot", String(63), nullable=False, unique=True),
+    Column("tables", JSON(none_as_null=True)),
+    Column("publications", JSON(none_as_null=True)),
+    Column("resolved_tables", JSON(none_as_null=True)),
+    Column("target", JSON, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("copy_data", Boolean, nullable=False),
+    Column("origin", String(16), nullable=False),
+    Column("streaming", String(16), nullable=False),
+    Column("two_phase", Boolean, nullable=False),
+    Column("options", JSON, nullable=False),
+    Column("phase", String(16), nullable=False),
+    Column("skip_lsn", LsnType),
+    Column("restarts", BigInteger, nullable=False, server_default=text("0")),
+    Column("error", Text),
+    Column("error_code", String(64)),
+    Column("hint", Text),
+    Column("created_at", UtcDateTime, nullable=False),
 )

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from harness.fake_engine import FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
 from spillway.slot_manager.app import create_app
 
 if TYPE_CHECKING:
@@ -23,8 +24,15 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-async def client(engine: FakeEngine) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(engine, token=None, version="1.2.3")
+def subscriptions() -> FakeSubscriptions:
+    return FakeSubscriptions()
+
+
+@pytest.fixture
+async def client(
+    engine: FakeEngine, subscriptions: FakeSubscriptions
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(engine, subscriptions, token=None, version="1.2.3")
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
         yield client

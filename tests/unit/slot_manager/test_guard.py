@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from harness.fake_engine import FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
 from spillway.slot_manager.app import create_app
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ TOKEN = "s3cret-töken"
 
 @pytest.fixture
 async def guarded() -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(FakeEngine(), token=TOKEN, version="")
+    app = create_app(FakeEngine(), FakeSubscriptions(), token=TOKEN, version="")
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://spillway.example") as client:
         yield client

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from harness.fake_engine import FIRST_LSN, FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
 from spillway.engine.model import Change
 from spillway.errors import CorruptWal, MetadataError
 from spillway.pg.lsn import Lsn
@@ -373,7 +374,7 @@ async def test_pages(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     assert "/v1/slots/{slot_name}/peek" in docs.text
     assert "http" not in docs.text.replace("HTTPBearer", ""), "nothing to fetch from elsewhere"
     empty = FakeEngine()
-    transport = httpx.ASGITransport(create_app(empty, token=None, version=""))
+    transport = httpx.ASGITransport(create_app(empty, FakeSubscriptions(), token=None, version=""))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as other:
         assert "None yet" in (await other.get("/")).text
 

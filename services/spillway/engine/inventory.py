@@ -1,0 +1,265 @@
+"""What a database has, from the mirrored catalog: its tables and publications, without a word of the source.
+
+The mirror belongs to the decoding thread (``session.py``), so the questions are asked there, between two batches of
+records: first for the oids, then for descriptors, :data:`TABLES_PER_QUESTION` at a time, so that decoding waits for a few
+milliseconds and not for a catalog of thousands of tables. What changes between two questions is seen or not; a table that is
+dropped meanwhile is left out. The answer is as of where decoding is, which may be behind the source.
+
+Publications are shown as pg_publication_tables has them: a table under its own name, or under the partitioned one's that it is
+published as. Row filters are node trees in the catalog, and it is said that there is one.
+
+Memory: a descriptor a table, which the registry keeps anyway once the table changes; at most :data:`TABLES_MAX`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from spillway.catalog import layout as cat
+from spillway.catalog.descriptor import FIRST_NORMAL_OID
+from spillway.catalog.descriptors import ResolutionKind
+from spillway.engine.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
+from spillway.errors import NotReady, ResultTooLarge
+from spillway.plugins.type_names import format_type_with_typmod
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spillway.catalog.descriptor import PublicationDescriptor, RelationDescriptor
+    from spillway.catalog.layout import PgClass, PgPublication
+    from spillway.catalog.mirror import CatalogMirror
+    from spillway.decoding.capture import CaptureFilter
+    from spillway.engine.session import Session
+    from spillway.engine.sources import Sources
+
+TABLES_PER_QUESTION: Final = 100
+#: More than a form can offer or a job can follow.
+TABLES_MAX: Final = 10_000
+
+
+async def list_tables(sources: Sources, source: str, database: str) -> list[TableInfo]:
+    """List what could be subscribed to.
+
+    Raises:
+        UnknownSource: there is none of that name.
+        NotReady: nothing of the database is decoded yet, or decoding has stopped.
+    """
+    known = sources.get(source)
+    described = await _described(_decoded(sources, source, database))
+    return table_infos(described, known.capture, known.row.server_version_num)
+
+
+async def list_publications(sources: Sources, source: str, database: str) -> list[PublicationInfo]:
+    """List the publications with their tables; raises as :func:`list_tables`."""
+    session = _decoded(sources, source, database)
+    found = await session.ask(publications)
+    return publication_infos(found, await _described(session))
+
+
+async def _described(session: Session) -> list[RelationDescriptor]:
+    oids = await session.ask(table_oids)
+    found: list[RelationDescriptor] = []
+    for start in range(0, len(oids), TABLES_PER_QUESTION):
+        some = oids[start : start + TABLES_PER_QUESTION]
+        found += await session.ask(partial(describe, oids=some))
+    return found
+
+
+def _decoded(sources: Sources, source: str, database: str) -> Session:
+    """Return the session of *database*, which is not begun for this."""
+    sources.get(source)
+    session = sources.find_session(source, database)
+    if session is None:
+        raise NotReady(
+            f'database "{database}" of source "{source}" is not decoded yet, so its catalog is not known here',
+            hint="Create a slot or a subscription on it first; that begins to decode it.",
+            source=source,
+            database=database,
+        )
+    return session
+
+
+# Asked on the decoding thread.
+
+
+def table_oids(mirror: CatalogMirror) -> list[int]:
+    """Return the oids of the tables that could be published.
+
+    Raises:
+        ResultTooLarge: there are more than a caller can be given.
+    """
+    rows: list[PgClass] = mirror.all_visible(cat.PG_CLASS)
+    oids = [
+        row.oid
+        for row in rows
+        if row.relkind in "rp"
+        and row.relpersistence == "p"
+        and row.oid >= FIRST_NORMAL_OID
+        and not row.relrewrite
+    ]
+    if len(oids) > TABLES_MAX:
+        raise ResultTooLarge(
+            f"the database has {len(oids)} tables, and {TABLES_MAX} is what one answer may have",
+            hint="Name the tables that you want: schema.table.",
+        )
+    return sorted(oids)
+
+
+def describe(mirror: CatalogMirror, oids: Sequence[int]) -> list[RelationDescriptor]:
+    """Describe those of *oids* that are tables still."""
+    found = []
+    for oid in oids:
+        resolution = mirror.resolve_oid(oid)
+        if resolution.kind == ResolutionKind.TABLE and resolution.descriptor is not None:
+            found.append(resolution.descriptor)
+    return found
+
+
+def publications(mirror: CatalogMirror) -> tuple[list[PgPublication], dict[int, list[str]]]:
+    """Return every publication, and of each, by oid, the schemas that it publishes whole."""
+    schemas: dict[int, list[str]] = {}
+    if cat.PG_PUBLICATION_NAMESPACE.oid in mirror.layouts:
+        names = {row.oid: row.nspname for row in mirror.all_visible(cat.PG_NAMESPACE)}
+        for row in mirror.all_visible(cat.PG_PUBLICATION_NAMESPACE):
+            schemas.setdefault(row.pnpubid, []).append(names.get(row.pnnspid, str(row.pnnspid)))
+    return mirror.all_visible(cat.PG_PUBLICATION), schemas
+
+
+# Made of what was answered, on any thread.
+
+
+def table_infos(
+    descriptors: Sequence[RelationDescriptor], capture: CaptureFilter, server_version_num: int
+) -> list[TableInfo]:
+    """Show tables, by name."""
+    shown = [_table_info(d, capture, server_version_num) for d in descriptors]
+    return sorted(shown, key=lambda table: (table.schema, table.name))
+
+
+def _table_info(
+    table: RelationDescriptor, capture: CaptureFilter, server_version_num: int
+) -> TableInfo:
+    names = {column.attnum: column.name for column in table.columns}
+    captured = capture.captures(table)
+    return TableInfo(
+        schema=table.schema,
+        name=table.name,
+        kind={"r": "table", "p": "partitioned table"}[table.kind],
+        partition_of=tuple(f"{a.schema}.{a.name}" for a in table.ancestors),
+        replica_identity={"d": "default", "i": "index", "f": "full", "n": "nothing"}[
+            table.replica_identity
+        ],
+        primary_key=tuple(names[attnum] for attnum in table.primary_key),
+        identity_columns=tuple(names[attnum] for attnum in table.identity_columns),
+        columns=tuple(
+            ColumnInfo(
+                column.name,
+                format_type_with_typmod(
+                    column.type_oid, column.typmod, table.types, server_version_num
+                ),
+                not_null=column.not_null,
+                generated=bool(column.generated),
+            )
+            for column in table.columns
+            if not column.dropped
+        ),
+        publications=tuple(p.name for p in table.publications),
+        captured=captured,
+        warnings=tuple(_warnings(table, captured=captured)),
+    )
+
+
+def _warnings(table: RelationDescriptor, *, captured: bool) -> list[str]:
+    warnings = []
+    # A partitioned table has no rows of its own; its partitions are warned of.
+    if table.kind == "r":
+        name = f"{table.schema}.{table.name}"
+        if table.replica_identity == "n":
+            warnings.append(
+                "replica identity nothing: UPDATE and DELETE say nothing of the old row. "
+                f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT; or FULL without a key."
+            )
+        elif not table.identity_columns:
+            warnings.append(
+                "no key: UPDATE and DELETE can't say which row they changed. Add a primary key, or "
+                f"ALTER TABLE {name} REPLICA IDENTITY FULL;"
+            )
+        elif table.replica_identity == "f" and not table.primary_key:
+            warnings.append(
+                "replica identity full and no key: rows that are equal can't be told apart."
+            )
+    if not captured:
+        warnings.append("not captured: the source's capture filter leaves it out for every slot.")
+    return warnings
+
+
+def publication_infos(
+    found: tuple[Sequence[PgPublication], dict[int, list[str]]],
+    descriptors: Sequence[RelationDescriptor],
+) -> list[PublicationInfo]:
+    """Show publications, by name, each with the tables that it publishes."""
+    rows, schemas = found
+    by_oid = {table.oid: table for table in descriptors}
+    by_oid |= {a.oid: a for table in descriptors for a in table.ancestors if a.oid not in by_oid}
+    published: dict[str, dict[int, PublishedTable]] = {row.pubname: {} for row in rows}
+    leaves: dict[str, dict[int, list[str]]] = {row.pubname: {} for row in rows}
+    for table in descriptors:
+        for publication in table.publications:
+            tables = published.get(publication.name)
+            shown_as = by_oid.get(publication.publish_as)
+            if tables is None or shown_as is None:
+                # Made since the publications were asked for.
+                continue
+            if shown_as.oid not in tables:
+                tables[shown_as.oid] = _published(shown_as, publication)
+            if table.kind == "r":
+                leaves[publication.name].setdefault(shown_as.oid, []).append(
+                    f"{table.schema}.{table.name}"
+                )
+    return [
+        PublicationInfo(
+            name=row.pubname,
+            all_tables=row.puballtables,
+            insert=row.pubinsert,
+            update=row.pubupdate,
+            delete=row.pubdelete,
+            truncate=row.pubtruncate,
+            via_root=row.pubviaroot,
+            schemas=tuple(sorted(schemas.get(row.oid, ()))),
+            tables=tuple(
+                _with_leaves(table, leaves[row.pubname].get(oid, []))
+                for oid, table in sorted(
+                    published[row.pubname].items(), key=lambda item: (item[1].schema, item[1].name)
+                )
+            ),
+        )
+        for row in sorted(rows, key=_name)
+    ]
+
+
+def _published(table: RelationDescriptor, publication: PublicationDescriptor) -> PublishedTable:
+    names = {column.attnum: column.name for column in table.columns}
+    listed = publication.columns
+    return PublishedTable(
+        schema=table.schema,
+        name=table.name,
+        columns=None if listed is None else tuple(names[attnum] for attnum in sorted(listed)),
+        has_row_filter=publication.row_filter is not None,
+        row_filter=None,
+    )
+
+
+def _with_leaves(table: PublishedTable, leaves: Sequence[str]) -> PublishedTable:
+    return PublishedTable(
+        table.schema,
+        table.name,
+        table.columns,
+        table.has_row_filter,
+        table.row_filter,
+        tuple(sorted(leaves)),
+    )
+
+
+def _name(row: PgPublication) -> str:
+    return row.pubname

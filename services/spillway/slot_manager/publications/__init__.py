@@ -1,0 +1,1 @@
+"""What a database has, from the mirrored catalog: publications, tables."""

@@ -1,0 +1,1 @@
+"""Subscriptions: what fills a target from a slot."""

@@ -1,0 +1,229 @@
+"""Subscriptions on the wire: CREATE SUBSCRIPTION's words where it has them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from spillway.slot_manager.wire import LsnText, Options, RequestModel, ResponseModel
+from spillway.subscriber.model import SubscriptionState
+
+_DURATION = "A number with s, m, h, d or w: 12h for one."
+
+
+class LakeTarget(RequestModel):
+    """Lake tables, filled by `spillway lake run`. What is left out is as that command has it."""
+
+    kind: Literal["lake"]
+    format: Literal["delta", "iceberg", "parquet"] = Field(
+        default="delta", description="What the tables are made of."
+    )
+    path: str = Field(
+        description="An absolute directory of the service's machine, or s3://bucket/prefix.",
+        examples=["/srv/lake/shop"],
+    )
+    on_schema_change: Literal["evolve", "pause", "quarantine"] | None = Field(
+        default=None,
+        description="Where a table's columns change: follow, stop before, or set it aside.",
+    )
+    interval_s: float | None = Field(default=None, description="Least seconds between two batches.")
+    max_bytes_per_batch: int | None = Field(
+        default=None, description="Bytes of WAL that one batch spans."
+    )
+    maintenance_interval: str | None = Field(
+        default=None, description=f"Between two rounds of compaction; 0s: none. {_DURATION}"
+    )
+    retention: str | None = Field(
+        default=None, description=f"How far back readers may pin an LSN. {_DURATION}"
+    )
+    history_retention: str | None = Field(
+        default=None,
+        description=f"How long changes stay in history; for ever by default. {_DURATION}",
+    )
+    driver_memory: str | None = Field(
+        default=None, description="Heap of the job's JVM.", examples=["2g"]
+    )
+    master: str | None = Field(default=None, description="Spark's master.", examples=["local[*]"])
+    metrics_port: int | None = Field(
+        default=None, description="Serve the job's own Prometheus metrics on this loopback port."
+    )
+
+
+class PostgresTarget(RequestModel):
+    """Tables of another PostgreSQL. Planned: refused with `unsupported_feature` until it is there."""
+
+    kind: Literal["postgres"]
+    dsn: str
+
+
+class OtherTarget(BaseModel):
+    """A target of a kind that an installed package registers; the fields are that kind's."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    kind: str
+
+
+def _kind(value: Any) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return kind if kind in ("lake", "postgres") else "other"
+
+
+Target = Annotated[
+    Annotated[LakeTarget, Tag("lake")]
+    | Annotated[PostgresTarget, Tag("postgres")]
+    | Annotated[OtherTarget, Tag("other")],
+    Discriminator(_kind),
+]
+
+TableNames = Annotated[
+    list[str],
+    Field(
+        description="schema.table as the catalog has it; a partitioned one stands for its partitions.",
+        examples=[["public.orders"]],
+    ),
+]
+PublicationNames = Annotated[
+    list[str],
+    Field(description="What these publish, when it is created or refreshed.", examples=[["p"]]),
+]
+
+
+class CreateSubscription(RequestModel):
+    """CREATE SUBSCRIPTION, and what it fills. Tables or publications, or neither for all tables."""
+
+    name: str = Field(
+        description="Lower-case letters, digits and underscores.",
+        examples=["shop_to_lake"],
+        max_length=63,
+    )
+    source: str = Field(examples=["shop"])
+    database: str = Field(examples=["shop"])
+    slot: str | None = Field(
+        default=None, description="Made if it is not there; of the subscription's name by default."
+    )
+    tables: TableNames | None = None
+    publications: PublicationNames | None = None
+    target: Target
+    enabled: bool = True
+    copy_data: bool = Field(
+        default=True, description="Copy what is in the tables already, before their changes."
+    )
+    origin: Literal["any", "none"] = Field(
+        default="any", description="none: only changes without a replication origin."
+    )
+    streaming: Literal["off", "on", "parallel"] = Field(
+        default="off", description="Take transactions in progress."
+    )
+    two_phase: bool = False
+    options: Options = Field(
+        default_factory=dict, description="The slot's output plugin's options, as text."
+    )
+
+
+class AlterSubscription(RequestModel):
+    """What is to change. Fields that are left out stay; those that can't change in place must be as they are."""
+
+    source: str | None = None
+    database: str | None = None
+    slot: str | None = None
+    tables: TableNames | None = Field(
+        default=None, description="null: all, unless publications are."
+    )
+    publications: PublicationNames | None = None
+    target: Target | None = Field(
+        default=None,
+        description="How its program runs changes in place; where it writes, only as long as nothing was written.",
+    )
+    enabled: bool | None = None
+    copy_data: bool | None = None
+    origin: Literal["any", "none"] | None = None
+    streaming: Literal["off", "on", "parallel"] | None = None
+    two_phase: bool | None = None
+    options: Options | None = None
+
+    def changes(self) -> dict[str, object]:
+        """Give what was named; null means something for tables and publications only."""
+        return {
+            name: plain(value) if name == "target" else value
+            for name in self.model_fields_set
+            if (value := getattr(self, name)) is not None or name in ("tables", "publications")
+        }
+
+
+class SkipTo(RequestModel):
+    """Where to go on."""
+
+    lsn: LsnText
+
+
+def plain(target: BaseModel) -> dict[str, Any]:
+    """Give a target as the subscriber takes it: without what was left out."""
+    return target.model_dump(exclude_none=True)
+
+
+class FailureView(ResponseModel):
+    """Why the last run failed."""
+
+    code: str = Field(description="Stable, of the same list as problems' codes.")
+    message: str
+    hint: str
+
+
+class TableStateView(ResponseModel):
+    """One table, as the subscription's program tells."""
+
+    table: str = Field(description="schema.table")
+    state: str = Field(description="waiting, copying, ready or quarantined")
+    changes: int = Field(description="Durable in the target.")
+    bytes_copied: int | None = Field(description="Of the table's heap, by the initial copy.")
+    bytes_total: int | None
+    reason: str | None = Field(description="Why it is in quarantine.")
+
+
+class SubscriptionView(ResponseModel):
+    """A subscription: as it was declared, then how it is."""
+
+    name: str
+    source: str
+    database: str
+    slot: str
+    tables: list[str] | None
+    publications: list[str] | None
+    target: dict[str, Any] = Field(description="As it was given, with what is as ever filled in.")
+    enabled: bool
+    copy_data: bool
+    origin: str
+    streaming: str
+    two_phase: bool
+    options: Options
+    state: SubscriptionState = Field(
+        description="initializing; copying: it follows the slot while tables are copied; streaming; paused: disabled; "
+        "failed: with the error, and tried again after a while."
+    )
+    error: FailureView | None
+    confirmed_flush_lsn: LsnText | None
+    lag_bytes: int | None = Field(description="WAL that is decoded and not confirmed.")
+    lag_seconds: float | None = Field(
+        description="Age of the oldest transaction that is not confirmed; 0 without one."
+    )
+    rows: int = Field(
+        description="Changes that are durable in the target; rows of the initial copy are not counted."
+    )
+    restarts: int = Field(description="How often its program failed and was started again.")
+    pid: int | None = Field(description="Of its program, while it runs.")
+    table_states: list[TableStateView]
+    created_at: datetime
+
+
+class SubscriptionList(ResponseModel):
+    """All subscriptions."""
+
+    subscriptions: list[SubscriptionView]
+
+
+class LogView(ResponseModel):
+    """The end of what a subscription's programs printed."""
+
+    name: str
+    lines: list[str] = Field(description="The oldest first.")

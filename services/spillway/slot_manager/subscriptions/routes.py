@@ -1,0 +1,127 @@
+"""``/v1/subscriptions``."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from spillway.slot_manager.dependencies import NoQuery, Subscriptions
+from spillway.slot_manager.subscriptions.models import (
+    AlterSubscription,
+    CreateSubscription,
+    LogView,
+    SkipTo,
+    SubscriptionList,
+    SubscriptionView,
+    plain,
+)
+from spillway.subscriber.model import SubscriptionSpec
+
+router = APIRouter(prefix="/subscriptions", tags=["subscriptions"])
+
+
+class DropQuery(BaseModel):
+    """DROP SUBSCRIPTION's choice."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    keep_slot: bool = Field(
+        default=False, description="Leave the slot, which goes on keeping changes."
+    )
+
+
+class LogQuery(BaseModel):
+    """How much of a log."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lines: int = Field(default=100, ge=0, le=10_000)
+
+
+@router.post("", status_code=201, operation_id="create_subscription", dependencies=[NoQuery])
+async def create_subscription(
+    body: CreateSubscription, subscriptions: Subscriptions, response: Response
+) -> SubscriptionView:
+    """Create a subscription, and its slot unless that is there, and start to fill its target (CREATE SUBSCRIPTION)."""
+    created = await subscriptions.create(
+        SubscriptionSpec(
+            name=body.name,
+            source=body.source,
+            database=body.database,
+            target=plain(body.target),
+            slot=body.slot or "",
+            tables=None if body.tables is None else tuple(body.tables),
+            publications=None if body.publications is None else tuple(body.publications),
+            enabled=body.enabled,
+            copy_data=body.copy_data,
+            origin=body.origin,
+            streaming=body.streaming,
+            two_phase=body.two_phase,
+            options=body.options,
+        )
+    )
+    response.headers["Location"] = f"/v1/subscriptions/{created.name}"
+    return SubscriptionView.model_validate(created)
+
+
+@router.get("", operation_id="list_subscriptions", dependencies=[NoQuery])
+async def list_subscriptions(subscriptions: Subscriptions) -> SubscriptionList:
+    """List the subscriptions (pg_subscription, pg_stat_subscription)."""
+    found = await subscriptions.list_all()
+    return SubscriptionList(subscriptions=[SubscriptionView.model_validate(s) for s in found])
+
+
+@router.get("/{name}", operation_id="get_subscription", dependencies=[NoQuery])
+async def get_subscription(name: str, subscriptions: Subscriptions) -> SubscriptionView:
+    """Show a subscription."""
+    return SubscriptionView.model_validate(await subscriptions.get(name))
+
+
+@router.patch("/{name}", operation_id="alter_subscription", dependencies=[NoQuery])
+async def alter_subscription(
+    name: str, body: AlterSubscription, subscriptions: Subscriptions
+) -> SubscriptionView:
+    """Change what can change in place (ALTER SUBSCRIPTION); its program is started anew for it."""
+    return SubscriptionView.model_validate(await subscriptions.alter(name, body.changes()))
+
+
+@router.delete("/{name}", status_code=204, operation_id="drop_subscription")
+async def drop_subscription(
+    name: str, query: Annotated[DropQuery, Query()], subscriptions: Subscriptions
+) -> None:
+    """Drop a subscription and its slot (DROP SUBSCRIPTION); what is in its target stays."""
+    await subscriptions.drop(name, keep_slot=query.keep_slot)
+
+
+@router.post("/{name}/enable", operation_id="enable_subscription", dependencies=[NoQuery])
+async def enable_subscription(name: str, subscriptions: Subscriptions) -> SubscriptionView:
+    """Start a subscription that was disabled (ALTER SUBSCRIPTION … ENABLE)."""
+    return SubscriptionView.model_validate(await subscriptions.enable(name))
+
+
+@router.post("/{name}/disable", operation_id="disable_subscription", dependencies=[NoQuery])
+async def disable_subscription(name: str, subscriptions: Subscriptions) -> SubscriptionView:
+    """Stop a subscription; its slot keeps what comes (ALTER SUBSCRIPTION … DISABLE)."""
+    return SubscriptionView.model_validate(await subscriptions.disable(name))
+
+
+@router.post("/{name}/refresh", operation_id="refresh_subscription", dependencies=[NoQuery])
+async def refresh_subscription(name: str, subscriptions: Subscriptions) -> SubscriptionView:
+    """Look again which tables are published; new ones are copied first (ALTER SUBSCRIPTION … REFRESH PUBLICATION)."""
+    return SubscriptionView.model_validate(await subscriptions.refresh(name))
+
+
+@router.post("/{name}/skip", operation_id="skip_subscription", dependencies=[NoQuery])
+async def skip_subscription(
+    name: str, body: SkipTo, subscriptions: Subscriptions
+) -> SubscriptionView:
+    """Give up what commits before an LSN and is not in the target yet (ALTER SUBSCRIPTION … SKIP)."""
+    return SubscriptionView.model_validate(await subscriptions.skip(name, body.lsn))
+
+
+@router.get("/{name}/log", operation_id="get_subscription_log")
+async def get_subscription_log(
+    name: str, query: Annotated[LogQuery, Query()], subscriptions: Subscriptions
+) -> LogView:
+    """Show the end of what its programs printed."""
+    return LogView(name=name, lines=await subscriptions.log(name, query.lines))

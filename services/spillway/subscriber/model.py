@@ -1,0 +1,111 @@
+"""The values that the subscriber takes and gives: what REST, the UI and commands show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from spillway.pg.lsn import Lsn
+
+
+class SubscriptionState(StrEnum):
+    """How a subscription is; see :mod:`spillway.subscriber.supervisor`."""
+
+    #: its slot is being made, or its program starts
+    INITIALIZING = "initializing"
+    #: it follows its slot, and tables are still being copied
+    COPYING = "copying"
+    #: it follows its slot
+    STREAMING = "streaming"
+    #: it is disabled
+    PAUSED = "paused"
+    #: its program ended with an error, and is started again after a while
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSpec:
+    """What a caller says to create a subscription."""
+
+    name: str
+    source: str
+    database: str
+    #: with its ``kind``
+    target: Mapping[str, object]
+    #: made unless it is there; "": of the subscription's name
+    slot: str = ""
+    #: ``schema.table``; None: by publications, or all
+    tables: tuple[str, ...] | None = None
+    publications: tuple[str, ...] | None = None
+    enabled: bool = True
+    copy_data: bool = True
+    origin: str = "any"
+    streaming: str = "off"
+    two_phase: bool = False
+    #: of the slot's output plugin
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a run failed."""
+
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """One table of a subscription, as its program tells."""
+
+    #: ``schema.table``
+    table: str
+    #: waiting, copying, ready, quarantined
+    state: str
+    #: changes that are durable in the target
+    changes: int = 0
+    #: of its heap, while it is copied and after
+    bytes_copied: int | None = None
+    bytes_total: int | None = None
+    #: why it is in quarantine
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """A subscription: as it was declared, then how it is."""
+
+    name: str
+    source: str
+    database: str
+    slot: str
+    tables: tuple[str, ...] | None
+    publications: tuple[str, ...] | None
+    target: Mapping[str, object]
+    enabled: bool
+    copy_data: bool
+    origin: str
+    streaming: str
+    two_phase: bool
+    options: Mapping[str, str]
+    state: SubscriptionState
+    error: Failure | None
+    confirmed_flush_lsn: Lsn | None
+    #: WAL that is decoded and not confirmed
+    lag_bytes: int | None
+    #: age of the oldest change that is not confirmed
+    lag_seconds: float | None
+    #: changes that are durable in the target since the subscription was created
+    rows: int
+    #: how often its program was started again after it had failed
+    restarts: int
+    #: of the running program
+    pid: int | None
+    table_states: tuple[TableState, ...]
+    created_at: datetime

@@ -1,0 +1,81 @@
+"""What a subscription's program tells of itself: ``status.json``, which it replaces as a whole, atomically.
+
+A file and not a port or a pipe: it needs no connection, can't block the program, and what was last known is still known when either
+side has died. ::
+
+    {"run": the run's token (SPILLWAY_SUBSCRIPTION_RUN), "begun": true once it follows its slot,
+     "changes": durable in the target, of this run and those before it,
+     "tables": {"schema.table": {"state": "waiting" | "copying" | "ready" | "quarantined",
+                                 "changes": n, "bytes_copied": n | null, "bytes_total": n | null, "reason": text | null}},
+     "error": {"code", "message", "hint"} | null}
+
+Whatever can't be read counts as nothing said: the program may be of another release.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from spillway.subscriber.model import Failure, TableState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE: Final = "status.json"
+#: A file that is larger was not written by a program of ours.
+_BYTES_MAX: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """What the file says."""
+
+    run: str = ""
+    begun: bool = False
+    changes: int = 0
+    tables: tuple[TableState, ...] = ()
+    error: Failure | None = None
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether tables are still to be copied."""
+        return any(table.state in ("waiting", "copying") for table in self.tables)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self | None:
+        """Read it; None when it says nothing. Blocks."""
+        try:
+            with (directory / FILE).open("rb") as file:
+                value = json.loads(file.read(_BYTES_MAX))
+            return cls(
+                run=str(value["run"]),
+                begun=bool(value["begun"]),
+                changes=int(value["changes"]),
+                tables=tuple(_table(name, told) for name, told in sorted(value["tables"].items())),
+                error=_failure(value["error"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def _table(name: str, told: dict[str, Any]) -> TableState:
+    return TableState(
+        table=name,
+        state=str(told["state"]),
+        changes=int(told["changes"]),
+        bytes_copied=_number(told["bytes_copied"]),
+        bytes_total=_number(told["bytes_total"]),
+        reason=None if told["reason"] is None else str(told["reason"]),
+    )
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _failure(told: dict[str, Any] | None) -> Failure | None:
+    if told is None:
+        return None
+    return Failure(str(told["code"]), str(told["message"]), str(told["hint"]))

@@ -1,0 +1,590 @@
+"""Subscriptions: what is declared, changed and asked; the programs are the supervisors'.
+
+A change goes: check everything that can be checked, stop the program, make it durable, start the program. What is durable says what is
+to be done next (``phase``), so that a death in between is finished at the next start: a subscription that is being created gets its
+slot, one that is being dropped goes. One change of a subscription at a time, and others meanwhile.
+
+A subscription has a name of its own and a slot of its own: two on one slot would each confirm what the other has not got.
+Which tables publications and partitioned tables stand for is looked up in the mirrored catalog when it is created, altered or
+refreshed, as PostgreSQL's subscriptions do it, and then stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import shutil
+from contextlib import asynccontextmanager
+from dataclasses import fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
+
+from spillway.engine.model import SlotSpec
+from spillway.errors import (
+    AdvanceBackward,
+    Conflict,
+    DuplicateName,
+    InvalidRequest,
+    LsnNotRetained,
+    NotCaptured,
+    NotReady,
+    SlotInvalidated,
+    SpillwayError,
+    UnknownPublication,
+    UnknownSlot,
+    UnknownSubscription,
+    UnknownTable,
+)
+from spillway.store.rows import SubscriptionRow
+from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec
+from spillway.subscriber.supervisor import Service, Supervisor
+from spillway.subscriber.targets import TargetKind, target_kind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+    from spillway.engine.interface import EngineInterface
+    from spillway.engine.model import SlotInfo
+    from spillway.pg.lsn import Lsn
+    from spillway.store.metadata import MetadataStore
+
+log = logging.getLogger(__name__)
+
+_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
+_CHANGEABLE: Final = frozenset({"tables", "publications", "options", "enabled", "target"})
+_LOG_LINES_MAX: Final = 10_000
+
+
+class Subscriptions:
+    """Implements :class:`spillway.subscriber.interface.SubscriptionInterface`.
+
+    Args:
+        engine: where slots and publications are.
+        metadata: where subscriptions are remembered.
+        root: the directory of subscriptions' own files.
+    """
+
+    def __init__(self, engine: EngineInterface, metadata: MetadataStore, root: Path) -> None:
+        self._engine = engine
+        self._metadata = metadata
+        self._root = root
+        self._supervisors: dict[str, Supervisor] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._service: Service | None = None
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Learn what exists; no program is started yet. Call when the metadata store is migrated."""
+        for row in await self._metadata.list_subscriptions():
+            supervisor = self._supervise(row)
+            await supervisor.load()
+
+    async def start(self, grpc: str, token: str | None) -> None:
+        """Start the programs, which find the service's gRPC at *grpc*, and finish what was begun before."""
+        self._service = Service(self._engine, self._metadata, grpc, token)
+        for name, supervisor in tuple(self._supervisors.items()):
+            row = supervisor.row
+            if row.phase in ("dropping", "dropping_all"):
+                try:
+                    await self._finish_drop(supervisor)
+                except SpillwayError as error:
+                    log.warning('subscription "%s" is not dropped yet: %s', name, error)
+            elif row.enabled:
+                supervisor.start(self._service)
+            else:
+                await supervisor.clear()
+
+    async def stop(self) -> None:
+        """End every program; safe to call twice."""
+        self._service = None
+        await asyncio.gather(*(s.halt() for s in self._supervisors.values()))
+
+    # -- changes ------------------------------------------------------------------------------
+
+    async def create(self, spec: SubscriptionSpec) -> SubscriptionInfo:
+        """Create a subscription and its slot, and start its program.
+
+        Raises:
+            InvalidRequest, UnsupportedFeature: with the field.
+            DuplicateName: the name is taken.
+            Conflict: the slot or the target is another subscription's.
+            SpillwayError: whatever creating the slot, and looking tables up, raises; then nothing is left of it.
+        """
+        if not _NAME.fullmatch(spec.name):
+            raise InvalidRequest(
+                f"invalid subscription name {spec.name!r}",
+                hint="1 to 63 of: lower case letters, numbers, and the underscore.",
+                field="name",
+            )
+        kind = target_kind(spec.target.get("kind"))
+        spec = replace(spec, target=kind.check(spec.target), slot=spec.slot or spec.name)
+        _check_selection(spec.tables, spec.publications)
+        source = await self._engine.get_source(spec.source)
+        kind.check_subscription(spec, only_local=source.capture.get("origin") == "none")
+        async with self._lock(spec.name):
+            self._check_free(spec, kind)
+            values = {field.name: getattr(spec, field.name) for field in fields(SubscriptionSpec)}
+            row = await self._metadata.add_subscription(SubscriptionRow(**values))
+            supervisor = self._supervise(row)
+            made = False
+            try:
+                made = await self._make_slot(supervisor)
+                await self._resolve(supervisor)
+            except BaseException:
+                await self._undo_create(supervisor, drop_slot=made)
+                raise
+            self._start(supervisor)
+            return await self._info(supervisor)
+
+    async def alter(self, name: str, changes: Mapping[str, object]) -> SubscriptionInfo:
+        """Change what can change in place; see the interface."""
+        async with self._lock(name):
+            supervisor = self._supervisor(name)
+            row = supervisor.row
+            wanted = _wanted(row, changes)
+            if not wanted:
+                return await self._info(supervisor)
+            kind = target_kind(row.target.get("kind"))
+            if "target" in wanted:
+                wanted["target"] = self._changed_target(supervisor, kind, wanted["target"])
+            altered = replace(row, **wanted, error=None, error_code=None, hint=None)
+            _check_selection(altered.tables, altered.publications)
+            if {"tables", "publications"} & wanted.keys():
+                resolved = await self._resolved(altered, kind)
+                altered = replace(altered, resolved_tables=resolved)
+            async with self._stopped(supervisor):
+                if "options" in wanted:
+                    await self._engine.alter_slot(row.slot, altered.options)
+                columns = (*wanted, "resolved_tables", "error", "error_code", "hint")
+                await self._update(supervisor, **{c: getattr(altered, c) for c in columns})
+            return await self._info(supervisor)
+
+    async def enable(self, name: str) -> SubscriptionInfo:
+        return await self.alter(name, {"enabled": True})
+
+    async def disable(self, name: str) -> SubscriptionInfo:
+        return await self.alter(name, {"enabled": False})
+
+    async def refresh(self, name: str) -> SubscriptionInfo:
+        """Look tables up again; the program is started anew if they are others than before."""
+        async with self._lock(name):
+            supervisor = self._supervisor(name)
+            row = supervisor.row
+            resolved = await self._resolved(row, target_kind(row.target.get("kind")))
+            if resolved != _tuple(row.resolved_tables):
+                async with self._stopped(supervisor):
+                    await self._update(supervisor, resolved_tables=resolved)
+            return await self._info(supervisor)
+
+    async def skip(self, name: str, lsn: Lsn) -> SubscriptionInfo:
+        """Move the slot to *lsn*; the target gives up what it has not got of what commits before."""
+        async with self._lock(name):
+            supervisor = self._supervisor(name)
+            slot = await self._engine.get_slot(supervisor.row.slot)
+            _check_skip(slot, lsn)
+            async with self._stopped(supervisor):
+                # It may have confirmed more until it had ended.
+                _check_skip(await self._engine.get_slot(supervisor.row.slot), lsn)
+                # In this order: a target that is told to skip does no harm while the slot is not there yet.
+                changes = {"skip_lsn": lsn, "error": None, "error_code": None, "hint": None}
+                await self._update(supervisor, **changes)
+                await self._engine.advance(supervisor.row.slot, lsn)
+            return await self._info(supervisor)
+
+    async def drop(self, name: str, *, keep_slot: bool = False) -> None:
+        """Drop a subscription, and its slot unless that is to be kept; its target's data stay."""
+        async with self._lock(name):
+            supervisor = self._supervisor(name)
+            before = supervisor.row.phase
+            await supervisor.halt()
+            phase = "dropping" if keep_slot else "dropping_all"
+            await self._update(supervisor, phase=phase)
+            try:
+                await self._finish_drop(supervisor)
+            except SpillwayError:
+                # As if nothing had been: the slot is in use, for one.
+                await self._update(supervisor, phase=before)
+                self._start(supervisor)
+                raise
+
+    # -- looking ------------------------------------------------------------------------------
+
+    async def list_all(self) -> list[SubscriptionInfo]:
+        return [await self._info(s) for _, s in sorted(self._supervisors.items())]
+
+    async def get(self, name: str) -> SubscriptionInfo:
+        return await self._info(self._supervisor(name))
+
+    async def log(self, name: str, lines: int) -> list[str]:
+        """Return the last lines of its programs' output."""
+        if not 0 <= lines <= _LOG_LINES_MAX:
+            raise InvalidRequest(
+                f"lines is {lines}", hint=f"Ask for 0 to {_LOG_LINES_MAX} lines.", field="lines"
+            )
+        return await asyncio.to_thread(self._supervisor(name).log.tail, lines)
+
+    async def _info(self, supervisor: Supervisor) -> SubscriptionInfo:
+        row, status = supervisor.row, supervisor.status
+        slot: SlotInfo | None = None
+        lag_seconds = None
+        try:
+            slot = await self._engine.get_slot(row.slot)
+            lag_seconds = await self._engine.lag_seconds(row.slot)
+        except SpillwayError as error:
+            # It has a state and a reason all the same.
+            log.debug('slot "%s": %s', row.slot, error)
+        lag_bytes = None
+        if (
+            slot is not None
+            and slot.decoded_lsn is not None
+            and slot.confirmed_flush_lsn is not None
+        ):
+            lag_bytes = max(0, slot.decoded_lsn - slot.confirmed_flush_lsn)
+        return SubscriptionInfo(
+            name=row.name,
+            source=row.source,
+            database=row.database,
+            slot=row.slot,
+            tables=_tuple(row.tables),
+            publications=_tuple(row.publications),
+            target=row.target,
+            enabled=row.enabled,
+            copy_data=row.copy_data,
+            origin=row.origin,
+            streaming=row.streaming,
+            two_phase=row.two_phase,
+            options=row.options,
+            state=supervisor.state,
+            error=supervisor.failure,
+            confirmed_flush_lsn=None if slot is None else slot.confirmed_flush_lsn,
+            lag_bytes=lag_bytes,
+            lag_seconds=lag_seconds,
+            rows=status.changes,
+            restarts=row.restarts,
+            pid=supervisor.pid,
+            table_states=status.tables,
+            created_at=row.created_at,
+        )
+
+    # -- slots and tables ---------------------------------------------------------------------
+
+    async def _prepare(self, name: str) -> None:
+        """See to it that a program finds what it needs; before each run."""
+        supervisor = self._supervisors[name]
+        if supervisor.row.phase == "creating":
+            await self._make_slot(supervisor)
+            await self._resolve(supervisor)
+        row = supervisor.row
+        try:
+            slot = await self._engine.get_slot(row.slot)
+        except UnknownSlot as error:
+            raise UnknownSlot(
+                f'its slot "{row.slot}" is gone',
+                hint="Somebody dropped it, and what it had not delivered with it. Drop the subscription, and create it again "
+                "with another target, or load this one's tables again.",
+                slot=row.slot,
+            ) from error
+        if slot.invalidation_reason is not None:
+            raise SlotInvalidated(
+                f'its slot "{row.slot}" was invalidated: {slot.invalidation_reason}',
+                hint="What it had not delivered is given up. Drop the subscription, and create it again with another target, or "
+                "load this one's tables again.",
+                slot=row.slot,
+            )
+        if dict(slot.options) != dict(row.options):
+            await self._engine.alter_slot(row.slot, row.options)
+
+    async def _make_slot(self, supervisor: Supervisor) -> bool:
+        """Make its slot, or take the one that is there; return whether it was made."""
+        row = supervisor.row
+        plugin = target_kind(row.target.get("kind")).plugin
+        try:
+            slot = await self._engine.get_slot(row.slot)
+        except UnknownSlot:
+            await self._engine.create_slot(
+                SlotSpec(
+                    slot_name=row.slot,
+                    source=row.source,
+                    database=row.database,
+                    plugin=plugin,
+                    two_phase=row.two_phase,
+                    options=row.options,
+                )
+            )
+            return True
+        for what, there, wanted in (
+            ("plugin", slot.plugin, plugin),
+            ("source", slot.source, row.source),
+            ("database", slot.database, row.database),
+            ("temporary", slot.temporary, False),
+        ):
+            if there != wanted:
+                raise Conflict(
+                    f'slot "{row.slot}" has {what} {there!r}, and the subscription needs {wanted!r}',
+                    hint="Name another slot; one that does not exist is made.",
+                    slot=row.slot,
+                )
+        if not row.options and slot.options:
+            await self._update(supervisor, options=dict(slot.options))
+        return False
+
+    async def _resolve(self, supervisor: Supervisor) -> None:
+        """Look up which tables it has, and count it as created."""
+        row = supervisor.row
+        resolved = await self._resolved(row, target_kind(row.target.get("kind")))
+        await self._update(supervisor, resolved_tables=resolved, phase="created")
+
+    async def _resolved(self, row: SubscriptionRow, kind: TargetKind) -> tuple[str, ...] | None:
+        """Return the tables that it stands for now; None: all."""
+        if row.publications is not None:
+            return await self._published(row, kind)
+        if row.tables is None:
+            return None
+        known = await self._engine.list_tables(row.source, row.database)
+        names = {f"{table.schema}.{table.name}": table for table in known}
+        found: set[str] = set()
+        for name in row.tables:
+            table = names.get(name)
+            if table is None:
+                raise UnknownTable(
+                    f'table {name} does not exist in database "{row.database}"',
+                    hint="Write schema.table as the catalog has it, without quotes; it must be a permanent table, and its "
+                    f"creation must be decoded: GET /v1/sources/{row.source}/tables?database={row.database} lists them.",
+                    relation=name,
+                )
+            if not table.captured:
+                raise NotCaptured(
+                    f'source "{row.source}" does not capture table {name}',
+                    hint="What a source captures can't be changed; make another source.",
+                    relation=name,
+                )
+            if table.kind == "table":
+                found.add(name)
+            else:
+                found |= {
+                    n for n, t in names.items() if t.kind == "table" and name in t.partition_of
+                }
+        return _some(found, row)
+
+    async def _published(self, row: SubscriptionRow, kind: TargetKind) -> tuple[str, ...]:
+        publications = {
+            p.name: p for p in await self._engine.list_publications(row.source, row.database)
+        }
+        found: set[str] = set()
+        for name in row.publications or ():
+            publication = publications.get(name)
+            if publication is None:
+                raise UnknownPublication(
+                    f'publication "{name}" does not exist in database "{row.database}"',
+                    hint="GET /v1/publications lists those that are there, as of where decoding is.",
+                    publication=name,
+                )
+            kind.check_publication(publication)
+            found |= {leaf for table in publication.tables for leaf in table.leaves}
+        return _some(found, row)
+
+    def _changed_target(
+        self, supervisor: Supervisor, kind: TargetKind, target: Any
+    ) -> dict[str, Any]:
+        """Return the target to be, if it is the same one or nothing is in the old one yet."""
+        row = supervisor.row
+        if not isinstance(target, dict) or target.get("kind") != row.target["kind"]:
+            raise _fixed(row.name, "target.kind")
+        checked = kind.check(target)
+        if kind.place(checked) != kind.place(row.target):
+            if row.phase == "begun":
+                raise Conflict(
+                    f'subscription "{row.name}" has filled its target; another one would lack what is there',
+                    hint="Drop the subscription and create it with the other target.",
+                    field="target",
+                )
+            self._check_place(row.name, kind, checked)
+        return checked
+
+    # -- small things -------------------------------------------------------------------------
+
+    def _supervise(self, row: SubscriptionRow) -> Supervisor:
+        prepare = partial(self._prepare, row.name)
+        supervisor = Supervisor(row, self._root / row.name, prepare)
+        self._supervisors[row.name] = supervisor
+        return supervisor
+
+    def _supervisor(self, name: str) -> Supervisor:
+        try:
+            return self._supervisors[name]
+        except KeyError:
+            raise UnknownSubscription(name) from None
+
+    def _start(self, supervisor: Supervisor) -> None:
+        if self._service is not None and supervisor.row.enabled:
+            supervisor.start(self._service)
+
+    @asynccontextmanager
+    async def _stopped(self, supervisor: Supervisor) -> AsyncIterator[None]:
+        """End its program for the block, and start it after that if it is to run."""
+        await supervisor.halt()
+        try:
+            yield
+        finally:
+            self._start(supervisor)
+
+    async def _update(self, supervisor: Supervisor, **changes: object) -> None:
+        row = supervisor.row
+        fence = self._engine.fence(row.source)
+        if fence is None:
+            raise NotReady(
+                f'source "{row.source}" is not served by this process',
+                hint="It is starting, or another process has its lease. GET /v1/sources shows its state.",
+                source=row.source,
+            )
+        supervisor.row = await self._metadata.update_subscription(row.name, fence=fence, **changes)
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+    def _check_free(self, spec: SubscriptionSpec, kind: TargetKind) -> None:
+        if spec.name in self._supervisors:
+            raise DuplicateName(
+                f'subscription "{spec.name}" already exists',
+                hint="Choose another name, or drop that one first.",
+                subscription=spec.name,
+            )
+        for name, other in self._supervisors.items():
+            if other.row.slot == spec.slot:
+                raise Conflict(
+                    f'slot "{spec.slot}" is subscription "{name}"\'s',
+                    hint="Each subscription has a slot of its own; one that does not exist is made.",
+                    slot=spec.slot,
+                    subscription=name,
+                )
+        self._check_place(spec.name, kind, spec.target)
+
+    def _check_place(self, own: str, kind: TargetKind, target: Mapping[str, Any]) -> None:
+        for name, other in self._supervisors.items():
+            theirs = other.row.target
+            if (
+                name != own
+                and theirs["kind"] == target["kind"]
+                and kind.place(theirs) == kind.place(target)
+            ):
+                raise Conflict(
+                    f'the target is subscription "{name}"\'s',
+                    hint="Give each subscription a target of its own.",
+                    subscription=name,
+                )
+
+    async def _undo_create(self, supervisor: Supervisor, *, drop_slot: bool) -> None:
+        row = supervisor.row
+        try:
+            if drop_slot:
+                await self._engine.drop_slot(row.slot)
+            await self._metadata.remove_subscription(row.name)
+        except SpillwayError as error:
+            log.warning(
+                'subscription "%s" is not undone, and is created later: %s', row.name, error
+            )
+            return
+        del self._supervisors[row.name]
+
+    async def _finish_drop(self, supervisor: Supervisor) -> None:
+        row = supervisor.row
+        await supervisor.clear()
+        if row.phase == "dropping_all":
+            try:
+                await self._engine.drop_slot(row.slot)
+            except UnknownSlot:
+                log.info('slot "%s" was gone already', row.slot)
+        await self._metadata.remove_subscription(row.name)
+        del self._supervisors[row.name]
+        await asyncio.to_thread(shutil.rmtree, self._root / row.name, ignore_errors=True)
+
+
+def _wanted(row: SubscriptionRow, changes: Mapping[str, object]) -> dict[str, Any]:
+    """Return what of *changes* is another value than there is.
+
+    Raises:
+        Conflict: one that can't change in place.
+    """
+    wanted = {}
+    for name, value in changes.items():
+        there = getattr(row, name)
+        if isinstance(there, list | tuple):
+            there = tuple(there)
+        if isinstance(value, list):
+            value = tuple(value)  # noqa: PLW2901 - rows have lists, callers may have tuples
+        if value != there:
+            if name not in _CHANGEABLE:
+                raise _fixed(row.name, name)
+            wanted[name] = value
+    # Naming tables gives up publications, and the other way round, unless both are named.
+    for name, other in (("tables", "publications"), ("publications", "tables")):
+        if wanted.get(name) is not None and other not in changes:
+            wanted[other] = None
+    return wanted
+
+
+def _fixed(name: str, field: str) -> Conflict:
+    return Conflict(
+        f'{field} of subscription "{name}" can\'t be changed in place',
+        hint="tables, publications, options, enabled and how the target's program runs can. For the rest, drop the "
+        "subscription and create it again.",
+        field=field,
+        subscription=name,
+    )
+
+
+def _check_selection(tables: Sequence[str] | None, publications: Sequence[str] | None) -> None:
+    if tables is not None and publications is not None:
+        raise InvalidRequest(
+            "tables and publications are both given",
+            hint="Give one of them, or neither for all tables.",
+            field="tables",
+        )
+    for field, names in (("tables", tables), ("publications", publications)):
+        if names is not None and (not names or len(set(names)) < len(names) or not all(names)):
+            raise InvalidRequest(
+                f"{field} is empty, or names something twice",
+                hint="Leave it out for all tables, or name each once.",
+                field=field,
+            )
+
+
+def _check_skip(slot: SlotInfo, lsn: Lsn) -> None:
+    confirmed, decoded = slot.confirmed_flush_lsn, slot.decoded_lsn
+    if confirmed is not None and lsn < confirmed:
+        raise AdvanceBackward(
+            f"cannot skip to {lsn}: slot {slot.slot_name} is confirmed up to {confirmed}",
+            hint="Skipping only goes forward.",
+            slot=slot.slot_name,
+            lsn=str(lsn),
+            confirmed_flush_lsn=str(confirmed),
+        )
+    if decoded is None or lsn > decoded:
+        raise LsnNotRetained(
+            f"cannot skip to {lsn}: WAL is decoded up to {decoded}",
+            hint="Skip to a position that is decoded, the end of the transaction that is in the way for one.",
+            slot=slot.slot_name,
+            lsn=str(lsn),
+        )
+
+
+def _some(found: set[str], row: SubscriptionRow) -> tuple[str, ...]:
+    """Return the tables in order; there must be one, for none would mean all to a program."""
+    if not found:
+        raise Conflict(
+            f'what subscription "{row.name}" names has no tables at present',
+            hint="Add a table to the publication, or a partition to the table, first.",
+            subscription=row.name,
+        )
+    return tuple(sorted(found))
+
+
+def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)

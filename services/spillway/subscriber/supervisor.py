@@ -1,0 +1,369 @@
+"""One subscription's program: started, watched, started again; and what state that makes.
+
+::
+
+                  ┌───────────── enable ─────────────┐
+    paused ◀──disable── any                          ▼
+                         failed ◀──ends── initializing ──follows its slot──▶ copying ──all copied──▶ streaming
+                           │ after a wait      ▲                                │ ends                  │ ends
+                           └───────────────────┘◀── failed ◀────────────────────┴───────────────────────┘
+
+A subscription that failed stays *failed*, with the reason, until a program follows the slot again: who looks sees what is
+wrong, and not how often it is tried. Waits double up to a minute (:mod:`backoff`).
+
+What must survive is in the row (failure, restarts, phase), written under the fence of the source's lease; what a program
+tells is in its status file. Both are read again after a start, so a subscription shows what it showed before.
+
+All on the event loop; files and processes are looked at on worker threads. One task a subscription; :meth:`Supervisor.halt` ends
+it, and returns when no process is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import secrets
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import NotReady, SpillwayError, SubscriptionFailed, remote_error
+from spillway.subscriber.backoff import Backoff
+from spillway.subscriber.hold import LOCKED
+from spillway.subscriber.model import Failure, SubscriptionState
+from spillway.subscriber.run_log import RunLog
+from spillway.subscriber.run_processes import (
+    TOKEN_VARIABLE,
+    RunRecord,
+    end_processes,
+    is_locked,
+)
+from spillway.subscriber.run_status import FILE, RunStatus
+from spillway.subscriber.targets import Program, RunPlan, target_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from spillway.engine.interface import EngineInterface
+    from spillway.store.metadata import MetadataStore
+    from spillway.store.rows import Fence, SubscriptionRow
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.5
+#: A batch is let finish so long when a program is stopped; being killed only costs the batch.
+STOP_GRACE_S: Final = 20.0
+_KILL_TIMEOUT_S: Final = 20.0
+#: Of the service's environment, what its programs have no business with, and what is given to them afresh.
+_PRIVATE: Final = (
+    "SPILLWAY_METADATA_URL",
+    "SPILLWAY_TOKEN",
+    "SPILLWAY_FAILPOINTS",
+    "SPILLWAY_LAKE_SOURCE_DSN",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a program is to know of the service that starts it."""
+
+    engine: EngineInterface
+    metadata: MetadataStore
+    grpc: str
+    token: str | None
+
+
+class Supervisor:
+    """Keeps the program of one subscription running."""
+
+    def __init__(
+        self, row: SubscriptionRow, directory: Path, prepare: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Take the subscription as it is stored, its directory, and what must be done before each run."""
+        #: as it is stored
+        self.row = row
+        self.status = RunStatus()
+        self.log = RunLog(directory)
+        self.pid: int | None = None
+        self._directory = directory
+        self._prepare = prepare
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._follows = False
+        self._well_since: float | None = None
+
+    @property
+    def state(self) -> SubscriptionState:
+        """How it is."""
+        if not self.row.enabled:
+            return SubscriptionState.PAUSED
+        if self.row.error_code is not None:
+            return SubscriptionState.FAILED
+        if not self._follows:
+            return SubscriptionState.INITIALIZING
+        return SubscriptionState.COPYING if self.status.is_copying else SubscriptionState.STREAMING
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the last run failed, until one goes well; None while it is disabled."""
+        row = self.row
+        if row.error_code is None or not row.enabled:
+            return None
+        return Failure(row.error_code, row.error or "", row.hint or "")
+
+    async def load(self) -> None:
+        """Learn what the last program told."""
+        told = await asyncio.to_thread(RunStatus.load, self._directory)
+        self.status = told or RunStatus()
+
+    def start(self, service: Service) -> None:
+        """Begin to keep a program running."""
+        if self._task is None or self._task.done():
+            self._stop = asyncio.Event()
+            self._task = asyncio.create_task(
+                self._keep_up(service), name=f"spillway-subscription-{self.row.name}"
+            )
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is, or is to be, a program."""
+        return self._task is not None and not self._task.done()
+
+    async def halt(self) -> None:
+        """End the program and what would start it again; return when none of its processes is left."""
+        task = self._task
+        if task is None:
+            return
+        self._stop.set()
+        await asyncio.wait({task})
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error('subscription "%s": %s', self.row.name, error, exc_info=error)
+
+    async def clear(self) -> None:
+        """End what an earlier run left; there must be no program of this one's."""
+        await asyncio.to_thread(self._clear)
+
+    # -- the task -----------------------------------------------------------------------------
+
+    async def _keep_up(self, service: Service) -> None:
+        backoff = Backoff()
+        while not self._stop.is_set():
+            fence = service.engine.fence(self.row.source)
+            if fence is None:
+                # Another process serves the source, or none does yet.
+                await self._wait(_POLL_S)
+                continue
+            self._well_since = None
+            try:
+                await self._run(service, fence)
+                continue
+            except SpillwayError as error:
+                reason = error
+            except Exception as error:
+                log.exception('subscription "%s"', self.row.name)
+                reason = SpillwayError(f"{type(error).__name__}: {error}", hint="Report this.")
+            finally:
+                self._follows = False
+                self.pid = None
+            well_s = 0.0 if self._well_since is None else time.monotonic() - self._well_since
+            await self._note_failure(service, fence, reason)
+            await self._wait(backoff.failed(well_s))
+
+    async def _wait(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+    async def _note_failure(self, service: Service, fence: Fence, reason: SpillwayError) -> None:
+        log.warning('subscription "%s" failed: %s', self.row.name, reason)
+        changes = {
+            "error": reason.message,
+            "error_code": reason.code,
+            "hint": reason.hint,
+            "restarts": self.row.restarts + 1,
+        }
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self.log.note, f"failed: {reason} [{reason.code}]")
+        try:
+            self.row = await service.metadata.update_subscription(
+                self.row.name, fence=fence, **changes
+            )
+        except SpillwayError as error:
+            log.warning('subscription "%s": its failure can\'t be stored: %s', self.row.name, error)
+
+    async def _run(self, service: Service, fence: Fence) -> None:
+        """Run one program to its end; return when it was asked for.
+
+        Raises:
+            SpillwayError: it ended by itself, or could not be started.
+        """
+        await self._prepare()
+        await asyncio.to_thread(self._clear)
+        if self._stop.is_set():
+            return
+        token = secrets.token_hex(16)
+        log_end = await asyncio.to_thread(self.log.size)
+        process = await self._spawn(service, self._program(service), token)
+        self.pid = process.pid
+        ended = asyncio.create_task(process.wait())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            while not ended.done() and not stopping.done():
+                await asyncio.wait(
+                    {ended, stopping}, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                await self._look(service, fence, token)
+                if service.engine.fence(self.row.source) != fence:
+                    # Somebody else may launch by now.
+                    process.kill()
+                    raise NotReady(
+                        f'the lease on source "{self.row.source}" is lost',
+                        hint="Another process serves it now, or the metadata store could not be reached in time.",
+                    )
+            if stopping.done() and not ended.done():
+                with contextlib.suppress(ProcessLookupError):
+                    # The driver alone: its JVM must outlive the batch.
+                    process.send_signal(signal.SIGTERM)
+                await asyncio.wait({ended}, timeout=STOP_GRACE_S)
+        finally:
+            stopping.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await ended
+            await asyncio.to_thread(self._end_rest, token, process.pid)
+        await self._look(service, fence, token)
+        if not self._stop.is_set():
+            raise await asyncio.to_thread(self._reason, process.returncode or 0, token, log_end)
+
+    def _program(self, service: Service) -> Program:
+        row = self.row
+        tables = row.tables if row.resolved_tables is None else row.resolved_tables
+        return target_kind(row.target.get("kind")).program(
+            RunPlan(
+                subscription=row.name,
+                slot=row.slot,
+                source=row.source,
+                database=row.database,
+                target=row.target,
+                tables=None if tables is None else tuple(tables),
+                copy_data=row.copy_data,
+                skip_lsn=row.skip_lsn,
+                grpc=service.grpc,
+                status_file=self._directory / FILE,
+                dsn=service.engine.conninfo(row.source, row.database),
+            )
+        )
+
+    async def _spawn(
+        self, service: Service, program: Program, token: str
+    ) -> asyncio.subprocess.Process:
+        environment = {k: v for k, v in os.environ.items() if k not in _PRIVATE}
+        environment |= program.environment
+        environment[TOKEN_VARIABLE] = token
+        environment["PYTHONUNBUFFERED"] = "1"
+        if service.token is not None:
+            environment["SPILLWAY_TOKEN"] = service.token
+        await asyncio.to_thread(self.log.note, f"starting {' '.join(program.arguments)}")
+        output = await asyncio.to_thread(self.log.open)
+        try:
+            # On this thread, whose death would be the program's (PR_SET_PDEATHSIG): it is the service's own.
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "spillway.subscriber.hold", str(self._directory), token, str(os.getpid()),
+                *program.arguments,
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+                env=environment, cwd=self._directory, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise SubscriptionFailed(
+                f"its program can't be started: {error.strerror}",
+                hint="Check the memory and the number of processes that the service may have.",
+            ) from error
+        finally:
+            os.close(output)
+
+    async def _look(self, service: Service, fence: Fence, token: str) -> None:
+        """Take in what the program told since the last look."""
+        await asyncio.to_thread(self.log.bound)
+        status = await asyncio.to_thread(RunStatus.load, self._directory)
+        if status is None or status.run != token:
+            return
+        self.status = status
+        if not status.begun or status.error is not None:
+            return
+        self._follows = True
+        if self._well_since is None:
+            self._well_since = time.monotonic()
+        row = self.row
+        if row.phase == "created" or row.error_code is not None:
+            self.row = await service.metadata.update_subscription(
+                row.name, fence=fence, phase="begun", error=None, error_code=None, hint=None
+            )
+
+    # -- on worker threads --------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        """Make the directory, and end what an earlier run left."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        record = RunRecord.load(self._directory)
+        if record is not None and not end_processes(record, _KILL_TIMEOUT_S):
+            raise SubscriptionFailed(
+                f"process {record.pid} of an earlier run does not end",
+                hint="It may hang in the kernel, on a disk that does not answer for one.",
+                pid=record.pid,
+            )
+        if is_locked(self._directory):
+            raise SubscriptionFailed(
+                f"another program holds {self._directory / 'run.lock'}",
+                hint="Find it with fuser or lsof, and end it.",
+            )
+
+    def _end_rest(self, token: str, pid: int) -> None:
+        """End what the program started and left: a JVM takes a moment to see that its driver is gone."""
+        record = RunRecord.load(self._directory)
+        if record is not None and (record.token, record.pid) == (token, pid):
+            end_processes(record, _KILL_TIMEOUT_S)
+
+    def _reason(self, code: int, token: str, log_end: int) -> SpillwayError:
+        """Say why the program ended: its own words, else the last ones in its log."""
+        status = self.status
+        if status.run == token and status.error is not None:
+            return remote_error(status.error.code, status.error.message, hint=status.error.hint)
+        if code == LOCKED:
+            return SubscriptionFailed(
+                "another program of this subscription is at work",
+                hint="It is ended before the next try.",
+            )
+        printed = self.log.tail(50) if self.log.size() != log_end else []
+        if (told := error_in(printed)) is not None:
+            return told
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
+        last = next((line for line in reversed(printed) if line.strip()), "")
+        return SubscriptionFailed(
+            f"its program {how}" + (f": {last.strip()[:500]}" if last and code > 0 else ""),
+            hint=f"Its log says more: spillway subscription log {self.row.name}",
+        )
+
+
+def error_in(lines: list[str]) -> SpillwayError | None:
+    """Find the error that a command of ours printed at its end."""
+    text = "\n".join(lines)
+    found = re.search(
+        r"^spillway: error: (?P<message>.*?)(?:\nhint: (?P<hint>.*?))?\ncode: (?P<code>[a-z_]+)\s*\Z",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
+    if found is None:
+        return None
+    # The last one, should there be several.
+    message = found["message"].rpartition("\nspillway: error: ")[2]
+    return remote_error(found["code"], message, hint=found["hint"] or "")

@@ -1,0 +1,169 @@
+"""Kinds of targets by name: the built-in one, those that are planned, and those that installed packages register.
+
+A package adds a kind through the entry point group ``spillway.subscription_targets``: the entry's name is the kind's, its value a
+subclass of :class:`TargetKind`. A built-in or planned name can't be taken over. A kind says what its targets look like, which
+output plugin their slots have, and which program fills them; starting, watching and ending that program is the
+subscriber's.
+
+The program is a client of the service like any other, over gRPC at ``grpc`` with SPILLWAY_TOKEN. It ends soon after SIGTERM, may be
+killed at any instant, and tells of itself as :mod:`spillway.subscriber.run_status` says. When it fails its exit code is not 0.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from spillway.errors import InvalidRequest, PluginFailed, SpillwayError, UnsupportedFeature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from spillway.engine.model import PublicationInfo
+    from spillway.pg.lsn import Lsn
+    from spillway.subscriber.model import SubscriptionSpec
+
+ENTRY_POINT_GROUP: Final = "spillway.subscription_targets"
+
+_BUILT_IN: Final = {"lake": ("spillway.subscriber.lake_target", "LakeTarget")}
+#: In the API already, so that what is written for it need not change.
+_PLANNED: Final = {"postgres": "applying changes to tables of another PostgreSQL"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a program is to do."""
+
+    subscription: str
+    slot: str
+    source: str
+    database: str
+    target: Mapping[str, Any]
+    #: ``schema.table``; None: all
+    tables: tuple[str, ...] | None
+    #: what was in the tables before comes first
+    copy_data: bool
+    #: what commits before it and is not in the target is given up
+    skip_lsn: Lsn | None
+    #: host:port of the service
+    grpc: str
+    #: to be replaced by the program, see :mod:`spillway.subscriber.run_status`
+    status_file: Path
+    #: of the slot's database, password and all: never on a command line
+    dsn: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program, as it is started."""
+
+    #: what every user of the machine may see: no secrets
+    arguments: tuple[str, ...]
+    #: over the service's own environment
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+class TargetKind(ABC):
+    """One kind of targets. Stateless; methods are called on the event loop and must not block."""
+
+    #: the output plugin of its slots
+    plugin: ClassVar[str]
+
+    @abstractmethod
+    def check(self, target: Mapping[str, Any]) -> dict[str, Any]:
+        """Return *target* as it is to be stored and shown, ``kind`` included.
+
+        Raises:
+            InvalidRequest: it is not of this kind's form; the message says which field, and what it may be.
+        """
+
+    @abstractmethod
+    def check_subscription(self, spec: SubscriptionSpec, *, only_local: bool) -> None:
+        """Refuse what this kind can't do; *only_local*: the source leaves out what came in through an origin.
+
+        Raises:
+            UnsupportedFeature: with what to do instead.
+        """
+
+    @abstractmethod
+    def check_publication(self, publication: PublicationInfo) -> None:
+        """Refuse a publication that publishes less than this kind takes.
+
+        Raises:
+            UnsupportedFeature: with the table and what is the matter.
+        """
+
+    @abstractmethod
+    def place(self, target: Mapping[str, Any]) -> object:
+        """Return what makes it the same target: it can't be changed once changes are in it."""
+
+    @abstractmethod
+    def program(self, plan: RunPlan) -> Program:
+        """Say what to start."""
+
+
+def target_kind(name: object) -> TargetKind:
+    """Return the kind *name*.
+
+    Raises:
+        UnsupportedFeature: it is planned.
+        InvalidRequest: there is none of that name.
+        PluginFailed: an installed package has it, and it can't be loaded.
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(
+            "the target has no kind", hint=f'Give it a "kind": {", ".join(kind_names())}.'
+        )
+    if name in _PLANNED:
+        raise UnsupportedFeature(
+            f'the target kind "{name}" ({_PLANNED[name]}) is planned and not there yet',
+            hint=f"There are: {', '.join(kind_names())}.",
+            kind=name,
+        )
+    if name in _BUILT_IN:
+        module, attribute = _BUILT_IN[name]
+        built_in: TargetKind = getattr(import_module(module), attribute)()
+        return built_in
+    entry = _registered().get(name)
+    if entry is None:
+        raise InvalidRequest(
+            f'the target kind "{name}" is not known',
+            hint=f"There are: {', '.join(kind_names())}.",
+            kind=name,
+        )
+    try:
+        loaded = entry.load()()
+    except SpillwayError:
+        raise
+    except Exception as error:
+        raise _unloadable(entry, repr(error)) from error
+    if not isinstance(loaded, TargetKind):
+        raise _unloadable(entry, "it is no TargetKind")
+    return loaded
+
+
+def kind_names() -> tuple[str, ...]:
+    """Return the kinds there are, sorted."""
+    return tuple(sorted({*_BUILT_IN, *_registered()}))
+
+
+def _unloadable(entry: EntryPoint, why: str) -> PluginFailed:
+    return PluginFailed(
+        f'target kind "{entry.name}" ({entry.value}) can\'t be loaded: {why}',
+        hint="Mend or remove the package that registers it.",
+        kind=entry.name,
+    )
+
+
+@cache
+def _registered() -> dict[str, EntryPoint]:
+    return {
+        entry.name: entry
+        for entry in entry_points(group=ENTRY_POINT_GROUP)
+        if entry.name not in _BUILT_IN and entry.name not in _PLANNED
+    }

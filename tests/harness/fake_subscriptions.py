@@ -1,0 +1,100 @@
+"""Subscriptions in memory, for tests of the interfaces above them: no programs; the test says how one is."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from spillway.errors import Conflict, DuplicateName, UnknownSubscription
+from spillway.pg.lsn import Lsn
+from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec, SubscriptionState
+from spillway.subscriber.targets import target_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CREATED_AT = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
+
+
+class FakeSubscriptions:
+    """Implements SubscriptionInterface."""
+
+    def __init__(self) -> None:
+        self.subscriptions: dict[str, SubscriptionInfo] = {}
+        self.logs: dict[str, list[str]] = {}
+        #: (name, whether its slot was kept) of each drop
+        self.dropped: list[tuple[str, bool]] = []
+
+    # What tests call
+
+    def change(self, name: str, **values: object) -> SubscriptionInfo:
+        """Say how a subscription is."""
+        self.subscriptions[name] = dataclasses.replace(self.subscriptions[name], **values)
+        return self.subscriptions[name]
+
+    # The interface
+
+    async def create(self, spec: SubscriptionSpec) -> SubscriptionInfo:
+        target = target_kind(spec.target.get("kind")).check(spec.target)
+        if spec.name in self.subscriptions:
+            raise DuplicateName(f'subscription "{spec.name}" already exists')
+        values = {field.name: getattr(spec, field.name) for field in fields(SubscriptionSpec)}
+        values |= {"target": target, "slot": spec.slot or spec.name}
+        streaming = SubscriptionState.STREAMING
+        self.subscriptions[spec.name] = SubscriptionInfo(
+            **values,
+            state=streaming if spec.enabled else SubscriptionState.PAUSED,
+            error=None,
+            confirmed_flush_lsn=Lsn.parse("0/1000000"),
+            lag_bytes=0,
+            lag_seconds=0.0,
+            rows=0,
+            restarts=0,
+            pid=None,
+            table_states=(),
+            created_at=CREATED_AT,
+        )
+        return self.subscriptions[spec.name]
+
+    async def list_all(self) -> list[SubscriptionInfo]:
+        return [found for _, found in sorted(self.subscriptions.items())]
+
+    async def get(self, name: str) -> SubscriptionInfo:
+        try:
+            return self.subscriptions[name]
+        except KeyError:
+            raise UnknownSubscription(name) from None
+
+    async def alter(self, name: str, changes: Mapping[str, object]) -> SubscriptionInfo:
+        found = await self.get(name)
+        for field, value in changes.items():
+            if field in {"source", "database", "slot"} and getattr(found, field) != value:
+                raise Conflict(f"{field} can't be changed in place", hint="Drop and create.")
+        tuples = {f: tuple(v) if isinstance(v, list) else v for f, v in changes.items()}
+        changed = self.change(name, **tuples)
+        state = SubscriptionState.STREAMING if changed.enabled else SubscriptionState.PAUSED
+        return self.change(name, state=state)
+
+    async def enable(self, name: str) -> SubscriptionInfo:
+        return await self.alter(name, {"enabled": True})
+
+    async def disable(self, name: str) -> SubscriptionInfo:
+        return await self.alter(name, {"enabled": False})
+
+    async def refresh(self, name: str) -> SubscriptionInfo:
+        return await self.get(name)
+
+    async def skip(self, name: str, lsn: Lsn) -> SubscriptionInfo:
+        await self.get(name)
+        return self.change(name, confirmed_flush_lsn=lsn)
+
+    async def drop(self, name: str, *, keep_slot: bool = False) -> None:
+        await self.get(name)
+        del self.subscriptions[name]
+        self.dropped.append((name, keep_slot))
+
+    async def log(self, name: str, lines: int) -> list[str]:
+        await self.get(name)
+        return self.logs.get(name, [])[-lines:] if lines else []
