@@ -53,6 +53,7 @@ lint: install ## ruff, mypy and cython-lint
 	@$(VENV)/ruff check
 	@$(VENV)/ruff format --check
 	@$(VENV)/mypy
+	@$(VENV)/mypy --config-file terraform/pyproject.toml --python-executable terraform/$(VENV)/python
 	@PATH=$(CURDIR)/$(VENV):$$PATH cython-lint services/spillway/_kernels
 
 .PHONY: proto
@@ -65,7 +66,7 @@ openapi: install ## write the REST contract to openapi/
 
 .PHONY: clean
 clean: ## delete what was built; downloads in .cache stay
-	@rm -rf .venv build dist .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .spillway spark-warehouse
+	@rm -rf .venv terraform/.venv build dist .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .spillway spark-warehouse
 	@rm -f services/spillway/_kernels/*.c services/spillway/_kernels/*.so
 	@find . -name __pycache__ -type d -not -path './.cache/*' -prune -exec rm -rf {} +
 	@echo "clean: done; delete .cache as well to download everything again"

@@ -1,0 +1,7 @@
+data "spillway_slot" "audit" {
+  slot_name = "audit"
+}
+
+output "retained" {
+  value = data.spillway_slot.audit.retained_bytes
+}

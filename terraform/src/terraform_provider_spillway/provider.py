@@ -1,0 +1,121 @@
+"""The provider: where the service is, and what can be made there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from tf.iface import Provider
+from tf.schema import Schema
+from tf.types import Number, String, Unknown
+
+from terraform_provider_spillway import checks
+from terraform_provider_spillway.resource import Connection
+from terraform_provider_spillway.schema import Field, check_config
+from terraform_provider_spillway.service_client import ServiceClient
+from terraform_provider_spillway.slot import Slot, SlotData
+from terraform_provider_spillway.source import Source, SourceData
+
+if TYPE_CHECKING:
+    from tf.utils import Diagnostics
+
+VERSION: Final = version("terraform-provider-spillway")
+#: Where configurations say that the provider comes from; it is in no registry.
+ADDRESS: Final = "terraform.local/spillway/spillway"
+
+_DEFAULT_ENDPOINT: Final = "http://127.0.0.1:8080"
+
+
+def _url(text: str) -> str | None:
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        fits = False
+    return None if fits else f"{text!r} is not a URL; {_DEFAULT_ENDPOINT} for one."
+
+
+FIELDS: Final = (
+    Field(
+        "endpoint",
+        String(),
+        f"Where the service's REST is. `SPILLWAY_URL` without it, or `{_DEFAULT_ENDPOINT}`.",
+        optional=True,
+        checks=[_url],
+    ),
+    Field(
+        "token",
+        String(),
+        "The service's token. `SPILLWAY_TOKEN` without it; a service on loopback may need none.",
+        optional=True,
+        sensitive=True,
+        checks=[checks.not_empty],
+    ),
+    Field(
+        "timeout",
+        Number(),
+        "Seconds for one call: 120 without it. Making a slot waits until its database's catalog is known, as in PostgreSQL.",
+        optional=True,
+        checks=[checks.positive],
+    ),
+    Field(
+        "retry_for",
+        Number(),
+        "For how many seconds a call is tried again when the service can't be reached, is starting, or is overloaded: 60 without it; "
+        "0: not at all.",
+        optional=True,
+        checks=[checks.not_negative],
+    ),
+)
+
+DESCRIPTION: Final = "Sources, slots and subscriptions of [Spillway](../../README.md) as code: PostgreSQL's logical decoding outside the server."
+
+
+class SpillwayProvider(Provider):
+    """What ``tf`` asks."""
+
+    def __init__(self) -> None:
+        self.connection = Connection()
+        self.stopping = threading.Event()
+
+    def get_model_prefix(self) -> str:
+        return "spillway_"
+
+    def full_name(self) -> str:
+        return ADDRESS
+
+    def get_provider_schema(self, diags: Diagnostics) -> Schema:
+        return Schema(attributes=list(FIELDS), description=DESCRIPTION)
+
+    def validate_config(self, diags: Diagnostics, config: dict[str, Any]) -> None:
+        check_config(diags, FIELDS, config)
+
+    def configure_provider(self, diags: Diagnostics, config: dict[str, Any]) -> None:
+        self.connection.client = None
+        if Unknown in config.values():
+            # While planning only; whoever needs the service says so.
+            return
+        endpoint = config["endpoint"] or os.environ.get("SPILLWAY_URL") or _DEFAULT_ENDPOINT
+        if problem := _url(endpoint):
+            diags.add_error(
+                "Invalid endpoint", f"{problem} It comes from SPILLWAY_URL.", path=["endpoint"]
+            )
+            return
+        timeout, retry_for = config["timeout"], config["retry_for"]
+        self.connection.client = ServiceClient(
+            endpoint,
+            config["token"] or os.environ.get("SPILLWAY_TOKEN"),
+            timeout_s=120 if timeout is None else timeout,
+            retry_for_s=60 if retry_for is None else retry_for,
+            stopping=self.stopping,
+            version=VERSION,
+        )
+
+    def get_resources(self) -> list[type[Any]]:
+        return [Source, Slot]
+
+    def get_data_sources(self) -> list[type[Any]]:
+        return [SourceData, SlotData]
