@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -22,11 +23,12 @@ from spillway.errors import (
     MetadataError,
     UnknownSlot,
     UnknownSource,
+    UnknownSubscription,
 )
 from spillway.pg.lsn import Lsn
 from spillway.store.database import Database
 from spillway.store.metadata import MetadataStore
-from spillway.store.rows import Fence, SlotRow, SourceRow
+from spillway.store.rows import Fence, SlotRow, SourceRow, SubscriptionRow
 from spillway.store.schema import METADATA
 
 if TYPE_CHECKING:
@@ -315,3 +317,45 @@ def test_urls_that_are_refused(url: str) -> None:
 )
 def test_urls_that_are_accepted(given: str, where: str) -> None:
     assert Database(given).where == where
+
+
+SUBSCRIPTION = SubscriptionRow(
+    name="a",
+    source="shop",
+    database="shop",
+    slot="s1",
+    tables=["public.t", 'public."é'],
+    target=MappingProxyType({"kind": "lake", "path": "/lake", "interval_s": 1.5}),
+    options={"numeric_as": "text"},
+    skip_lsn=Lsn.parse("16/B374D848"),
+)
+
+
+async def test_subscriptions(store: MetadataStore) -> None:
+    await store.add_subscription(SUBSCRIPTION)
+    assert await store.list_subscriptions() == [SUBSCRIPTION]
+    for name, slot in (("a", "s2"), ("b", "s1")):
+        with pytest.raises(DuplicateName, match="already exists"):
+            await store.add_subscription(replace(SUBSCRIPTION, name=name, slot=slot))
+    changed = await store.update_subscription("a", tables=None, enabled=False, error_code="x")
+    assert (changed.tables, changed.enabled, changed.error_code) == (None, False, "x")
+    assert await store.list_subscriptions() == [changed]
+    with pytest.raises(TypeError, match="slot"):
+        await store.update_subscription("a", slot="s2")
+    with pytest.raises(UnknownSubscription):
+        await store.update_subscription("b", enabled=True)
+    for _ in range(2):
+        await store.remove_subscription("a")
+    assert await store.list_subscriptions() == []
+
+
+async def test_a_subscription_is_fenced(store: MetadataStore) -> None:
+    await store.add_subscription(SUBSCRIPTION)
+    old = await store.acquire_lease("source/shop", "here", 60)
+    assert old is not None
+    await store.update_subscription("a", fence=Fence("source/shop", old), restarts=1)
+    new = await store.acquire_lease("source/shop", "here", 60)
+    assert new is not None
+    with pytest.raises(LeaseLost):
+        await store.update_subscription("a", fence=Fence("source/shop", old), restarts=2)
+    assert [s.restarts for s in await store.list_subscriptions()] == [1]

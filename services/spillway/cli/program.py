@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 import spillway
-from spillway.cli import certify, decode, recv, slot, source
+from spillway.cli import certify, decode, recv, slot, source, subscription
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(slot.app, name="slot")
 app.add_typer(source.app, name="source")
+app.add_typer(subscription.app, name="subscription")
 app.command("recv")(recv.recv)
 app.command("decode")(decode.decode)
 app.command("certify")(certify.certify)

@@ -5,6 +5,7 @@ of bytes: differences and rates of them are bytes and bytes per second. (A sampl
 exact up to 2**53, 8 PiB of WAL.)
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from fastapi import APIRouter, Response
@@ -14,16 +15,18 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from spillway.engine.model import SlotInfo, SourceInfo
-from spillway.slot_manager.dependencies import Engine
+from spillway.slot_manager.dependencies import Engine, Subscriptions
+from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
 
 router = APIRouter(include_in_schema=False)
 
 
 @router.get("/metrics")
-async def metrics(engine: Engine) -> Response:
+async def metrics(engine: Engine, subscriptions: Subscriptions) -> Response:
     """Give every metric."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Positions(await engine.list_sources(), await engine.list_slots()))
+    registry.register(_SubscriptionStates(await subscriptions.list_all()))
     ProcessCollector(registry=registry)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
@@ -106,6 +109,62 @@ class _Positions(Collector):
             "1 if the slot's history was given up.",
             labels,
             ((where, float(s.invalidation_reason is not None)) for where, s in slots),
+        )
+
+
+class _SubscriptionStates(Collector):
+    def __init__(self, subscriptions: Sequence[SubscriptionInfo]) -> None:
+        self._subscriptions = subscriptions
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ("subscription", "source", "database", "slot")
+        found = [((s.name, s.source, s.database, s.slot), s) for s in self._subscriptions]
+        yield _family(
+            "spillway_subscription_state",
+            "1 for the state that the subscription is in, 0 for the others.",
+            (*labels, "state"),
+            (
+                ((*where, str(state)), float(s.state == state))
+                for where, s in found
+                for state in SubscriptionState
+            ),
+        )
+        yield _family(
+            "spillway_subscription_lag_bytes",
+            "Decoded WAL that is not confirmed: not in the target.",
+            labels,
+            ((where, s.lag_bytes) for where, s in found),
+        )
+        lag_seconds = GaugeMetricFamily(
+            "spillway_subscription_lag_seconds",
+            "Age of the oldest transaction that is not confirmed; 0 without one.",
+            labels=labels,
+        )
+        for where, s in found:
+            if s.lag_seconds is not None:
+                lag_seconds.add_metric(list(where), s.lag_seconds)
+        yield lag_seconds
+        yield _family(
+            "spillway_subscription_rows",
+            "Changes that are durable in the target.",
+            labels,
+            ((where, s.rows) for where, s in found),
+        )
+        yield _family(
+            "spillway_subscription_restarts",
+            "How often its program failed and was started again.",
+            labels,
+            ((where, s.restarts) for where, s in found),
+        )
+        yield _family(
+            "spillway_subscription_tables",
+            "Tables by what is done with them.",
+            (*labels, "table_state"),
+            (
+                ((*where, state), float(count))
+                for where, s in found
+                for state, count in sorted(Counter(t.state for t in s.table_states).items())
+            ),
         )
 
 

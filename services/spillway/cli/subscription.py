@@ -1,0 +1,246 @@
+"""``spillway subscription``: REST's calls on subscriptions."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final
+
+import typer
+
+from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
+from spillway.cli.output import AsJson, print_json, print_record, print_table
+from spillway.cli.rest_client import RestClient
+from spillway.errors import InvalidRequest
+from spillway.pg.option_list import parse_option_list
+from spillway.settings import Settings
+
+app = typer.Typer(
+    help="Create, look at and change subscriptions: what fills a lake from a slot.",
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription's name.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="Only this one: schema.table; may be repeated; all unless named."),
+]
+Publications = Annotated[
+    list[str] | None,
+    typer.Option("--publication", help="What this one publishes; may be repeated."),
+]
+JobOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--job-option",
+        "-j",
+        metavar="NAME=VALUE",
+        help="How the lake's job runs, retention=30d or driver_memory=4g for one; may be repeated.",
+    ),
+]
+
+_LIST_COLUMNS: Final = (
+    "name", "state", "source", "database", "slot", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts",
+    "error",
+)  # fmt: skip
+
+
+@app.command()
+def create(
+    name: Name,
+    source: Annotated[str, typer.Option(help="The source that its changes come from.")],
+    database: Annotated[str, typer.Option(help="The database.")],
+    path: Annotated[
+        str,
+        typer.Option(
+            "--path",
+            "--lake",
+            help="The lake: a directory of the service's machine, or s3://bucket/prefix.",
+        ),
+    ],
+    table_format: Annotated[
+        str, typer.Option("--format", help="What the lake's tables are made of.")
+    ] = "delta",
+    slot: Annotated[
+        str | None, typer.Option(help="Its slot, made unless it is there; of its name by default.")
+    ] = None,
+    table: Tables = None,
+    publication: Publications = None,
+    job_option: JobOptions = None,
+    option: PluginOptions = None,
+    no_copy_data: Annotated[
+        bool, typer.Option("--no-copy-data", help="Leave out what is in the tables already.")
+    ] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Don't start it yet.")] = False,
+    origin: Annotated[
+        str, typer.Option(help="none: only changes without a replication origin.")
+    ] = "any",
+    as_json: AsJson = False,
+) -> None:
+    """Create a subscription that keeps a lake in step with a database (CREATE SUBSCRIPTION)."""
+    body: dict[str, object] = {
+        "name": name,
+        "source": source,
+        "database": database,
+        "target": {
+            "kind": "lake",
+            "format": table_format,
+            "path": path,
+            **_job_options(job_option),
+        },
+        "enabled": not disabled,
+        "copy_data": not no_copy_data,
+        "origin": origin,
+        "options": parse_option_list(option),
+    }
+    if slot is not None:
+        body["slot"] = slot
+    if table:
+        body["tables"] = table
+    if publication:
+        body["publications"] = publication
+    _show(_call("POST", "subscriptions", body=body), as_json=as_json)
+
+
+@app.command("list")
+def list_subscriptions(as_json: AsJson = False) -> None:
+    """List subscriptions."""
+    answer = _call("GET", "subscriptions")
+    if as_json:
+        print_json(answer["subscriptions"])
+    else:
+        print_table([_readable(s) for s in answer["subscriptions"]], _LIST_COLUMNS)
+
+
+@app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show everything about a subscription, its tables too."""
+    _show(_call("GET", "subscriptions", name), as_json=as_json)
+
+
+@app.command()
+def alter(
+    name: Name,
+    table: Tables = None,
+    publication: Publications = None,
+    all_tables: Annotated[
+        bool, typer.Option("--all-tables", help="All tables from now on.")
+    ] = False,
+    path: Annotated[
+        str | None,
+        typer.Option("--path", "--lake", help="Another lake, as long as nothing is in the first."),
+    ] = None,
+    job_option: JobOptions = None,
+    option: PluginOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change what can change in place; what is not named stays (ALTER SUBSCRIPTION)."""
+    body: dict[str, object] = {}
+    if table:
+        body["tables"] = table
+    if publication:
+        body["publications"] = publication
+    if all_tables:
+        body |= {"tables": None, "publications": None}
+    if option is not None:
+        body["options"] = parse_option_list(option)
+    if path is not None or job_option:
+        target = dict(_call("GET", "subscriptions", name)["target"])
+        target |= _job_options(job_option) | ({} if path is None else {"path": path})
+        body["target"] = target
+    _show(_call("PATCH", "subscriptions", name, body=body), as_json=as_json)
+
+
+@app.command()
+def enable(name: Name, as_json: AsJson = False) -> None:
+    """Start a subscription that was disabled."""
+    _show(_call("POST", "subscriptions", name, "enable"), as_json=as_json)
+
+
+@app.command()
+def disable(name: Name, as_json: AsJson = False) -> None:
+    """Stop a subscription; its slot keeps what comes."""
+    _show(_call("POST", "subscriptions", name, "disable"), as_json=as_json)
+
+
+@app.command()
+def refresh(name: Name, as_json: AsJson = False) -> None:
+    """Look again which tables its publications have; new ones are copied first."""
+    _show(_call("POST", "subscriptions", name, "refresh"), as_json=as_json)
+
+
+@app.command()
+def skip(
+    name: Name,
+    lsn: Annotated[str, typer.Argument(metavar="LSN", help="Where to go on.")],
+    as_json: AsJson = False,
+) -> None:
+    """Give up what commits before an LSN and is not in the lake yet."""
+    _show(_call("POST", "subscriptions", name, "skip", body={"lsn": lsn}), as_json=as_json)
+
+
+@app.command()
+def drop(
+    name: Name,
+    keep_slot: Annotated[
+        bool, typer.Option("--keep-slot", help="Leave its slot, which goes on keeping changes.")
+    ] = False,
+) -> None:
+    """Drop a subscription and its slot; the lake stays (DROP SUBSCRIPTION)."""
+    query = {"keep_slot": "true"} if keep_slot else None
+    _call("DELETE", "subscriptions", name, query=query)
+
+
+@app.command()
+def log(
+    name: Name,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many.")] = 100,
+) -> None:
+    """Show the end of what its programs printed."""
+    for line in _call("GET", "subscriptions", name, "log", query={"lines": lines})["lines"]:
+        typer.echo(line)
+
+
+def _job_options(given: list[str] | None) -> dict[str, object]:
+    """Read NAME=VALUE; what is a number in JSON is one, all else text."""
+    options: dict[str, object] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidRequest(f"{text!r} is not NAME=VALUE", hint="retention=30d for one.")
+        try:
+            number = json.loads(value)
+        except ValueError:
+            number = None
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        options[name] = number if is_number else value
+    return options
+
+
+def _call(method: str, *path: str, **arguments: Any) -> Any:
+    with RestClient(Settings.from_environment()) as client:
+        return client.call(method, *path, **arguments)
+
+
+def _readable(subscription: dict[str, Any]) -> dict[str, Any]:
+    """Put what is nested into texts."""
+    error = subscription["error"]
+    lag_seconds = subscription["lag_seconds"]
+    return {
+        **subscription,
+        "error": None if error is None else f"{error['message']} ({error['code']})",
+        "lag_seconds": None if lag_seconds is None else round(lag_seconds, 1),
+    }
+
+
+def _show(answer: Any, *, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    record = _readable(answer)
+    if answer["error"] is not None:
+        record["hint"] = answer["error"]["hint"]
+    record["table_states"] = [
+        {name: value for name, value in table.items() if value is not None}
+        for table in answer["table_states"]
+    ]
+    print_record(record)

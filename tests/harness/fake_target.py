@@ -1,0 +1,58 @@
+"""A target kind whose program costs a tenth of a second: it tells that it has begun, and waits; or fails as it is told.
+
+``mode`` of the target: run, fail (with an error in its status file), print (with one on stderr only), silent (exit code 3),
+stubborn (SIGTERM is ignored), parent (with a child that outlives it).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from spillway.errors import InvalidRequest, UnsupportedFeature
+from spillway.subscriber.targets import Program, RunPlan, TargetKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.engine.model import PublicationInfo
+    from spillway.subscriber.model import SubscriptionSpec
+
+MODES = ("run", "fail", "print", "silent", "stubborn", "parent")
+
+
+class FakeTarget(TargetKind):
+    """Registered by tests as ``fake``."""
+
+    plugin: ClassVar[str] = "arrow"
+
+    def check(self, target: Mapping[str, Any]) -> dict[str, Any]:
+        if target.get("mode", "run") not in MODES:
+            raise InvalidRequest(f"mode {target['mode']!r}", hint="One of MODES.")
+        return {"mode": "run", "path": "/nowhere", **target}
+
+    def check_subscription(self, spec: SubscriptionSpec, *, only_local: bool) -> None:
+        if spec.two_phase:
+            raise UnsupportedFeature("two_phase", hint="Leave it out.")
+
+    def check_publication(self, publication: PublicationInfo) -> None:
+        pass
+
+    def place(self, target: Mapping[str, Any]) -> object:
+        return target["path"]
+
+    def program(self, plan: RunPlan) -> Program:
+        return Program(
+            (
+                sys.executable,
+                "-S",
+                str(Path(__file__).with_name("fake_target_program.py")),
+                plan.target["mode"],
+                str(plan.status_file),
+                json.dumps(plan.tables),
+                str(plan.skip_lsn),
+            ),
+            {"FAKE_DSN": plan.dsn},
+        )

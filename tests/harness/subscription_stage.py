@@ -1,0 +1,95 @@
+"""Subscriptions on an engine in memory, a real metadata store, and programs that start quickly: for unit tests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from harness.fake_engine import FakeEngine
+from spillway.engine.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
+from spillway.store.metadata import MetadataStore
+from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec
+from spillway.subscriber.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GRPC = "127.0.0.1:1"
+
+
+def table(name: str, *, partition_of: tuple[str, ...] = (), kind: str = "table") -> TableInfo:
+    schema, _, plain = name.partition(".")
+    columns = (ColumnInfo("id", "integer", not_null=True, generated=False),)
+    key = ("id",)
+    return TableInfo(
+        schema,
+        plain,
+        kind,
+        partition_of,
+        "default",
+        key,
+        key,
+        columns,
+        (),
+        captured=True,
+        warnings=(),
+    )
+
+
+def publication(name: str, *tables: str, **changed: Any) -> PublicationInfo:
+    values: dict[str, Any] = {
+        "all_tables": False,
+        "insert": True,
+        "update": True,
+        "delete": True,
+        "truncate": True,
+        "via_root": False,
+        "schemas": (),
+        "tables": tuple(
+            PublishedTable(*t.split("."), None, has_row_filter=False, row_filter=None, leaves=(t,))
+            for t in tables
+        ),
+    }
+    return PublicationInfo(name, **values | changed)
+
+
+class Stage:
+    """What a test works with; restarted, it is the service after a restart."""
+
+    def __init__(self, directory: Path) -> None:
+        self.engine = FakeEngine()
+        self.engine.add_source("shop")
+        self.root = directory / "subscriptions"
+        self._url = f"sqlite:///{directory / 'metadata.db'}"
+
+    async def start(self) -> Subscriptions:
+        self.metadata = MetadataStore(self._url)
+        await self.metadata.migrate()
+        fence = self.engine.fence("shop")
+        assert fence is not None
+        if not await self.metadata.renew_lease(*fence, 600):
+            assert await self.metadata.acquire_lease(fence.resource, "test", 600) == fence.token
+        self.subscriptions = Subscriptions(self.engine, self.metadata, self.root)
+        await self.subscriptions.load()
+        await self.subscriptions.start(GRPC, "t0ken")
+        return self.subscriptions
+
+    async def stop(self) -> None:
+        await self.subscriptions.stop()
+        await self.metadata.close()
+
+    async def create(self, name: str = "a", **changed: Any) -> SubscriptionInfo:
+        values: dict[str, Any] = {"source": "shop", "database": "shop", "target": {"kind": "fake"}}
+        return await self.subscriptions.create(SubscriptionSpec(name, **values | changed))
+
+    async def wait(
+        self, name: str, ready: Callable[[SubscriptionInfo], object], timeout_s: float = 60
+    ) -> SubscriptionInfo:
+        """Wait until a subscription is as *ready* says."""
+        deadline = time.monotonic() + timeout_s
+        while not ready(info := await self.subscriptions.get(name)):
+            assert time.monotonic() < deadline, info
+            await asyncio.sleep(0.02)
+        return info

@@ -1,0 +1,153 @@
+"""Subscriptions, publications and tables over REST, and on /metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.subscription_stage import publication, table
+from spillway.engine.model import PublishedTable
+from spillway.subscriber.model import Failure, SubscriptionState, TableState
+
+if TYPE_CHECKING:
+    import httpx
+
+    from harness.fake_engine import FakeEngine
+    from harness.fake_subscriptions import FakeSubscriptions
+
+LAKE = {"kind": "lake", "format": "parquet", "path": "/srv/lake"}
+BODY: dict[str, Any] = {"name": "a", "source": "shop", "database": "shop", "target": LAKE}
+
+
+async def create(client: httpx.AsyncClient, **changed: Any) -> httpx.Response:
+    return await client.post("/v1/subscriptions", json=BODY | changed)
+
+
+async def test_create_show_list_drop(
+    client: httpx.AsyncClient, subscriptions: FakeSubscriptions
+) -> None:
+    created = await create(client, tables=["public.t"], options={"numeric_as": "text"})
+    assert created.status_code == 201
+    assert created.headers["location"] == "/v1/subscriptions/a"
+    shown = created.json()
+    assert (shown["target"], shown["tables"]) == (LAKE, ["public.t"])
+    assert (shown["state"], shown["error"], shown["slot"]) == ("streaming", None, "a")
+    subscriptions.change(
+        "a",
+        state=SubscriptionState.FAILED,
+        error=Failure("lake_error", "broke", "mend"),
+        table_states=(TableState("public.t", "copying", 3, 1, 2),),
+    )
+    again = (await client.get("/v1/subscriptions/a")).json()
+    assert again["error"] == {"code": "lake_error", "message": "broke", "hint": "mend"}
+    assert again["table_states"][0]["bytes_total"] == 2
+    listed = (await client.get("/v1/subscriptions")).json()
+    assert listed == {"subscriptions": [again]}
+    assert (await client.delete("/v1/subscriptions/a?keep_slot=true")).status_code == 204
+    assert subscriptions.dropped == [("a", True)]
+    assert (await client.delete("/v1/subscriptions/a")).json()["code"] == "unknown_subscription"
+
+
+async def test_only_what_is_named_is_altered(
+    client: httpx.AsyncClient, subscriptions: FakeSubscriptions
+) -> None:
+    await create(client, publications=["p"])
+    patched = await client.patch(
+        "/v1/subscriptions/a", json={"publications": None, "enabled": False}
+    )
+    assert (patched.json()["publications"], patched.json()["state"]) == (None, "paused")
+    patched = await client.patch(
+        "/v1/subscriptions/a", json={"target": {**LAKE, "retention": "30d"}}
+    )
+    assert patched.json()["target"] == {**LAKE, "retention": "30d"}
+    refused = await client.patch("/v1/subscriptions/a", json={"source": "other"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+    unknown = await client.patch("/v1/subscriptions/a", json={"colour": 1})
+    assert unknown.json()["code"] == "invalid_request"
+
+
+async def test_enable_disable_refresh_skip_log(
+    client: httpx.AsyncClient, subscriptions: FakeSubscriptions
+) -> None:
+    await create(client)
+    subscriptions.logs["a"] = ["one", "two"]
+    for call, state in (("disable", "paused"), ("enable", "streaming"), ("refresh", "streaming")):
+        answer = await client.post(f"/v1/subscriptions/a/{call}")
+        assert (answer.status_code, answer.json()["state"]) == (200, state)
+    skipped = await client.post("/v1/subscriptions/a/skip", json={"lsn": "0/2000000"})
+    assert skipped.json()["confirmed_flush_lsn"] == "0/2000000"
+    bad = await client.post("/v1/subscriptions/a/skip", json={"lsn": "x"})
+    assert bad.json()["code"] == "invalid_lsn"
+    log = await client.get("/v1/subscriptions/a/log?lines=1")
+    assert log.json() == {"name": "a", "lines": ["two"]}
+    assert (await client.get("/v1/subscriptions/a/log?lines=-1")).status_code == 400
+
+
+async def test_targets_are_a_union_by_kind(client: httpx.AsyncClient) -> None:
+    postgres = await create(client, target={"kind": "postgres", "dsn": "host=x"})
+    assert (postgres.status_code, postgres.json()["code"]) == (400, "unsupported_feature")
+    for target in (
+        {"kind": "nothing"},
+        {"kind": "lake"},
+        {"path": "/x"},
+        {**LAKE, "colour": 1},
+        "lake",
+    ):
+        refused = await create(client, target=target)
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request"), target
+
+
+async def test_a_source_with_subscriptions_stays(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    await create(client)
+    engine.slots.clear()
+    refused = await client.delete("/v1/sources/shop")
+    assert (refused.status_code, refused.json()["details"]["subscriptions"]) == (409, ["a"])
+
+
+async def test_publications_and_tables(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    filtered = PublishedTable("public", "t", ("id",), has_row_filter=True, row_filter=None)
+    engine.publications["shop", "shop"] = [publication("p", tables=(filtered,), delete=False)]
+    engine.tables["shop", "shop"] = [table("public.t")]
+    answer = await client.get("/v1/publications?source=shop&database=shop")
+    assert answer.json()["publications"] == [
+        {
+            "name": "p",
+            "all_tables": False,
+            "publish": {"insert": True, "update": True, "delete": False, "truncate": True},
+            "via_root": False,
+            "tables": [
+                {
+                    "schema": "public",
+                    "name": "t",
+                    "columns": ["id"],
+                    "row_filter": None,
+                    "has_row_filter": True,
+                }
+            ],
+            "schemas": [],
+        }
+    ]
+    tables = (await client.get("/v1/sources/shop/tables?database=shop")).json()["tables"]
+    assert (tables[0]["schema"], tables[0]["name"], tables[0]["primary_key"]) == (
+        "public",
+        "t",
+        ["id"],
+    )
+    new = await client.get("/v1/publications?source=shop&database=new")
+    assert (new.status_code, new.json()["code"]) == (503, "not_ready")
+    assert (await client.get("/v1/publications?source=shop")).json()["code"] == "invalid_request"
+
+
+async def test_metrics(client: httpx.AsyncClient, subscriptions: FakeSubscriptions) -> None:
+    await create(client)
+    subscriptions.change(
+        "a", lag_seconds=1.5, rows=7, restarts=2, table_states=(TableState("public.t", "ready"),)
+    )
+    text = (await client.get("/metrics")).text
+    labels = 'database="shop",slot="a",source="shop",'
+    assert f'spillway_subscription_state{{{labels}state="streaming",subscription="a"}} 1.0' in text
+    assert f'spillway_subscription_state{{{labels}state="failed",subscription="a"}} 0.0' in text
+    assert f'spillway_subscription_lag_seconds{{{labels}subscription="a"}} 1.5' in text
+    assert f'spillway_subscription_rows{{{labels}subscription="a"}} 7.0' in text
+    assert f'{labels}subscription="a",table_state="ready"}} 1.0' in text

@@ -1,0 +1,288 @@
+"""Back-off, logs, status files, a program's last words, and the lake's command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.commands import parse_command
+from harness.subscription_stage import publication
+from spillway.engine.model import PublishedTable
+from spillway.errors import InvalidRequest, LakeTableConflict, UnsupportedFeature
+from spillway.pg.lsn import Lsn
+from spillway.subscriber.backoff import GOOD_WHILE_S, MAX_S, Backoff
+from spillway.subscriber.hold import LOCKED
+from spillway.subscriber.lake_target import LakeTarget
+from spillway.subscriber.model import Failure, SubscriptionSpec, TableState
+from spillway.subscriber.run_log import RunLog
+from spillway.subscriber.run_processes import RunRecord, end_processes, identify, processes_of
+from spillway.subscriber.run_status import RunStatus
+from spillway.subscriber.supervisor import error_in
+from spillway.subscriber.targets import RunPlan, kind_names, target_kind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAKE = {"kind": "lake", "path": "/srv/lake"}
+
+
+def test_waits_double_up_to_a_bound_and_begin_anew_after_a_good_while() -> None:
+    backoff = Backoff(uniform=lambda low, high: high)
+    assert [backoff.failed(0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, MAX_S, MAX_S]
+    assert backoff.failed(GOOD_WHILE_S - 1) == MAX_S
+    assert [backoff.failed(GOOD_WHILE_S), backoff.failed(0)] == [1, 2]
+
+
+def test_jitter_is_over_the_second_half_of_a_wait() -> None:
+    bounds: list[tuple[float, float]] = []
+    backoff = Backoff(uniform=lambda low, high: bounds.append((low, high)) or low)
+    backoff.failed(0)
+    backoff.failed(0)
+    assert bounds == [(0.5, 1.0), (1.0, 2.0)]
+
+
+def test_a_log_is_bounded_under_the_hands_of_who_writes_it(tmp_path: Path) -> None:
+    log = RunLog(tmp_path, bytes_max=1000)
+    assert log.tail(10) == []
+    descriptor = log.open()
+    try:
+        for number in range(100):
+            os.write(descriptor, f"line {number} {'x' * 20}\n".encode())
+            log.bound()
+    finally:
+        os.close(descriptor)
+    log.note("ended\udcff")
+    assert log.size() < 1100
+    assert (tmp_path / "log.1").stat().st_size < 1100
+    tail = log.tail(40)
+    assert [line.split()[1] for line in tail[:-1]] == [str(n) for n in range(61, 100)]
+    assert tail[-1].endswith("subscription: ended?")
+    assert log.tail(0) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"run": "a", "begun": true, "changes": 1, "tables": [], "error": null}'],
+)
+def test_a_status_that_can_not_be_read_says_nothing(tmp_path: Path, text: str) -> None:
+    assert RunStatus.load(tmp_path) is None
+    (tmp_path / "status.json").write_text(text)
+    assert RunStatus.load(tmp_path) is None
+
+
+def test_a_status_is_read_as_the_lake_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spillway.lake.initial_load_state import LoadState, Stage, store_state
+    from spillway.lake.status_file import StatusFile
+
+    monkeypatch.setenv("SPILLWAY_SUBSCRIPTION_RUN", "r1")
+    lake = tmp_path / "lake"
+    store_state(lake, "public.t", LoadState("public.t"))
+    copying = LoadState(
+        "public.u", Stage.COPYING, "0/1", blocks=10, range_blocks=2, chunk_ranges=2, chunks_done=1
+    )
+    store_state(lake, "public.u", copying)
+    file = tmp_path / "status.json"
+    status = StatusFile(file).__enter__()
+    assert RunStatus.load(tmp_path) == RunStatus(run="r1")
+    status.begun(lake)
+    told = RunStatus.load(tmp_path)
+    assert told is not None
+    assert told.begun
+    assert told.is_copying
+    assert told.tables == (
+        TableState("public.t", "waiting", bytes_copied=0),
+        TableState("public.u", "copying", bytes_copied=4 * 8192, bytes_total=10 * 8192),
+    )
+    status.__exit__(LakeTableConflict, LakeTableConflict("no", hint="mend"), None)
+    told = RunStatus.load(tmp_path)
+    assert told is not None
+    assert told.error == Failure("lake_table_conflict", "no", "mend")
+    # The next run goes on counting.
+    value = json.loads(file.read_text())
+    file.write_text(json.dumps({**value, "changes": 7}))
+    monkeypatch.setenv("SPILLWAY_SUBSCRIPTION_RUN", "r2")
+    StatusFile(file).__enter__()
+    again = RunStatus.load(tmp_path)
+    assert again is not None
+    assert (again.run, again.changes, len(again.tables), again.error) == ("r2", 7, 2, None)
+
+
+def test_last_words() -> None:
+    assert error_in(["spillway: error: it"]) is None
+    told = error_in(
+        [
+            "x",
+            "spillway: error: old",
+            "code: conflict",
+            "y",
+            "spillway: error: new",
+            "hint: do",
+            "code: lake_error",
+            "",
+        ]
+    )
+    assert told is not None
+    assert (told.code, told.message, told.hint) == ("lake_error", "new", "do")
+    without_hint = error_in(["spillway: error: new", "code: lake_error"])
+    assert without_hint is not None
+    assert without_hint.hint == ""
+
+
+def test_a_program_is_the_only_one_and_is_found_again(tmp_path: Path) -> None:
+    def start(token: str) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            "-m",
+            "spillway.subscriber.hold",
+            str(tmp_path),
+            token,
+            str(os.getpid()),
+        ]
+        environment = {**os.environ, "SPILLWAY_SUBSCRIPTION_RUN": token}
+        return subprocess.Popen(
+            [*command, "sh", "-c", "echo up; sleep 600"],
+            env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    first = start("t1")
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"up\n"
+    record = RunRecord.load(tmp_path)
+    assert record is not None
+    assert (record.token, record.pid) == ("t1", first.pid)
+    assert record.is_alive()
+    with start("t2") as second:
+        assert second.wait(60) == LOCKED
+    assert RunRecord.load(tmp_path) == record
+    # Of a session with that number, but not of that run; and a pid that is somebody else's by now.
+    other = RunRecord("other", record.pid, record.start_time + 1, record.boot_id)
+    assert processes_of(other) == []
+    assert processes_of(RunRecord("t1", record.pid, record.start_time, "another boot")) == []
+    assert first.pid in processes_of(record)
+    # A reaper, as the service is one: what is a zombie has ended.
+    assert end_processes(record, 30)
+    assert first.wait(60) < 0
+    first.stdout.close()
+    assert not record.is_alive()
+
+
+def test_a_program_whose_service_died_before_it_began_does_not_begin(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "spillway.subscriber.hold", str(tmp_path), "t", "1", "true"]
+    assert subprocess.run(command, check=False).returncode == 1
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_identity_of_nobody() -> None:
+    assert identify(2**22 + 1).start_time == 0
+
+
+def test_kinds() -> None:
+    assert "lake" in kind_names()
+    with pytest.raises(UnsupportedFeature, match="planned"):
+        target_kind("postgres")
+    for name in ("", None, 7, "no"):
+        with pytest.raises(InvalidRequest) as raised:
+            target_kind(name)
+        assert "lake" in raised.value.hint
+
+
+def plan(**changed: Any) -> RunPlan:
+    from pathlib import Path
+
+    values: dict[str, Any] = {
+        "subscription": "a",
+        "slot": "s",
+        "source": "shop",
+        "database": "shop",
+        "target": LakeTarget().check(LAKE),
+        "tables": None,
+        "copy_data": True,
+        "skip_lsn": None,
+        "grpc": "127.0.0.1:1",
+        "status_file": Path("/d/status.json"),
+        "dsn": "host=db password=s3cret",
+    }
+    return RunPlan(**values | changed)
+
+
+def test_every_option_of_a_lake_is_one_of_its_job() -> None:
+    target = LakeTarget().check(
+        {
+            **LAKE,
+            "format": "parquet",
+            "on_schema_change": "pause",
+            "interval_s": 2.5,
+            "max_bytes_per_batch": 1000,
+            "maintenance_interval": "2h",
+            "retention": "7d",
+            "history_retention": "90d",
+            "driver_memory": "512m",
+            "master": "local[2]",
+            "metrics_port": 0,
+        }
+    )
+    program = LakeTarget().program(
+        plan(target=target, tables=("a.b", "a.--c"), skip_lsn=Lsn.parse("0/10"))
+    )
+    assert parse_command(list(program.arguments[3:]))
+    assert "--skip-to=0/10" in program.arguments
+    assert "--table=a.--c" in program.arguments
+    assert "s3cret" not in " ".join(program.arguments) + repr(program) + repr(plan())
+    assert program.environment == {"SPILLWAY_LAKE_SOURCE_DSN": "host=db password=s3cret"}
+    bare = LakeTarget().program(plan(copy_data=False))
+    assert "--initial-load" not in bare.arguments
+    assert bare.environment == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"path": "lake"}, "path"),
+        ({"path": ""}, "path"),
+        ({"path": "/a\nb"}, "path"),
+        ({"path": None}, "path"),
+        ({"format": "orc"}, "format"),
+        ({"retention": "7"}, "retention"),
+        ({"interval_s": 0}, "interval_s"),
+        ({"interval_s": True}, "interval_s"),
+        ({"driver_memory": "lots"}, "driver_memory"),
+        ({"on_schema_change": "no"}, "on_schema_change"),
+        ({"jars": "/x"}, "jars"),
+    ],
+)
+def test_refused_lakes(changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        LakeTarget().check({**LAKE, **changed})
+    assert raised.value.details["field"] == f"target.{field}"
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("field", ["streaming", "two_phase", "origin"])
+def test_what_a_lake_can_not_do_is_refused(field: str) -> None:
+    values: dict[str, Any] = {"streaming": "on", "two_phase": True, "origin": "none"}
+    spec = SubscriptionSpec("a", "shop", "shop", LAKE, **{field: values[field]})
+    with pytest.raises(UnsupportedFeature) as raised:
+        LakeTarget().check_subscription(spec, only_local=False)
+    assert raised.value.details["field"] == field
+    if field == "origin":
+        LakeTarget().check_subscription(spec, only_local=True)
+
+
+def test_publications_of_less_than_whole_tables_are_refused() -> None:
+    LakeTarget().check_publication(publication("p", "a.b"))
+    listed = PublishedTable("a", "b", ("id",), has_row_filter=False, row_filter=None)
+    filtered = PublishedTable("a", "b", None, has_row_filter=True, row_filter=None)
+    for refused, what in (
+        (publication("p", "a.b", delete=False), "leaves out delete"),
+        (publication("p", tables=(listed,)), "a column list on a.b"),
+        (publication("p", tables=(filtered,)), "a row filter on a.b"),
+    ):
+        with pytest.raises(UnsupportedFeature, match=what):
+            LakeTarget().check_publication(refused)

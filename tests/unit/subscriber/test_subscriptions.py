@@ -1,0 +1,385 @@
+"""Subscriptions: what is declared, changed and refused, and programs that end in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.subscription_stage import publication, table
+from spillway.errors import (
+    AdvanceBackward,
+    Conflict,
+    DuplicateName,
+    InvalidRequest,
+    LsnNotRetained,
+    NotReady,
+    SpillwayError,
+    SubscriptionFailed,
+    UnknownPublication,
+    UnknownSource,
+    UnknownSubscription,
+    UnknownTable,
+    UnsupportedFeature,
+)
+from spillway.pg.lsn import Lsn
+from spillway.subscriber import run_processes
+from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
+from spillway.subscriber.run_processes import RunRecord, is_locked, processes_of
+
+if TYPE_CHECKING:
+    from harness.subscription_stage import Stage
+
+S = SubscriptionState
+
+
+def streams(info: SubscriptionInfo) -> bool:
+    return info.state == S.STREAMING and info.error is None
+
+
+def failed(info: SubscriptionInfo) -> bool:
+    return info.state == S.FAILED
+
+
+async def gone(pid: int) -> None:
+    """Wait until a process is no more, or a zombie."""
+    deadline = time.monotonic() + 30
+    while run_processes._state(pid) not in ("", "Z", "X"):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def test_a_subscription_makes_its_slot_and_follows_it(stage: Stage) -> None:
+    created = await stage.create("a", options={"include-xids": "0"})
+    assert created.state == S.INITIALIZING
+    assert (created.slot, created.rows, created.restarts) == ("a", 0, 0)
+    assert stage.engine.slots["a"].plugin == "arrow"
+    assert stage.engine.slots["a"].options == {"include-xids": "0"}
+    info = await stage.wait("a", streams)
+    assert info.pid is not None
+    assert info.rows == 5
+    assert info.confirmed_flush_lsn == stage.engine.slots["a"].confirmed_flush_lsn
+    assert await stage.subscriptions.list_all() == [await stage.subscriptions.get("a")]
+    log = await stage.subscriptions.log("a", 10)
+    assert log[-1] == "mode run tables null skip None"
+    assert not any("t0ken" in line or "FAKE_DSN" in line for line in log)
+
+
+async def test_a_program_that_is_killed_is_started_again(stage: Stage) -> None:
+    await stage.create("a")
+    first = await stage.wait("a", streams)
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    again = await stage.wait("a", lambda i: streams(i) and i.pid not in (None, first.pid))
+    assert again.restarts == 1
+    assert again.error is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "message", "hint"),
+    [
+        ("fail", "lake_error", "no space", "Make some."),
+        ("print", "lake_table_conflict", "it\nbroke", "Mend it."),
+        ("silent", "subscription_failed", "its program ended with exit code 3", "log a"),
+    ],
+)
+async def test_a_failure_is_told_and_mended_by_an_alteration(
+    stage: Stage, mode: str, code: str, message: str, hint: str
+) -> None:
+    await stage.create("a", target={"kind": "fake", "mode": mode})
+    info = await stage.wait("a", lambda i: failed(i) and i.restarts >= 2)
+    assert info.error is not None
+    assert info.error.code == code
+    assert info.error.message.startswith(message)
+    assert hint in info.error.hint
+    altered = await stage.subscriptions.alter("a", {"target": {"kind": "fake", "mode": "run"}})
+    assert altered.error is None
+    await stage.wait("a", streams)
+
+
+async def test_disable_and_enable(stage: Stage) -> None:
+    await stage.create("a")
+    pid = (await stage.wait("a", streams)).pid
+    assert pid is not None
+    for _ in range(2):
+        info = await stage.subscriptions.disable("a")
+        assert (info.state, info.pid, info.error) == (S.PAUSED, None, None)
+    await gone(pid)
+    assert not is_locked(stage.root / "a")
+    for _ in range(2):
+        await stage.subscriptions.enable("a")
+    await stage.wait("a", streams)
+    assert (await stage.subscriptions.get("a")).restarts == 0
+
+
+async def test_what_does_not_listen_is_killed(stage: Stage) -> None:
+    await stage.create("a", target={"kind": "fake", "mode": "stubborn"})
+    pid = (await stage.wait("a", streams)).pid
+    assert pid is not None
+    await stage.subscriptions.disable("a")
+    await gone(pid)
+
+
+async def test_what_a_program_leaves_is_ended_before_the_next(stage: Stage) -> None:
+    await stage.create("a", target={"kind": "fake", "mode": "parent"})
+    first = await stage.wait("a", streams)
+    record = RunRecord.load(stage.root / "a")
+    assert record is not None
+    assert (record.pid, len(processes_of(record))) == (first.pid, 2)
+    os.kill(record.pid, signal.SIGKILL)
+    await stage.wait("a", lambda i: streams(i) and i.pid != first.pid)
+    assert processes_of(record) == []
+
+
+async def test_state_survives_a_restart(stage: Stage) -> None:
+    await stage.create("good")
+    await stage.create("off", enabled=False, target={"kind": "fake", "path": "/off"})
+    await stage.create("bad", target={"kind": "fake", "mode": "fail", "path": "/bad"})
+    before = await stage.wait("good", streams)
+    failures = await stage.wait("bad", failed)
+    assert before.pid is not None
+    await stage.stop()
+    await gone(before.pid)
+    await stage.start()
+    assert (await stage.subscriptions.get("off")).state == S.PAUSED
+    bad = await stage.subscriptions.get("bad")
+    assert (bad.state, bad.error) == (S.FAILED, failures.error)
+    assert bad.restarts >= failures.restarts
+    good = await stage.wait("good", streams)
+    assert (good.created_at, good.rows, good.restarts) == (before.created_at, 5, 0)
+    assert good.pid != before.pid
+
+
+async def test_another_holder_of_the_lock_keeps_a_program_out(stage: Stage) -> None:
+    import fcntl
+
+    await stage.create("a", enabled=False)
+    directory = stage.root / "a"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        await stage.subscriptions.enable("a")
+        info = await stage.wait("a", failed)
+        assert info.error is not None
+        assert info.error.code == SubscriptionFailed.code
+        assert "run.lock" in info.error.message
+    await stage.wait("a", streams)
+
+
+async def test_without_the_lease_nothing_runs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.create("a")
+    pid = (await stage.wait("a", streams)).pid
+    assert pid is not None
+    monkeypatch.setattr(stage.engine, "fence", lambda source: None)
+    await gone(pid)
+    with pytest.raises(NotReady):
+        await stage.subscriptions.alter("a", {"options": {"x": "1"}})
+    assert (await stage.subscriptions.get("a")).pid is None
+    monkeypatch.undo()
+
+
+async def test_refusals_on_creation(stage: Stage) -> None:
+    await stage.create("a")
+    for error, changed in (
+        (DuplicateName, {}),
+        (InvalidRequest, {"name": "Odd name"}),
+        (InvalidRequest, {"name": "b", "target": {"kind": "nothing"}}),
+        (InvalidRequest, {"name": "b", "target": {}}),
+        (UnsupportedFeature, {"name": "b", "target": {"kind": "postgres", "dsn": ""}}),
+        (UnsupportedFeature, {"name": "b", "two_phase": True}),
+        (UnknownSource, {"name": "b", "source": "nowhere"}),
+        (Conflict, {"name": "b", "slot": "a"}),
+        (Conflict, {"name": "b"}),  # the same place
+        (InvalidRequest, {"name": "b", "tables": ("a.b",), "publications": ("p",)}),
+        (InvalidRequest, {"name": "b", "tables": ()}),
+        (UnknownTable, {"name": "b", "tables": ("a.b",), "target": {"kind": "fake", "path": "/b"}}),
+        (
+            UnknownPublication,
+            {"name": "b", "publications": ("p",), "target": {"kind": "fake", "path": "/b"}},
+        ),
+    ):
+        with pytest.raises(error):
+            await stage.create(**{"name": "a", **changed})
+    # Nothing is left of what was refused late.
+    assert list(stage.engine.slots) == ["a"]
+    assert [s.name for s in await stage.metadata.list_subscriptions()] == ["a"]
+
+
+async def test_a_slot_that_is_there_is_taken_if_it_fits(stage: Stage) -> None:
+    stage.engine.add_slot("s1")
+    with pytest.raises(Conflict, match="plugin"):
+        await stage.create("a", slot="s1")
+    stage.engine.change_slot("s1", plugin="arrow", options={"include-xids": "0"})
+    created = await stage.create("a", slot="s1")
+    assert created.options == {"include-xids": "0"}
+    assert (await stage.metadata.list_subscriptions())[0].options == {"include-xids": "0"}
+
+
+async def test_tables_are_those_of_publications_until_it_is_refreshed(stage: Stage) -> None:
+    where = ("shop", "shop")
+    stage.engine.publications[where] = [publication("p", "a.t", "a.u"), publication("q", "a.v")]
+    await stage.create("a", publications=("p",))
+    info = await stage.wait("a", streams)
+    assert [t.table for t in info.table_states] == ["a.t", "a.u"]
+    same = await stage.subscriptions.refresh("a")
+    assert same.pid == info.pid
+    stage.engine.publications[where] = [publication("p", "a.t", "a.w"), publication("q", "a.v")]
+    await stage.subscriptions.refresh("a")
+    info = await stage.wait("a", lambda i: streams(i) and i.pid != info.pid)
+    assert [t.table for t in info.table_states] == ["a.t", "a.w"]
+    await stage.subscriptions.alter("a", {"publications": ["q"]})
+    info = await stage.wait("a", lambda i: streams(i) and i.pid != info.pid)
+    assert [t.table for t in info.table_states] == ["a.v"]
+    stage.engine.publications[where] = [publication("q")]
+    with pytest.raises(Conflict, match="no tables"):
+        await stage.subscriptions.refresh("a")
+
+
+async def test_a_partitioned_table_is_its_partitions(stage: Stage) -> None:
+    stage.engine.tables["shop", "shop"] = [
+        table("a.root", kind="partitioned table"),
+        table("a.sub", kind="partitioned table", partition_of=("a.root",)),
+        table("a.p1", partition_of=("a.root",)),
+        table("a.p2", partition_of=("a.sub", "a.root")),
+        table("a.other"),
+    ]
+    await stage.create("a", tables=("a.root",))
+    info = await stage.wait("a", streams)
+    assert [t.table for t in info.table_states] == ["a.p1", "a.p2"]
+
+
+async def test_alter(stage: Stage) -> None:
+    stage.engine.tables["shop", "shop"] = [table("a.t"), table("a.u")]
+    await stage.create("a", tables=("a.t",))
+    info = await stage.wait("a", streams)
+    # What is as it was changes nothing, whatever it is.
+    same = {"source": "shop", "slot": "a", "tables": ["a.t"], "enabled": True, "origin": "any"}
+    assert (await stage.subscriptions.alter("a", same)).pid == info.pid
+    for field, value in (
+        ("source", "other"), ("database", "x"), ("slot", "s"), ("copy_data", False), ("origin", "none"),
+        ("two_phase", True), ("streaming", "on"),
+    ):  # fmt: skip
+        with pytest.raises(Conflict, match=field) as raised:
+            await stage.subscriptions.alter("a", {field: value})
+        assert "Drop the subscription" in raised.value.hint or "drop the" in raised.value.hint
+    with pytest.raises(UnknownTable):
+        await stage.subscriptions.alter("a", {"tables": ["a.t", "a.x"]})
+    assert (await stage.subscriptions.get("a")).pid == info.pid
+    altered = await stage.subscriptions.alter(
+        "a", {"tables": ["a.t", "a.u"], "options": {"k": "v"}}
+    )
+    assert altered.tables == ("a.t", "a.u")
+    assert stage.engine.slots["a"].options == {"k": "v"}
+    info = await stage.wait("a", lambda i: streams(i) and i.pid != info.pid)
+    assert [t.table for t in info.table_states] == ["a.t", "a.u"]
+    everything = await stage.subscriptions.alter("a", {"tables": None})
+    assert everything.tables is None
+
+
+async def test_a_target_moves_only_while_nothing_is_in_it(stage: Stage) -> None:
+    await stage.create("a", target={"kind": "fake", "mode": "silent", "path": "/bad"})
+    await stage.wait("a", failed)
+    good = {"kind": "fake", "path": "/good"}
+    await stage.subscriptions.alter("a", {"target": good})
+    await stage.wait("a", streams)
+    with pytest.raises(Conflict, match="has filled its target"):
+        await stage.subscriptions.alter("a", {"target": {"kind": "fake", "path": "/other"}})
+    with pytest.raises(Conflict, match=r"target\.kind"):
+        await stage.subscriptions.alter("a", {"target": {"kind": "lake", "path": "/other"}})
+
+
+async def test_skip(stage: Stage) -> None:
+    await stage.create("a")
+    pid = (await stage.wait("a", streams)).pid
+    stage.engine.commit("shop", "x")
+    end = stage.engine.commit("shop", "y").end_lsn
+    with pytest.raises(LsnNotRetained):
+        await stage.subscriptions.skip("a", Lsn(end + 1))
+    with pytest.raises(AdvanceBackward):
+        await stage.subscriptions.skip("a", Lsn(1))
+    assert (await stage.subscriptions.get("a")).pid == pid
+    skipped = await stage.subscriptions.skip("a", end)
+    assert skipped.confirmed_flush_lsn == end
+    await stage.wait("a", lambda i: streams(i) and i.pid != pid)
+    assert (await stage.subscriptions.log("a", 1)) == [f"mode run tables null skip {end}"]
+
+
+@pytest.mark.parametrize("keep_slot", [False, True])
+async def test_drop(stage: Stage, keep_slot: bool) -> None:
+    await stage.create("a")
+    pid = (await stage.wait("a", streams)).pid
+    assert pid is not None
+    await stage.subscriptions.drop("a", keep_slot=keep_slot)
+    await gone(pid)
+    assert list(stage.engine.slots) == (["a"] if keep_slot else [])
+    assert not (stage.root / "a").exists()
+    for call in (stage.subscriptions.get("a"), stage.subscriptions.drop("a")):
+        with pytest.raises(UnknownSubscription):
+            await call
+    if not keep_slot:
+        await stage.create("a")
+        await stage.wait("a", streams)
+
+
+async def test_a_drop_that_can_not_be_done_leaves_everything(stage: Stage) -> None:
+    await stage.create("a")
+    await stage.wait("a", streams)
+    stage.engine.change_slot("a", active=True)
+    with pytest.raises(SpillwayError, match="active"):
+        await stage.subscriptions.drop("a")
+    stage.engine.change_slot("a", active=False)
+    await stage.wait("a", streams)
+
+
+@pytest.mark.parametrize("phase", ["dropping", "dropping_all"])
+async def test_a_drop_that_was_cut_off_is_finished_at_the_next_start(
+    stage: Stage, phase: str
+) -> None:
+    await stage.create("a", enabled=False)
+    await stage.metadata.update_subscription("a", phase=phase)
+    await stage.stop()
+    await stage.start()
+    assert await stage.subscriptions.list_all() == []
+    assert list(stage.engine.slots) == (["a"] if phase == "dropping" else [])
+
+
+async def test_a_creation_that_was_cut_off_is_finished_at_the_next_start(stage: Stage) -> None:
+    await stage.create("a", enabled=False)
+    await stage.metadata.update_subscription("a", phase="creating", enabled=True)
+    await stage.engine.drop_slot("a")
+    await stage.stop()
+    await stage.start()
+    await stage.wait("a", streams)
+    assert list(stage.engine.slots) == ["a"]
+
+
+async def test_a_slot_that_is_gone_is_not_made_again(stage: Stage) -> None:
+    await stage.create("a")
+    pid = (await stage.wait("a", streams)).pid
+    assert pid is not None
+    await stage.engine.drop_slot("a")
+    os.kill(pid, signal.SIGKILL)
+    info = await stage.wait("a", lambda i: failed(i) and i.error and i.error.code == "unknown_slot")
+    assert (info.confirmed_flush_lsn, info.lag_bytes) == (None, None)
+    assert stage.engine.slots == {}
+    await stage.subscriptions.drop("a")
+
+
+async def test_calls_at_the_same_time_do_not_mix(stage: Stage) -> None:
+    created = await asyncio.gather(
+        *(stage.create("a", target={"kind": "fake", "path": "/a"}) for _ in range(4)),
+        return_exceptions=True,
+    )
+    assert sorted(type(c).__name__ for c in created) == ["DuplicateName"] * 3 + ["SubscriptionInfo"]
+    await asyncio.gather(
+        *(stage.subscriptions.disable("a") for _ in range(3)),
+        *(stage.subscriptions.enable("a") for _ in range(3)),
+    )
+    await stage.wait("a", streams)
+    assert len(processes_of(RunRecord.load(stage.root / "a"))) == 1
