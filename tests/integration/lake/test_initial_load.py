@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -16,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.killed_driver import run_killed
 from harness.service import Service, service_in_process
 from spillway.errors import (
     InvalidRequest,
@@ -321,22 +318,6 @@ def test_what_is_missing_is_said(spark: SparkSession, pg15: Database, tmp_path: 
         assert [row["id"] for row in setup.reads("public.bad")] == [1]
 
 
-#: A load in a process of its own, as `spillway lake load` is.
-_LOAD = """
-import json, os, sys
-from pathlib import Path
-from spillway.lake.initial_load_run import LoadSettings, run_load
-
-given = json.loads(sys.argv[1])
-for name in ("path", "jars"):
-    given[name] = Path(given[name])
-settings = LoadSettings(
-    master="local[2]", driver_memory="1g", source_dsn=os.environ["SPILLWAY_LAKE_SOURCE_DSN"], **given
-)
-run_load(settings, print)
-"""
-
-
 @pytest.mark.parametrize(
     ("failpoint", "table_format"),
     [
@@ -349,7 +330,6 @@ def test_killed(
     spark: SparkSession,
     pg15: Database,
     tmp_path: Path,
-    jar_folder: Path,
     failpoint: str,
     table_format: str,
 ) -> None:
@@ -359,22 +339,13 @@ def test_killed(
         settings = {
             "slot": "s",
             "path": str(tmp_path / "lake"),
+            "source_dsn": pg15.dsn,
             "tables": tables,
             "table_format": table_format,
             "grpc": setup.service.grpc_address,
             "range_bytes": 8192,
-            "jars": str(jar_folder),
         }
-        done = subprocess.run(
-            [sys.executable, "-c", _LOAD, json.dumps(settings)],
-            env=os.environ
-            | {"SPILLWAY_FAILPOINTS": failpoint, "SPILLWAY_LAKE_SOURCE_DSN": pg15.dsn},
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-        assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+        run_killed(spark, failpoint, "load", settings)
         # The session that keeps the snapshot ends with its client.
         for _ in range(100):
             if not pg15.value(
