@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from spillway.errors import NotReady, SpillwayError, UnsupportedFeature
+from spillway.errors import LakeError, NotReady, SpillwayError, UnsupportedFeature
 from spillway.lake import boundaries, job_record, maintenance, position
 from spillway.lake.job_record import JobRecord
 from spillway.lake.maintenance import Upkeep
@@ -158,7 +158,7 @@ def run_job(
     Raises:
         SpillwayError: any kind; what was confirmed before stays true.
     """
-    _check(settings)
+    check_settings(settings)
     with position.locked(settings.path), closing(connect(settings.options())) as client:
         slot = client.position(settings.slot)
         if settings.skip_to is not None:
@@ -237,7 +237,12 @@ def _upkeep(
     )
 
 
-def _check(settings: JobSettings) -> None:
+def check_settings(settings: JobSettings) -> None:
+    """Refuse what can't be, and make the directories; costs no JVM.
+
+    Raises:
+        SpillwayError: of the format, or LakeError when a directory can't be made.
+    """
     check_format(settings.table_format, settings.path)
     if isinstance(settings.checkpoint, ObjectPath) and not isinstance(settings.path, ObjectPath):
         raise UnsupportedFeature(
@@ -245,7 +250,13 @@ def _check(settings: JobSettings) -> None:
             hint="Name a directory of this machine, or none.",
         )
     for path in (settings.path, settings.checkpoint):
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LakeError(
+                f"the directory {path} can't be made: {error.strerror}",
+                hint="Name one that the job's user may write, or make it.",
+            ) from error
 
 
 def _wait_until_decoded(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, SpillwayError
 from spillway.lake import position
-from spillway.lake.job import JobSettings, JobSummary, run_job, stop_event
+from spillway.lake.job import JobSettings, JobSummary, check_settings, run_job, stop_event
 from spillway.lake.session import session_for
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def run_jobs(
     """
     first = jobs[0]
     short = first.trigger == "available-now"
+    for job in jobs:
+        check_settings(job)
     with (
         session_for(first, first.table_format, spark, short=short) as session,
         stop_event(stop) as stopping,

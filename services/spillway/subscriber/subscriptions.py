@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import shutil
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from functools import partial
@@ -132,6 +131,8 @@ class Subscriptions:
             supervisor = self._supervise(row)
             made = False
             try:
+                # Of one that had the name before, should its drop have been cut off.
+                await supervisor.clear(files=True)
                 made = await self._make_slot(supervisor)
                 await self._resolve(supervisor)
             except BaseException:
@@ -495,7 +496,7 @@ class Subscriptions:
 
     async def _finish_drop(self, supervisor: Supervisor) -> None:
         row = supervisor.row
-        await supervisor.clear()
+        await supervisor.clear(files=True)
         if row.phase == "dropping_all":
             try:
                 await self._engine.drop_slot(row.slot)
@@ -503,7 +504,6 @@ class Subscriptions:
                 log.info('slot "%s" was gone already', row.slot)
         await self._metadata.remove_subscription(row.name)
         del self._supervisors[row.name]
-        await asyncio.to_thread(shutil.rmtree, self._root / row.name, ignore_errors=True)
 
 
 def _wanted(row: SubscriptionRow, changes: Mapping[str, object]) -> dict[str, Any]:

@@ -26,13 +26,20 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import signal
 import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import NotReady, SpillwayError, SubscriptionFailed, remote_error
+from spillway.errors import (
+    MetadataError,
+    NotReady,
+    SpillwayError,
+    SubscriptionFailed,
+    remote_error,
+)
 from spillway.subscriber.backoff import Backoff
 from spillway.subscriber.hold import LOCKED
 from spillway.subscriber.model import Failure, SubscriptionState
@@ -146,9 +153,11 @@ class Supervisor:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error('subscription "%s": %s', self.row.name, error, exc_info=error)
 
-    async def clear(self) -> None:
-        """End what an earlier run left; there must be no program of this one's."""
+    async def clear(self, *, files: bool = False) -> None:
+        """End what an earlier run left, and remove its files if asked to; there must be no program of this one's."""
         await asyncio.to_thread(self._clear)
+        if files:
+            await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     # -- the task -----------------------------------------------------------------------------
 
@@ -277,7 +286,7 @@ class Supervisor:
                 sys.executable, "-m", "spillway.subscriber.hold", str(self._directory), token, str(os.getpid()),
                 *program.arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-                env=environment, cwd=self._directory, start_new_session=True,
+                env=environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise SubscriptionFailed(
@@ -289,21 +298,27 @@ class Supervisor:
 
     async def _look(self, service: Service, fence: Fence, token: str) -> None:
         """Take in what the program told since the last look."""
-        await asyncio.to_thread(self.log.bound)
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self.log.bound)
         status = await asyncio.to_thread(RunStatus.load, self._directory)
         if status is None or status.run != token:
             return
         self.status = status
         if not status.begun or status.error is not None:
             return
+        row = self.row
+        if row.phase == "created" or row.error_code is not None:
+            try:
+                self.row = await service.metadata.update_subscription(
+                    row.name, fence=fence, phase="begun", error=None, error_code=None, hint=None
+                )
+            except MetadataError as error:
+                # No reason to end a program that is well: the next look tries again.
+                log.warning('subscription "%s": %s', row.name, error)
+        # What is streaming is also known to have begun.
         self._follows = True
         if self._well_since is None:
             self._well_since = time.monotonic()
-        row = self.row
-        if row.phase == "created" or row.error_code is not None:
-            self.row = await service.metadata.update_subscription(
-                row.name, fence=fence, phase="begun", error=None, error_code=None, hint=None
-            )
 
     # -- on worker threads --------------------------------------------------------------------
 

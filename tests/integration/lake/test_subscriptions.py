@@ -1,0 +1,135 @@
+"""Subscriptions that fill a lake, with the real service and the real job: one lake's life, through kills and mistakes.
+
+One test: each start of the job costs a JVM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.serve_process import ServeProcess
+from spillway.lake.parquet_tables import current_path
+from spillway.subscriber.run_processes import RunRecord, processes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.cluster import Database
+    from harness.service import Service
+
+_TIMEOUT_S = 300
+
+
+def wait(
+    service: Service, ready: Callable[[dict[str, Any]], object], name: str = "shop"
+) -> dict[str, Any]:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not ready(found := service.call("GET", f"/subscriptions/{name}")):
+        log = "\n".join(service.call("GET", f"/subscriptions/{name}/log")["lines"][-40:])
+        assert time.monotonic() < deadline, f"{found}\n{log}"
+        time.sleep(0.2)
+    return found
+
+
+def rows_of(lake: Path, table: str) -> list[tuple[int, str]]:
+    """The current rows of a Parquet lake, without Spark."""
+    found = pq.read_table(current_path(lake, table), columns=["id", "v"])
+    return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def wait_equal(service: Service, database: Database, lake: Path, table: str) -> None:
+    """Wait until everything is confirmed, and compare."""
+    end = str(database.value("SELECT pg_current_wal_flush_lsn()::text"))
+    service.wait_for("shop", end)
+    there = [tuple(row) for row in database.query(f"SELECT id, v FROM {table} ORDER BY id")]
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            mine = rows_of(lake, f"public.{table}")
+        except (OSError, ValueError):
+            # Replaced under our hands.
+            mine = []
+        if mine == there:
+            return
+        assert time.monotonic() < deadline, f"{len(mine)} rows, not {len(there)}"
+        time.sleep(0.2)
+
+
+@pytest.mark.usefixtures("jar_folder")
+def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Database) -> None:
+    pg15.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    pg15.execute("CREATE TABLE u (id int PRIMARY KEY, v text)")
+    pg15.execute("INSERT INTO t SELECT i, 'before' FROM generate_series(1, 1000) i")
+    pg15.execute("INSERT INTO u VALUES (1, 'before')")
+    pg15.execute("CREATE PUBLICATION p FOR TABLE t")
+    # A directory can't be made there: what stands in its way is a file.
+    (tmp_path / "file").write_text("")
+    lake = tmp_path / "lake"
+    target = {
+        "kind": "lake",
+        "format": "parquet",
+        "path": str(tmp_path / "file" / "lake"),
+        "master": "local[1]",
+        "driver_memory": "512m",
+        "interval_s": 0.5,
+    }
+    serve = ServeProcess(tmp_path / "data")
+    try:
+        service = serve.service()
+        service.create_source(pg15.dsn)
+        body = {"name": "shop", "source": "main", "database": pg15.name, "publications": ["p"]}
+        service.call("POST", "/subscriptions", json={**body, "target": target})
+        failed = wait(service, lambda s: s["state"] == "failed")
+        assert failed["error"]["code"] == "lake_error"
+        assert "can't be made" in failed["error"]["message"]
+        assert failed["confirmed_flush_lsn"] == service.slot("shop")["confirmed_flush_lsn"]
+
+        # Mended: copied, and followed.
+        target["path"] = str(lake)
+        service.call("PATCH", "/subscriptions/shop", json={"target": target})
+        info = wait(service, lambda s: s["state"] == "streaming")
+        assert info["error"] is None
+        assert [(t["table"], t["state"]) for t in info["table_states"]] == [("public.t", "ready")]
+        wait_equal(service, pg15, lake, "t")
+        pg15.execute("UPDATE t SET v = 'after' WHERE id <= 10")
+        wait_equal(service, pg15, lake, "t")
+        wait(service, lambda s: s["rows"] == 10 and s["lag_seconds"] == 0)
+
+        # The program is killed: started again, nothing lost, nothing twice.
+        os.kill(info["pid"], signal.SIGKILL)
+        pg15.execute("DELETE FROM t WHERE id > 990")
+        again = wait(service, lambda s: s["state"] == "streaming" and s["pid"] != info["pid"])
+        assert again["restarts"] > info["restarts"]
+        wait_equal(service, pg15, lake, "t")
+
+        # The service is killed, and what it had started with it; another table is published meanwhile.
+        before = RunRecord.load(tmp_path / "data" / "subscriptions" / "shop")
+        assert before is not None
+        assert before.pid == again["pid"]
+        serve.kill()
+        pg15.execute("ALTER PUBLICATION p ADD TABLE u")
+        pg15.execute("INSERT INTO t SELECT i, 'down' FROM generate_series(2001, 2100) i")
+        serve.start()
+        service.wait_decoded("shop", pg15)
+        service.call("POST", "/subscriptions/shop/refresh")
+        wait(service, lambda s: s["state"] == "streaming" and len(s["table_states"]) == 2)
+        assert processes_of(before) == []
+        wait_equal(service, pg15, lake, "t")
+        wait_equal(service, pg15, lake, "u")
+
+        # Off: its slot keeps what comes.
+        off = service.call("POST", "/subscriptions/shop/disable")
+        assert (off["state"], off["pid"]) == ("paused", None)
+        service.call("DELETE", "/subscriptions/shop")
+        assert service.call("GET", "/slots")["slots"] == []
+        service.call("DELETE", "/sources/main")
+        assert rows_of(lake, "public.u") == [(1, "before")]
+    finally:
+        serve.stop()

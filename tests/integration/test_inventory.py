@@ -1,0 +1,151 @@
+"""Tables and publications of a database, from the mirrored catalog, beside what the server says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.service import Service, service_in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.cluster import Database
+
+
+@pytest.fixture
+def service(tmp_path: Path, pg: Database) -> Iterator[Service]:
+    with service_in_process(tmp_path / "data") as running:
+        running.create_source(pg.dsn)
+        running.create_slot("s", pg.name)
+        yield running
+        running.drop_slot("s")
+        running.call("DELETE", "/sources/main")
+
+
+def tables(service: Service, database: str) -> dict[str, Any]:
+    found = service.call("GET", f"/sources/main/tables?database={database}")["tables"]
+    return {f"{t['schema']}.{t['name']}": t for t in found}
+
+
+def publications(service: Service, database: str) -> dict[str, Any]:
+    found = service.call("GET", f"/publications?source=main&database={database}")["publications"]
+    return {p["name"]: p for p in found}
+
+
+def test_tables_and_what_stands_in_the_way(service: Service, pg: Database) -> None:
+    pg.execute("CREATE SCHEMA shop")
+    pg.execute(
+        'CREATE TABLE shop."Odd.name" (b varchar(10), a int PRIMARY KEY, c numeric(8,2)[] NOT NULL)'
+    )
+    pg.execute('ALTER TABLE shop."Odd.name" ADD d int, DROP b')
+    pg.execute("CREATE TABLE nokey (a int)")
+    pg.execute("CREATE TABLE nothing (a int PRIMARY KEY)")
+    pg.execute("ALTER TABLE nothing REPLICA IDENTITY NOTHING")
+    pg.execute("CREATE TABLE whole (a int)")
+    pg.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    pg.execute("CREATE TABLE root (a int PRIMARY KEY) PARTITION BY RANGE (a)")
+    pg.execute("CREATE TABLE part PARTITION OF root FOR VALUES FROM (0) TO (9)")
+    pg.execute("CREATE UNLOGGED TABLE unlogged (a int)")
+    pg.execute("CREATE VIEW shop.v AS SELECT 1")
+    service.wait_decoded("s", pg)
+    found = tables(service, pg.name)
+    assert list(found) == [
+        "public.nokey", "public.nothing", "public.part", "public.root", "public.whole", "shop.Odd.name",
+    ]  # fmt: skip
+    odd = found["shop.Odd.name"]
+    assert odd["columns"] == [
+        {"name": "a", "type": "integer", "not_null": True, "generated": False},
+        {"name": "c", "type": "numeric(8,2)[]", "not_null": True, "generated": False},
+        {"name": "d", "type": "integer", "not_null": False, "generated": False},
+    ]
+    assert (odd["primary_key"], odd["replica_identity"], odd["warnings"]) == (["a"], "default", [])
+    assert "no key" in found["public.nokey"]["warnings"][0]
+    assert "replica identity nothing" in found["public.nothing"]["warnings"][0]
+    assert "told apart" in found["public.whole"]["warnings"][0]
+    assert (found["public.root"]["kind"], found["public.root"]["warnings"]) == (
+        "partitioned table",
+        [],
+    )
+    assert found["public.part"]["partition_of"] == ["public.root"]
+
+
+def test_publications_are_the_servers(service: Service, pg: Database) -> None:
+    pg.execute("CREATE SCHEMA shop")
+    pg.execute("CREATE TABLE t (a int PRIMARY KEY, b text, c int)")
+    pg.execute("CREATE TABLE shop.u (a int PRIMARY KEY)")
+    pg.execute("CREATE TABLE root (a int PRIMARY KEY) PARTITION BY RANGE (a)")
+    pg.execute("CREATE TABLE part PARTITION OF root FOR VALUES FROM (0) TO (9)")
+    pg.execute("CREATE PUBLICATION everything FOR ALL TABLES WITH (publish = 'insert, delete')")
+    pg.execute("CREATE PUBLICATION nothing")
+    pg.execute("CREATE PUBLICATION of_schema FOR TABLES IN SCHEMA shop")
+    pg.execute("CREATE PUBLICATION leaves FOR TABLE root")
+    pg.execute("CREATE PUBLICATION as_root FOR TABLE root WITH (publish_via_partition_root = true)")
+    pg.execute("CREATE PUBLICATION parts FOR TABLE t (a, c) WHERE (a > 5), shop.u")
+    service.wait_decoded("s", pg)
+    found = publications(service, pg.name)
+    theirs = pg.query("SELECT pubname, schemaname, tablename FROM pg_publication_tables")
+    ours = [(name, t["schema"], t["name"]) for name, p in found.items() for t in p["tables"]]
+    assert sorted(ours) == sorted(tuple(row) for row in theirs)
+    assert list(found) == ["as_root", "everything", "leaves", "nothing", "of_schema", "parts"]
+    assert found["everything"]["all_tables"]
+    assert found["everything"]["publish"] == {
+        "insert": True, "update": False, "delete": True, "truncate": False,
+    }  # fmt: skip
+    assert (found["as_root"]["via_root"], found["leaves"]["via_root"]) == (True, False)
+    assert found["of_schema"]["schemas"] == ["shop"]
+    of_t = next(t for t in found["parts"]["tables"] if t["name"] == "t")
+    assert (of_t["columns"], of_t["has_row_filter"]) == (["a", "c"], True)
+    # As of where decoding is: altered, dropped.
+    pg.execute("ALTER PUBLICATION parts SET TABLE shop.u")
+    pg.execute("DROP PUBLICATION everything")
+    service.wait_decoded("s", pg)
+    found = publications(service, pg.name)
+    assert "everything" not in found
+    assert [(t["name"], t["columns"], t["has_row_filter"]) for t in found["parts"]["tables"]] == [
+        ("u", None, False)
+    ]
+    # A database that nothing decodes.
+    problem = service.problem("GET", "/publications?source=main&database=elsewhere")
+    assert (problem["status"], problem["code"]) == (503, "not_ready")
+
+
+def test_a_lakes_publications_are_checked_before_anything_is_made(
+    service: Service, pg: Database, tmp_path: Path
+) -> None:
+    pg.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    pg.execute("CREATE PUBLICATION filtered FOR TABLE t WHERE (a > 5)")
+    service.wait_decoded("s", pg)
+    body = {
+        "name": "lake",
+        "source": "main",
+        "database": pg.name,
+        "target": {"kind": "lake", "path": str(tmp_path / "lake")},
+    }
+    for changed, code in (
+        ({"publications": ["filtered"]}, "unsupported_feature"),
+        ({"publications": ["nope"]}, "unknown_publication"),
+        ({"tables": ["public.nope"]}, "unknown_table"),
+        ({"streaming": "on"}, "unsupported_feature"),
+        ({"database": "nope"}, "unknown_database"),
+        ({"slot": "s"}, "conflict"),
+    ):
+        problem = service.problem("POST", "/subscriptions", json={**body, **changed})
+        assert problem["code"] == code, problem
+        assert problem["hint"]
+    assert [slot["slot_name"] for slot in service.call("GET", "/slots")["slots"]] == ["s"]
+    assert service.call("GET", "/subscriptions") == {"subscriptions": []}
+    # Off: a slot is there, and nothing runs.
+    made = service.call(
+        "POST", "/subscriptions", json={**body, "tables": ["public.t"], "enabled": False}
+    )
+    assert (made["state"], made["pid"], made["lag_seconds"]) == ("paused", None, 0)
+    pg.execute("INSERT INTO t VALUES (1)")
+    service.wait_decoded("lake", pg)
+    later = service.call("GET", "/subscriptions/lake")
+    assert later["lag_seconds"] > 0
+    assert later["lag_bytes"] > 0
+    service.call("DELETE", "/subscriptions/lake")
+    assert [slot["slot_name"] for slot in service.call("GET", "/slots")["slots"]] == ["s"]
