@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import ssl
 import subprocess
 from dataclasses import dataclass, field
@@ -374,19 +373,11 @@ def _whole(attributes: Any, config: Mapping[str, Any]) -> State:
         assert whole[name] is None or attribute.optional or attribute.required, (
             f"core refuses {name}"
         )
-        if (
-            attribute.nested_type.attributes
-            and isinstance(whole[name], dict)
-            and attribute.optional
-        ):
+        given = attribute.optional or attribute.required
+        if attribute.nested_type.attributes and isinstance(whole[name], dict) and given:
             whole[name] = _whole(attribute.nested_type.attributes, whole[name])
     return whole
 
 
 def _read(value: Any) -> Any:
     return msgpack.unpackb(value.msgpack) if value.msgpack else None
-
-
-def command_line() -> str | None:
-    """Give the path of terraform or tofu, if one is installed."""
-    return shutil.which("terraform") or shutil.which("tofu")

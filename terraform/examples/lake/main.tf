@@ -17,6 +17,11 @@ variable "database" {
   type = string
 }
 
+variable "path" {
+  description = "Of the lake: a directory of the service's machine, or s3://bucket/prefix."
+  type        = string
+}
+
 resource "spillway_source" "shop" {
   name = "shop"
   dsn  = var.dsn
@@ -27,4 +32,22 @@ resource "spillway_slot" "lake" {
   source    = spillway_source.shop.name
   database  = var.database
   plugin    = "arrow"
+}
+
+resource "spillway_subscription" "lake" {
+  name     = "shop_to_lake"
+  source   = spillway_source.shop.name
+  database = var.database
+  slot     = spillway_slot.lake.slot_name
+
+  target = {
+    kind          = "lake"
+    path          = var.path
+    driver_memory = "1g"
+  }
+}
+
+output "lake" {
+  description = "Where the tables are, once they are copied."
+  value       = "${var.path}, ${spillway_subscription.lake.state}"
 }

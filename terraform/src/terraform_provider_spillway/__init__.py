@@ -8,7 +8,7 @@
     schema          attributes with the rules that a plan needs
     checks          what values PostgreSQL and the service would take
     resource        what all resources share
-    source, slot, publications    the resources and data sources
+    source, slot, subscription, publications    the resources and data sources
     service_client  REST, with retries
     reference       docs/ from the schemas
 """

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from terraform_provider_spillway.schema import as_number
+
 _LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 _SLOT_NAME: Final = re.compile(r"[a-z0-9_]+")
 _SOURCE_NAME: Final = re.compile(r"[a-z0-9_]{1,50}")
@@ -48,14 +50,23 @@ def not_empty(text: str) -> str | None:
     return None if text else "It can't be empty."
 
 
-def positive(number: float) -> str | None:
+def positive(number: float | str) -> str | None:
     """A time."""
-    return None if number > 0 else f"{number} is not a time: it must be more than 0."
+    return None if as_number(number) > 0 else f"{number} is not a time: it must be more than 0."
 
 
-def not_negative(number: float) -> str | None:
+def not_negative(number: float | str) -> str | None:
     """A time that may be none."""
-    return None if number >= 0 else f"{number} is negative."
+    return None if as_number(number) >= 0 else f"{number} is negative."
+
+
+def published_names(names: list[str]) -> str | None:
+    """What a subscription names: ``schema.table`` as the catalog has it."""
+    for name in names:
+        schema, dot, table = (name or "").partition(".")
+        if not (schema and dot and table):
+            return f"{name!r} is not schema.table."
+    return None
 
 
 def table_names(names: list[str]) -> str | None:

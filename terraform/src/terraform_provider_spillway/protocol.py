@@ -156,13 +156,17 @@ class Servicer(ProviderServicer):
             return pb.PlanResourceChange.Response(planned_state=_NOTHING, diagnostics=diags.to_pb())
         config = read_dynamic_value(request.config)
         planned, changed = _planned(fields, config, proposed, prior)
-        replacing = [name for name in changed if prior and fields[name].requires_replace]
+        replacing = [
+            name for name in changed if prior and fields[name].replaced(prior[name], planned[name])
+        ]
         if replacing:
             resource.plan_delete(diags, prior)
         # Core asks again without the prior object for what comes after a replacement: that is planned then.
         elif not prior or changed:
             planned = resource.plan(
-                PlanContext(diags, request.type_name, changed_fields=changed), prior, planned
+                PlanContext(diags, request.type_name, changed_fields=changed),
+                prior,
+                resource.filled_in(config, planned),
             )
         return pb.PlanResourceChange.Response(
             planned_state=to_dynamic_value(planned),

@@ -13,11 +13,13 @@ from tf.schema import Schema
 from tf.types import Number, String, Unknown
 
 from terraform_provider_spillway import checks
+from terraform_provider_spillway.publications import PublicationsData, TablesData
 from terraform_provider_spillway.resource import Connection
-from terraform_provider_spillway.schema import Field, check_config
+from terraform_provider_spillway.schema import Field, as_number, check_config
 from terraform_provider_spillway.service_client import ServiceClient
 from terraform_provider_spillway.slot import Slot, SlotData
 from terraform_provider_spillway.source import Source, SourceData
+from terraform_provider_spillway.subscription import Subscription, SubscriptionData
 
 if TYPE_CHECKING:
     from tf.utils import Diagnostics
@@ -108,14 +110,14 @@ class SpillwayProvider(Provider):
         self.connection.client = ServiceClient(
             endpoint,
             config["token"] or os.environ.get("SPILLWAY_TOKEN"),
-            timeout_s=120 if timeout is None else timeout,
-            retry_for_s=60 if retry_for is None else retry_for,
+            timeout_s=120 if timeout is None else as_number(timeout),
+            retry_for_s=60 if retry_for is None else as_number(retry_for),
             stopping=self.stopping,
             version=VERSION,
         )
 
     def get_resources(self) -> list[type[Any]]:
-        return [Source, Slot]
+        return [Source, Slot, Subscription]
 
     def get_data_sources(self) -> list[type[Any]]:
-        return [SourceData, SlotData]
+        return [SourceData, SlotData, SubscriptionData, PublicationsData, TablesData]

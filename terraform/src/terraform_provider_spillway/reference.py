@@ -92,16 +92,22 @@ def _page(thing: type, kind: str, example: Path) -> Iterator[str]:
         yield "## Attributes\n"
         yield from _rows(told)
         yield ""
-    for field in fields:
-        if isinstance(field, NestedField):
-            yield f"## {field.name}\n"
-            yield from _rows(field.fields)
-            yield ""
+    yield from _nested(fields)
     if kind == "resource":
         yield "## Import\n"
         key = fields[0].name
         yield f"By its name, `{key}`:\n"
         yield f'```terraform\nimport {{\n  to = spillway_{name}.this\n  id = "the_{key}"\n}}\n```\n'
+
+
+def _nested(fields: Sequence[Field]) -> Iterator[str]:
+    """Give a section for each attribute that is an object, and for those in it."""
+    for field in fields:
+        if isinstance(field, NestedField):
+            yield f"## {field.name}\n"
+            yield from _rows(field.fields)
+            yield ""
+            yield from _nested(field.fields)
 
 
 def _rows(fields: Sequence[Field]) -> Iterator[str]:

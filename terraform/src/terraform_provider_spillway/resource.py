@@ -38,14 +38,14 @@ DELETION_PROTECTION = Field(
 )
 
 
-def wait_timeout(what: str) -> Field:
+def wait_timeout(what: str, default: int = 300) -> Field:
     """Give the attribute that bounds a wait."""
     return Field(
         "wait_timeout",
         Number(),
         f"How many seconds to wait until {what}.",
         optional=True,
-        default=300,
+        default=default,
         checks=[checks.positive],
     )
 
@@ -121,6 +121,9 @@ class _Named:
     def place(self, error: ServiceError) -> list[str] | None:
         """Say which attribute the error is about."""
         names = {field.name for field in self.fields}
+        # The service names a request's field where it can: target.path
+        if (field := str(error.details.get("field", "")).split("."))[0] in names:
+            return field
         if error.code in self.places:
             return [self.places[error.code]]
         for problem in error.details.get("errors") or ():
@@ -136,6 +139,10 @@ class ServiceResource(_Named, Resource):
 
     def plan(self, ctx: PlanContext, current: State | None, planned: State) -> State:
         """Look at a plan with the service at hand: warn, or refuse what the service would refuse."""
+        return planned
+
+    def filled_in(self, config: Mapping[str, Any], planned: State) -> State:
+        """Plan what follows from other attributes, where *config* doesn't say it."""
         return planned
 
     def plan_delete(self, diags: Diagnostics, current: State) -> None:

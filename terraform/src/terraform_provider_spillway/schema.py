@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tf.gen import tfplugin_pb2 as pb
 from tf.schema import Attribute
-from tf.types import TfType, Unknown
+from tf.types import Number, TfType, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     Check = Callable[[Any], str | None]
     #: Where a value is: names of attributes, and keys or numbers of elements as 1-tuples.
     Path = tuple[str | tuple[str | int], ...]
+
+
+def as_number(value: float | str) -> float:
+    """Read a number: Terraform sends those that no double is equal to, 0.1 for one, as text."""
+    return float(value) if isinstance(value, str) else value
+
+
+def as_value(number: float) -> float | str:
+    """Write a number as Terraform does, so that it is equal to the one in a configuration."""
+    return int(number) if number == int(number) else repr(number)
 
 
 class Field(Attribute):
@@ -36,7 +46,7 @@ class Field(Attribute):
         computed: whether the provider gives it a value where the configuration has none.
         default: that value, where it is known beforehand.
         sensitive: whether it is never shown.
-        replaces: whether a change makes another object of it.
+        replaces: whether a change makes another object of it; or says so of the values before and after.
         stable: of a computed one: an update doesn't change it.
         checks: what is looked at before anything is asked of the service.
         values: the values that it may have, for documentation; checked as well.
@@ -54,7 +64,7 @@ class Field(Attribute):
         computed: bool = False,
         default: Any = Unknown,
         sensitive: bool = False,
-        replaces: bool = False,
+        replaces: bool | Callable[[Any, Any], bool] = False,
         stable: bool = False,
         checks: Sequence[Check] = (),
         values: Sequence[str] = (),
@@ -68,9 +78,10 @@ class Field(Attribute):
             optional=optional,
             computed=computed or default is not Unknown,
             sensitive=sensitive,
-            requires_replace=replaces,
+            requires_replace=replaces is True,
             default=default,
         )
+        self._replaces = replaces
         self.stable = stable
         self.values = tuple(values)
         self._checks = tuple(checks)
@@ -88,6 +99,10 @@ class Field(Attribute):
             if problem := check(value):
                 yield path, problem
 
+    def replaced(self, before: Any, after: Any) -> bool:
+        """Say whether a change from one value to the other makes another object of it."""
+        return self._replaces if isinstance(self._replaces, bool) else self._replaces(before, after)
+
     def same(self, one: Any, other: Any) -> bool:
         """Say whether two values mean the same: null and empty ones do; an unknown one is like no other."""
         if _has_unknown(one) or _has_unknown(other):
@@ -96,6 +111,8 @@ class Field(Attribute):
             return bool(self._normal(one) == self._normal(other))
         if one in (None, [], {}) and other in (None, [], {}):
             return True
+        if isinstance(self.type, Number) and one is not None and other is not None:
+            return as_number(one) == as_number(other)
         return bool(self.type.semantically_equal(one, other))
 
 

@@ -21,7 +21,7 @@ from terraform_provider_spillway.resource import (
     wait_timeout,
     wait_until,
 )
-from terraform_provider_spillway.schema import Field, NestedField
+from terraform_provider_spillway.schema import Field, NestedField, as_number
 from terraform_provider_spillway.service_client import ServiceError
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Source(ServiceResource):
                 return None
             return f"it is {seen['state']}" + (f": {seen['error']}" if seen["error"] else "")
 
-        wait_until(self.service, state["wait_timeout"], "receiving WAL", look)
+        wait_until(self.service, as_number(state["wait_timeout"]), "receiving WAL", look)
         return self._state(state, seen)
 
 

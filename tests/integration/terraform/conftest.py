@@ -38,6 +38,8 @@ def whole_service(
 @pytest.fixture
 def service(whole_service: Service) -> Iterator[Service]:
     yield whole_service
+    for subscription in whole_service.call("GET", "/subscriptions")["subscriptions"]:
+        whole_service.call("DELETE", f"/subscriptions/{subscription['name']}")
     for slot in whole_service.call("GET", "/slots")["slots"]:
         whole_service.drop_slot(slot["slot_name"])
     for source in whole_service.call("GET", "/sources")["sources"]:

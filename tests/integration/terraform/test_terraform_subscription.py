@@ -1,0 +1,273 @@
+"""Subscriptions, publications and tables, driven as Terraform's core drives a provider; without a Spark job: they are disabled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.terraform_core import UNKNOWN, Core, Refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.cluster import Database
+    from harness.service import Service
+
+SOURCE, SLOT, SUBSCRIPTION = "spillway_source", "spillway_slot", "spillway_subscription"
+
+
+@pytest.fixture
+def shop(core: Core, service: Service, database: Database) -> dict[str, Any]:
+    """A database with tables and a publication, decoded up to now."""
+    database.execute(
+        """
+        DROP SCHEMA IF EXISTS shop CASCADE;
+        DROP PUBLICATION IF EXISTS published;
+        CREATE SCHEMA shop;
+        CREATE TABLE shop.orders (id int PRIMARY KEY, v text);
+        CREATE TABLE shop.items (id int);
+        CREATE PUBLICATION published FOR TABLE shop.orders, shop.items;
+        """
+    )
+    source = core.make(SOURCE, name="shop", dsn=database.dsn)
+    service.call(
+        "POST",
+        "/slots",
+        json={"slot_name": "watch", "source": "shop", "database": database.name},
+    )
+    service.wait_decoded("watch", database)
+    return source
+
+
+@pytest.fixture
+def config(shop: dict[str, Any], database: Database, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "name": "lake",
+        "source": shop["name"],
+        "database": database.name,
+        "target": {"kind": "lake", "path": str(tmp_path / "lake")},
+        "enabled": False,
+    }
+
+
+def test_a_subscriptions_life(core: Core, service: Service, config: dict[str, Any]) -> None:
+    plan = core.plan(SUBSCRIPTION, None, config)
+    assert plan.planned is not None
+    assert plan.planned["slot"] == "lake"
+    assert plan.planned["keep_slot"] is False
+    state = core.apply(plan)
+    assert state is not None
+    assert state["state"] == "paused"
+    shown = service.call("GET", "/subscriptions/lake")
+    assert shown["target"]["format"] == "delta"
+    assert shown["tables"] is None
+    assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), config).action == "no-op"
+    # The default said aloud is no change either.
+    config["target"]["format"] = "delta"
+    plan = core.plan(SUBSCRIPTION, state, config)
+    assert not plan.replaces
+    state = core.apply(plan)
+    # In place: tables, then publications instead, then how its program runs.
+    config["tables"] = ["shop.orders"]
+    plan = core.plan(SUBSCRIPTION, state, config)
+    assert plan.action == "update"
+    state = core.apply(plan)
+    assert service.call("GET", "/subscriptions/lake")["tables"] == ["shop.orders"]
+    del config["tables"]
+    config["publications"] = ["published"]
+    state = core.apply(core.plan(SUBSCRIPTION, state, config))
+    shown = service.call("GET", "/subscriptions/lake")
+    assert shown["tables"] is None
+    assert shown["publications"] == ["published"]
+    # A number that no double is equal to travels as text, as Terraform sends it.
+    config["target"]["interval_s"] = "0.3"
+    config["target"]["retention"] = "7d"
+    plan = core.plan(SUBSCRIPTION, state, config)
+    assert plan.action == "update"
+    state = core.apply(plan)
+    assert state is not None
+    shown = service.call("GET", "/subscriptions/lake")["target"]
+    assert (shown["interval_s"], shown["retention"]) == (0.3, "7d")
+    assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), config).action == "no-op"
+    # Another place is another subscription; so is what CREATE SUBSCRIPTION fixes.
+    target = config["target"]
+    for name, value in (
+        ("name", "other"),
+        ("source", "books"),
+        ("database", "books"),
+        ("slot", "another"),
+        ("target", {**target, "path": "/elsewhere"}),
+        ("target", {**target, "format": "parquet"}),
+        ("target", {"kind": "postgres", "dsn": "host=db"}),
+        ("copy_data", False),
+        ("origin", "none"),
+        ("streaming", "on"),
+        ("two_phase", True),
+    ):
+        plan = core.plan(SUBSCRIPTION, state, {**config, name: value})
+        assert plan.action == "replace", name
+        assert plan.replaces == {name}
+    # Its own slot goes with it.
+    core.destroy(SUBSCRIPTION, state)
+    assert service.call("GET", "/subscriptions")["subscriptions"] == []
+    assert service.problem("GET", "/slots/lake")["code"] == "unknown_slot"
+    core.destroy(SUBSCRIPTION, state)
+    assert core.read(SUBSCRIPTION, state) is None
+
+
+def test_a_slot_of_somebody_else_stays(
+    core: Core, service: Service, config: dict[str, Any], database: Database
+) -> None:
+    slot = core.make(
+        SLOT, slot_name="theirs", source="shop", database=database.name, plugin="arrow"
+    )
+    config["slot"] = "theirs"
+    state = core.make(SUBSCRIPTION, **config)
+    assert state["keep_slot"] is True
+    core.destroy(SUBSCRIPTION, state)
+    assert core.read(SLOT, slot) is not None
+    # Unless it is said otherwise; then the slot is gone when its turn comes.
+    state = core.make(SUBSCRIPTION, **config, keep_slot=False)
+    core.destroy(SUBSCRIPTION, state)
+    assert service.problem("GET", "/slots/theirs")["code"] == "unknown_slot"
+    core.destroy(SLOT, slot)
+
+
+def test_import_and_drift(core: Core, service: Service, config: dict[str, Any]) -> None:
+    target = {**config["target"], "interval_s": 0.3, "metrics_port": 9999}
+    body = {**config, "target": target, "tables": ["shop.orders", "shop.items"]}
+    service.call("POST", "/subscriptions", json=body)
+    state = core.import_(SUBSCRIPTION, "lake")
+    assert state["keep_slot"] is False
+    assert state["target"]["interval_s"] == "0.3"
+    assert state["target"]["metrics_port"] == 9999
+    theirs = {
+        **body,
+        "tables": ["shop.items", "shop.orders"],
+        "target": {**target, "interval_s": "0.3", "format": None},
+    }
+    plan = core.plan(SUBSCRIPTION, state, theirs)
+    assert not plan.replaces
+    state = core.apply(plan)
+    assert state is not None
+    assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), theirs).action == "no-op"
+    # Somebody alters it.
+    service.call("PATCH", "/subscriptions/lake", json={"tables": ["shop.orders"]})
+    drifted = core.read(SUBSCRIPTION, state)
+    assert drifted is not None
+    plan = core.plan(SUBSCRIPTION, drifted, theirs)
+    assert plan.action == "update"
+    assert "tables" in plan.changes
+    core.apply(plan)
+    shown = service.call("GET", "/subscriptions/lake")["tables"]
+    assert sorted(shown) == ["shop.items", "shop.orders"]
+    # Somebody drops it.
+    service.call("DELETE", "/subscriptions/lake")
+    assert core.read(SUBSCRIPTION, state) is None
+    with pytest.raises(Refused) as refused:
+        core.import_(SUBSCRIPTION, "lake")
+    assert "unknown_subscription" in refused.value.only.summary
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "path"),
+    [
+        ({"tables": ["shop.nothing"]}, "unknown_table", ("tables",)),
+        ({"publications": ["nothing"]}, "unknown_publication", ("publications",)),
+        ({"streaming": "on"}, "unsupported_feature", ("streaming",)),
+        ({"target": {"kind": "lake", "path": "relative"}}, "invalid_request", ("target", "path")),
+        (
+            {"target": {"kind": "lake", "path": "/l", "retention": "long"}},
+            "invalid_request",
+            ("target", "retention"),
+        ),
+        ({"target": {"kind": "postgres", "dsn": "host=db"}}, "unsupported_feature", None),
+        ({"target": {"kind": "kafka", "options": {"topic": "t"}}}, "invalid_request", None),
+        ({"source": "books"}, "unknown_source", ("source",)),
+        ({"slot": "watch"}, "conflict", None),
+    ],
+)
+def test_what_the_service_refuses(
+    core: Core,
+    service: Service,
+    config: dict[str, Any],
+    more: dict[str, Any],
+    code: str,
+    path: tuple[str, ...] | None,
+) -> None:
+    with pytest.raises(Refused) as refused:
+        core.make(SUBSCRIPTION, **{**config, **more})
+    assert code in refused.value.only.summary, refused.value
+    assert path is None or refused.value.only.path == path
+    assert refused.value.state is None
+    assert service.call("GET", "/subscriptions")["subscriptions"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"name": "Lake"}, ("name",)),
+        ({"slot": "a-b"}, ("slot",)),
+        ({"target": {"kind": "lake"}}, ("target",)),
+        ({"target": {"kind": "lake", "path": "/l", "format": "csv"}}, ("target", "format")),
+        (
+            {"target": {"kind": "lake", "path": "/l", "on_schema_change": "x"}},
+            ("target", "on_schema_change"),
+        ),
+        ({"tables": ["orders"]}, ("tables",)),
+        ({"tables": ["a.b"], "publications": ["p"]}, ("publications",)),
+        ({"origin": "local"}, ("origin",)),
+        ({"streaming": "yes"}, ("streaming",)),
+        ({"wait_for": "godot"}, ("wait_for",)),
+        ({"wait_timeout": "-0.1"}, ("wait_timeout",)),
+    ],
+)
+def test_bad_values(plugin: Core, more: dict[str, Any], path: tuple[str, ...]) -> None:
+    good = {"name": "l", "source": "s", "database": "d", "target": {"kind": "lake", "path": "/l"}}
+    plugin.validate(SUBSCRIPTION, good)
+    with pytest.raises(Refused) as refused:
+        plugin.validate(SUBSCRIPTION, {**good, **more})
+    assert refused.value.only.path == path
+
+
+def test_unknown_values(core: Core, config: dict[str, Any]) -> None:
+    target = {"kind": "lake", "path": UNKNOWN}
+    unknown = {**config, "source": UNKNOWN, "slot": UNKNOWN, "target": target, "tables": UNKNOWN}
+    plan = core.plan(SUBSCRIPTION, None, unknown)
+    assert plan.planned is not None
+    assert plan.planned["keep_slot"] is True
+    core.plan(SUBSCRIPTION, None, {**config, "target": UNKNOWN, "name": UNKNOWN})
+    state = core.make(SUBSCRIPTION, **config)
+    assert core.plan(SUBSCRIPTION, state, {**config, "target": target}).replaces == {"target"}
+    plan = core.plan(SUBSCRIPTION, state, {**config, "tables": [UNKNOWN]})
+    assert plan.action == "update"
+
+
+def test_publications_and_tables(core: Core, shop: dict[str, Any], database: Database) -> None:
+    where = {"source": shop["name"], "database": database.name}
+    (publication,) = core.data("spillway_publications", **where)["publications"]
+    assert publication["name"] == "published"
+    assert publication["publish"]["truncate"] is True
+    assert {(t["schema"], t["name"]) for t in publication["tables"]} == {
+        ("shop", "orders"),
+        ("shop", "items"),
+    }
+    tables = core.data("spillway_tables", **where)["tables"]
+    found = {t["name"]: t for t in tables if t["schema"] == "shop"}
+    assert found["orders"]["primary_key"] == ["id"]
+    assert found["orders"]["publications"] == ["published"]
+    assert found["items"]["warnings"]
+    for name in ("spillway_publications", "spillway_tables"):
+        with pytest.raises(Refused) as refused:
+            core.data(name, source="books", database="books")
+        assert refused.value.only.path == ("source",)
+
+
+def test_subscription_as_data(core: Core, config: dict[str, Any]) -> None:
+    core.make(SUBSCRIPTION, **config)
+    shown = core.data("spillway_subscription", name="lake")
+    assert shown["state"] == "paused"
+    assert shown["slot"] == "lake"
+    assert shown["error"] is None
+    assert shown["table_states"] == []
