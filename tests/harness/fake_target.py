@@ -1,7 +1,7 @@
 """A target kind whose program costs a tenth of a second: it tells that it has begun, and waits; or fails as it is told.
 
 ``mode`` of the target: run, fail (with an error in its status file), print (with one on stderr only), silent (exit code 3),
-stubborn (SIGTERM is ignored), parent (with a child that outlives it).
+stubborn (SIGTERM is ignored), copying (its tables are copied at SIGUSR1), parent (with a child that outlives it).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spillway.engine.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
 
-MODES = ("run", "fail", "print", "silent", "stubborn", "parent")
+MODES = ("run", "fail", "print", "silent", "stubborn", "copying", "parent")
 
 
 class FakeTarget(TargetKind):
@@ -53,6 +53,7 @@ class FakeTarget(TargetKind):
                 str(plan.status_file),
                 json.dumps(plan.tables),
                 str(plan.skip_lsn),
+                str(plan.copy_data),
             ),
             {"FAKE_DSN": plan.dsn},
         )

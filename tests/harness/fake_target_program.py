@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
-def _main(mode: str, status_file: str, tables: str, skip_lsn: str) -> int:
+def _main(mode: str, status_file: str, tables: str, skip_lsn: str, copy_data: str) -> int:
     def tell(**told: Any) -> None:
         status = {
             "run": os.environ["SPILLWAY_SUBSCRIPTION_RUN"],
@@ -24,7 +24,7 @@ def _main(mode: str, status_file: str, tables: str, skip_lsn: str) -> int:
         beside.write_text(json.dumps(status | told))
         beside.replace(status_file)
 
-    print(f"mode {mode} tables {tables} skip {skip_lsn}", flush=True)
+    print(f"mode {mode} tables {tables} skip {skip_lsn} copy {copy_data}", flush=True)
     if mode == "fail":
         tell(error={"code": "lake_error", "message": "no space", "hint": "Make some."})
         return 1
@@ -39,14 +39,20 @@ def _main(mode: str, status_file: str, tables: str, skip_lsn: str) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if mode == "parent":
         subprocess.Popen(["sleep", "600"])
-    ready = {
-        "state": "ready",
-        "changes": 5,
-        "bytes_copied": None,
-        "bytes_total": None,
-        "reason": None,
-    }
-    tell(begun=True, tables=dict.fromkeys(json.loads(tables) or (), ready))
+    names = json.loads(tables) or ()
+
+    def begun(state: str) -> None:
+        told = {
+            "state": state,
+            "changes": 5,
+            "bytes_copied": None,
+            "bytes_total": None,
+            "reason": None,
+        }
+        tell(begun=True, tables=dict.fromkeys(names, told))
+
+    signal.signal(signal.SIGUSR1, lambda *_: begun("ready"))
+    begun("copying" if mode == "copying" else "ready")
     while True:
         signal.pause()
 

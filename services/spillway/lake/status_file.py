@@ -117,7 +117,10 @@ class StatusFile:
         set_aside = {q.table: q.reason for q in quarantined(lake).values()}
         for name, reason in set_aside.items():
             table = self._tables.setdefault(name, _Table())
-            table.state, table.reason = "quarantined", reason
+            table.reason = reason
+            # Its load goes on all the same.
+            if table.state == "ready":
+                table.state = "quarantined"
         for name, table in self._tables.items():
             if table.state == "quarantined" and name not in set_aside:
                 table.state, table.reason = "ready", None

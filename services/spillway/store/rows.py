@@ -88,7 +88,8 @@ class SubscriptionRow:
     two_phase: bool = False
     #: of the slot's output plugin
     options: Mapping[str, str] = field(default_factory=dict)
-    #: creating, created, begun, dropping, dropping_all: what is to be done next, whoever dies in between
+    #: creating, created, begun (a program follows the slot), copied (all tables are), dropping, dropping_all: what is to be
+    #: done next, whoever dies in between
     phase: str = "creating"
     #: what commits before it and is not in the target is given up
     skip_lsn: Lsn | None = None

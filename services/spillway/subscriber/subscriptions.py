@@ -27,17 +27,15 @@ from spillway.errors import (
     DuplicateName,
     InvalidRequest,
     LsnNotRetained,
-    NotCaptured,
     NotReady,
     SlotInvalidated,
     SpillwayError,
-    UnknownPublication,
     UnknownSlot,
     UnknownSubscription,
-    UnknownTable,
 )
 from spillway.store.rows import SubscriptionRow
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec
+from spillway.subscriber.selection import check_selection, resolve
 from spillway.subscriber.supervisor import Service, Supervisor
 from spillway.subscriber.targets import TargetKind, target_kind
 
@@ -121,7 +119,7 @@ class Subscriptions:
             )
         kind = target_kind(spec.target.get("kind"))
         spec = replace(spec, target=kind.check(spec.target), slot=spec.slot or spec.name)
-        _check_selection(spec.tables, spec.publications)
+        check_selection(spec.tables, spec.publications)
         source = await self._engine.get_source(spec.source)
         kind.check_subscription(spec, only_local=source.capture.get("origin") == "none")
         async with self._lock(spec.name):
@@ -153,15 +151,21 @@ class Subscriptions:
             if "target" in wanted:
                 wanted["target"] = self._changed_target(supervisor, kind, wanted["target"])
             altered = replace(row, **wanted, error=None, error_code=None, hint=None)
-            _check_selection(altered.tables, altered.publications)
+            check_selection(altered.tables, altered.publications)
             if {"tables", "publications"} & wanted.keys():
-                resolved = await self._resolved(altered, kind)
+                resolved = await resolve(self._engine, altered, kind)
                 altered = replace(altered, resolved_tables=resolved)
             async with self._stopped(supervisor):
                 if "options" in wanted:
                     await self._engine.alter_slot(row.slot, altered.options)
+                if "target" in wanted:
+                    # It may have begun until it had ended.
+                    self._changed_target(supervisor, kind, wanted["target"])
                 columns = (*wanted, "resolved_tables", "error", "error_code", "hint")
-                await self._update(supervisor, **{c: getattr(altered, c) for c in columns})
+                values = {c: getattr(altered, c) for c in columns}
+                if supervisor.row.phase == "copied" and {"tables", "publications"} & wanted.keys():
+                    values["phase"] = "begun"
+                await self._update(supervisor, **values)
             return await self._info(supervisor)
 
     async def enable(self, name: str) -> SubscriptionInfo:
@@ -171,14 +175,16 @@ class Subscriptions:
         return await self.alter(name, {"enabled": False})
 
     async def refresh(self, name: str) -> SubscriptionInfo:
-        """Look tables up again; the program is started anew if they are others than before."""
+        """Look tables up again; if they are others than before, the supervisor starts the program anew in its time."""
         async with self._lock(name):
             supervisor = self._supervisor(name)
             row = supervisor.row
-            resolved = await self._resolved(row, target_kind(row.target.get("kind")))
+            resolved = await resolve(self._engine, row, target_kind(row.target.get("kind")))
             if resolved != _tuple(row.resolved_tables):
-                async with self._stopped(supervisor):
-                    await self._update(supervisor, resolved_tables=resolved)
+                phase = "begun" if row.phase == "copied" else row.phase
+                await self._update(supervisor, resolved_tables=resolved, phase=phase)
+                if not supervisor.is_started:
+                    self._start(supervisor)
             return await self._info(supervisor)
 
     async def skip(self, name: str, lsn: Lsn) -> SubscriptionInfo:
@@ -336,57 +342,8 @@ class Subscriptions:
     async def _resolve(self, supervisor: Supervisor) -> None:
         """Look up which tables it has, and count it as created."""
         row = supervisor.row
-        resolved = await self._resolved(row, target_kind(row.target.get("kind")))
+        resolved = await resolve(self._engine, row, target_kind(row.target.get("kind")))
         await self._update(supervisor, resolved_tables=resolved, phase="created")
-
-    async def _resolved(self, row: SubscriptionRow, kind: TargetKind) -> tuple[str, ...] | None:
-        """Return the tables that it stands for now; None: all."""
-        if row.publications is not None:
-            return await self._published(row, kind)
-        if row.tables is None:
-            return None
-        known = await self._engine.list_tables(row.source, row.database)
-        names = {f"{table.schema}.{table.name}": table for table in known}
-        found: set[str] = set()
-        for name in row.tables:
-            table = names.get(name)
-            if table is None:
-                raise UnknownTable(
-                    f'table {name} does not exist in database "{row.database}"',
-                    hint="Write schema.table as the catalog has it, without quotes; it must be a permanent table, and its "
-                    f"creation must be decoded: GET /v1/sources/{row.source}/tables?database={row.database} lists them.",
-                    relation=name,
-                )
-            if not table.captured:
-                raise NotCaptured(
-                    f'source "{row.source}" does not capture table {name}',
-                    hint="What a source captures can't be changed; make another source.",
-                    relation=name,
-                )
-            if table.kind == "table":
-                found.add(name)
-            else:
-                found |= {
-                    n for n, t in names.items() if t.kind == "table" and name in t.partition_of
-                }
-        return _some(found, row)
-
-    async def _published(self, row: SubscriptionRow, kind: TargetKind) -> tuple[str, ...]:
-        publications = {
-            p.name: p for p in await self._engine.list_publications(row.source, row.database)
-        }
-        found: set[str] = set()
-        for name in row.publications or ():
-            publication = publications.get(name)
-            if publication is None:
-                raise UnknownPublication(
-                    f'publication "{name}" does not exist in database "{row.database}"',
-                    hint="GET /v1/publications lists those that are there, as of where decoding is.",
-                    publication=name,
-                )
-            kind.check_publication(publication)
-            found |= {leaf for table in publication.tables for leaf in table.leaves}
-        return _some(found, row)
 
     def _changed_target(
         self, supervisor: Supervisor, kind: TargetKind, target: Any
@@ -397,7 +354,7 @@ class Subscriptions:
             raise _fixed(row.name, "target.kind")
         checked = kind.check(target)
         if kind.place(checked) != kind.place(row.target):
-            if row.phase == "begun":
+            if row.phase in ("begun", "copied"):
                 raise Conflict(
                     f'subscription "{row.name}" has filled its target; another one would lack what is there',
                     hint="Drop the subscription and create it with the other target.",
@@ -540,22 +497,6 @@ def _fixed(name: str, field: str) -> Conflict:
     )
 
 
-def _check_selection(tables: Sequence[str] | None, publications: Sequence[str] | None) -> None:
-    if tables is not None and publications is not None:
-        raise InvalidRequest(
-            "tables and publications are both given",
-            hint="Give one of them, or neither for all tables.",
-            field="tables",
-        )
-    for field, names in (("tables", tables), ("publications", publications)):
-        if names is not None and (not names or len(set(names)) < len(names) or not all(names)):
-            raise InvalidRequest(
-                f"{field} is empty, or names something twice",
-                hint="Leave it out for all tables, or name each once.",
-                field=field,
-            )
-
-
 def _check_skip(slot: SlotInfo, lsn: Lsn) -> None:
     confirmed, decoded = slot.confirmed_flush_lsn, slot.decoded_lsn
     if confirmed is not None and lsn < confirmed:
@@ -573,17 +514,6 @@ def _check_skip(slot: SlotInfo, lsn: Lsn) -> None:
             slot=slot.slot_name,
             lsn=str(lsn),
         )
-
-
-def _some(found: set[str], row: SubscriptionRow) -> tuple[str, ...]:
-    """Return the tables in order; there must be one, for none would mean all to a program."""
-    if not found:
-        raise Conflict(
-            f'what subscription "{row.name}" names has no tables at present',
-            hint="Add a table to the publication, or a partition to the table, first.",
-            subscription=row.name,
-        )
-    return tuple(sorted(found))
 
 
 def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:

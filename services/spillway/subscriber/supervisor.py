@@ -11,6 +11,9 @@
 A subscription that failed stays *failed*, with the reason, until a program follows the slot again: who looks sees what is
 wrong, and not how often it is tried. Waits double up to a minute (:mod:`backoff`).
 
+When its tables have changed by a refresh, the program is ended between two batches and started with the new ones, but not while tables
+are copied: their copies would begin anew. When all are copied the row says so, and later programs don't ask the source for anything.
+
 What must survive is in the row (failure, restarts, phase), written under the fence of the source's lease; what a program
 tells is in its status file. Both are read again after a start, so a subscription shows what it showed before.
 
@@ -54,7 +57,7 @@ from spillway.subscriber.run_status import FILE, RunStatus
 from spillway.subscriber.targets import Program, RunPlan, target_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from spillway.engine.interface import EngineInterface
@@ -104,6 +107,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._follows = False
         self._well_since: float | None = None
+        #: that the program was started with
+        self._tables: Sequence[str] | None = None
 
     @property
     def state(self) -> SubscriptionState:
@@ -218,10 +223,12 @@ class Supervisor:
             return
         token = secrets.token_hex(16)
         log_end = await asyncio.to_thread(self.log.size)
+        self._tables = self.row.resolved_tables
         process = await self._spawn(service, self._program(service), token)
         self.pid = process.pid
         ended = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(self._stop.wait())
+        superseded = False
         try:
             while not ended.done() and not stopping.done():
                 await asyncio.wait(
@@ -235,7 +242,10 @@ class Supervisor:
                         f'the lease on source "{self.row.source}" is lost',
                         hint="Another process serves it now, or the metadata store could not be reached in time.",
                     )
-            if stopping.done() and not ended.done():
+                if self.row.resolved_tables != self._tables and not self.status.is_copying:
+                    superseded = True
+                    break
+            if not ended.done():
                 with contextlib.suppress(ProcessLookupError):
                     # The driver alone: its JVM must outlive the batch.
                     process.send_signal(signal.SIGTERM)
@@ -247,7 +257,7 @@ class Supervisor:
             await ended
             await asyncio.to_thread(self._end_rest, token, process.pid)
         await self._look(service, fence, token)
-        if not self._stop.is_set():
+        if not superseded and not self._stop.is_set():
             raise await asyncio.to_thread(self._reason, process.returncode or 0, token, log_end)
 
     def _program(self, service: Service) -> Program:
@@ -261,7 +271,7 @@ class Supervisor:
                 database=row.database,
                 target=row.target,
                 tables=None if tables is None else tuple(tables),
-                copy_data=row.copy_data,
+                copy_data=row.copy_data and row.phase != "copied",
                 skip_lsn=row.skip_lsn,
                 grpc=service.grpc,
                 status_file=self._directory / FILE,
@@ -307,10 +317,13 @@ class Supervisor:
         if not status.begun or status.error is not None:
             return
         row = self.row
-        if row.phase == "created" or row.error_code is not None:
+        # Tables that are no part of this run yet are still to be copied.
+        done = not status.is_copying and row.resolved_tables == self._tables
+        phase = "copied" if done else "begun"
+        if row.phase != phase or row.error_code is not None:
             try:
                 self.row = await service.metadata.update_subscription(
-                    row.name, fence=fence, phase="begun", error=None, error_code=None, hint=None
+                    row.name, fence=fence, phase=phase, error=None, error_code=None, hint=None
                 )
             except MetadataError as error:
                 # No reason to end a program that is well: the next look tries again.

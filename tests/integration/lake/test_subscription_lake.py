@@ -118,18 +118,31 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
         pg15.execute("INSERT INTO t SELECT i, 'down' FROM generate_series(2001, 2100) i")
         serve.start()
         service.wait_decoded("shop", pg15)
-        service.call("POST", "/subscriptions/shop/refresh")
-        wait(service, lambda s: s["state"] == "streaming" and len(s["table_states"]) == 2)
+        wait(service, lambda s: s["pid"] not in (None, before.pid))
         assert processes_of(before) == []
+        # Not before Spark has started twice for it.
+        service.call("POST", "/subscriptions/shop/disable")
+        service.call("POST", "/subscriptions/shop/refresh")
+        service.call("POST", "/subscriptions/shop/enable")
+        wait(service, lambda s: s["state"] == "streaming" and len(s["table_states"]) == 2)
         wait_equal(service, pg15, lake, "t")
         wait_equal(service, pg15, lake, "u")
 
-        # Off: its slot keeps what comes.
+        # Off: its slot keeps what comes, and what is in the way is skipped.
         off = service.call("POST", "/subscriptions/shop/disable")
         assert (off["state"], off["pid"]) == ("paused", None)
+        pg15.execute("INSERT INTO u VALUES (2, 'skipped')")
+        end = service.wait_decoded("shop", pg15)
+        skipped = service.call("POST", "/subscriptions/shop/skip", json={"lsn": end})
+        assert skipped["confirmed_flush_lsn"] == end
+        pg15.execute("INSERT INTO u VALUES (3, 'after')")
+        service.call("POST", "/subscriptions/shop/enable")
+        pg15.execute("DELETE FROM u WHERE id = 2")
+        wait(service, lambda s: s["state"] == "streaming")
+        wait_equal(service, pg15, lake, "u")
         service.call("DELETE", "/subscriptions/shop")
         assert service.call("GET", "/slots")["slots"] == []
         service.call("DELETE", "/sources/main")
-        assert rows_of(lake, "public.u") == [(1, "before")]
+        assert rows_of(lake, "public.u") == [(1, "before"), (3, "after")]
     finally:
         serve.stop()

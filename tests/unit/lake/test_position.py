@@ -10,6 +10,7 @@ import pytest
 from spillway.errors import LakeBehindSlot, LakeTableConflict
 from spillway.lake import position
 from spillway.lake.slot import SlotPosition
+from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,21 @@ def test_a_slot_that_somebody_else_confirmed(tmp_path: Path) -> None:
             tmp_path, "delta", replace(SLOT, confirmed_flush_lsn=0x2001), has_checkpoint=True
         )
     assert "spillway slot rewind shop 0/2000" in caught.value.hint
+
+
+def test_what_was_skipped_on_purpose_counts_as_in_the_lake(tmp_path: Path) -> None:
+    skipped = replace(SLOT, confirmed_flush_lsn=0x3000)
+    position.skip(tmp_path, skipped, Lsn(0x3000))
+    assert position.load(tmp_path) is None, "a new lake begins where the slot is"
+    position.check(tmp_path, "delta", SLOT, has_checkpoint=False)
+    # Not further than the slot was moved, and somebody else's confirmation beyond it is still found.
+    position.skip(tmp_path, SLOT, Lsn(0x3000))
+    with pytest.raises(LakeBehindSlot):
+        position.check(tmp_path, "delta", skipped, has_checkpoint=True)
+    position.skip(tmp_path, replace(SLOT, confirmed_flush_lsn=0x4000), Lsn(0x3000))
+    assert position.check(tmp_path, "delta", skipped, has_checkpoint=True).lsn == "0/3000"
+    position.skip(tmp_path, skipped, Lsn(0x2500))
+    assert position.check(tmp_path, "delta", skipped, has_checkpoint=True).lsn == "0/3000"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ async def test_a_subscription_makes_its_slot_and_follows_it(stage: Stage) -> Non
     assert info.confirmed_flush_lsn == stage.engine.slots["a"].confirmed_flush_lsn
     assert await stage.subscriptions.list_all() == [await stage.subscriptions.get("a")]
     log = await stage.subscriptions.log("a", 10)
-    assert log[-1] == "mode run tables null skip None"
+    assert log[-1] == "mode run tables null skip None copy True"
     assert not any("t0ken" in line or "FAKE_DSN" in line for line in log)
 
 
@@ -241,6 +241,36 @@ async def test_tables_are_those_of_publications_until_it_is_refreshed(stage: Sta
         await stage.subscriptions.refresh("a")
 
 
+async def test_a_refresh_waits_for_what_is_being_copied(stage: Stage) -> None:
+    where = ("shop", "shop")
+    stage.engine.publications[where] = [publication("p", "a.t")]
+    target = {"kind": "fake", "mode": "copying"}
+    await stage.create("a", publications=("p",), target=target)
+    info = await stage.wait("a", lambda i: i.state == S.COPYING)
+    stage.engine.publications[where] = [publication("p", "a.t", "a.u")]
+    assert (await stage.subscriptions.refresh("a")).pid == info.pid
+    for _ in range(5):
+        await asyncio.sleep(0.05)
+        assert (await stage.subscriptions.get("a")).pid == info.pid
+    assert info.pid is not None
+    os.kill(info.pid, signal.SIGUSR1)
+    again = await stage.wait("a", lambda i: i.state == S.COPYING and i.pid not in (None, info.pid))
+    assert [t.table for t in again.table_states] == ["a.t", "a.u"]
+    assert (again.restarts, again.error) == (0, None)
+    # All are copied: the next program need not ask the source, until there are others.
+    assert again.pid is not None
+    os.kill(again.pid, signal.SIGUSR1)
+    await stage.wait("a", streams)
+    await stage.subscriptions.disable("a")
+    await stage.subscriptions.enable("a")
+    info = await stage.wait("a", lambda i: i.state == S.COPYING)
+    assert (await stage.subscriptions.log("a", 1))[0].endswith("copy False")
+    await stage.subscriptions.disable("a")
+    await stage.subscriptions.alter("a", {"tables": None, "publications": None, "enabled": True})
+    await stage.wait("a", lambda i: i.pid not in (None, info.pid) and i.state == S.STREAMING)
+    assert (await stage.subscriptions.log("a", 1))[0].endswith("copy True")
+
+
 async def test_a_partitioned_table_is_its_partitions(stage: Stage) -> None:
     stage.engine.tables["shop", "shop"] = [
         table("a.root", kind="partitioned table"),
@@ -307,7 +337,9 @@ async def test_skip(stage: Stage) -> None:
     skipped = await stage.subscriptions.skip("a", end)
     assert skipped.confirmed_flush_lsn == end
     await stage.wait("a", lambda i: streams(i) and i.pid != pid)
-    assert (await stage.subscriptions.log("a", 1)) == [f"mode run tables null skip {end}"]
+    assert (await stage.subscriptions.log("a", 1)) == [
+        f"mode run tables null skip {end} copy False"
+    ]
 
 
 @pytest.mark.parametrize("keep_slot", [False, True])

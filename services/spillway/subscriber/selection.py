@@ -1,0 +1,104 @@
+"""Which tables a subscription has: those it names, those that publications publish, or all.
+
+Looked up in the mirrored catalog, as of where decoding is. A partitioned table is its partitions, for WAL has rows under their
+names. What is returned is a list to be stored: it stays until somebody asks for another look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spillway.errors import Conflict, InvalidRequest, NotCaptured, UnknownPublication, UnknownTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spillway.engine.interface import EngineInterface
+    from spillway.store.rows import SubscriptionRow
+    from spillway.subscriber.targets import TargetKind
+
+
+def check_selection(tables: Sequence[str] | None, publications: Sequence[str] | None) -> None:
+    """Refuse a selection that contradicts itself, with the field."""
+    if tables is not None and publications is not None:
+        raise InvalidRequest(
+            "tables and publications are both given",
+            hint="Give one of them, or neither for all tables.",
+            field="tables",
+        )
+    for field, names in (("tables", tables), ("publications", publications)):
+        if names is not None and (not names or len(set(names)) < len(names) or not all(names)):
+            raise InvalidRequest(
+                f"{field} is empty, or names something twice",
+                hint="Leave it out for all tables, or name each once.",
+                field=field,
+            )
+
+
+async def resolve(
+    engine: EngineInterface, row: SubscriptionRow, kind: TargetKind
+) -> tuple[str, ...] | None:
+    """Return the tables that *row* stands for now, by name; None: all.
+
+    Raises:
+        UnknownTable, UnknownPublication, NotCaptured: with what is named.
+        UnsupportedFeature: the kind can't take what a publication publishes.
+        Conflict: there are none at present.
+        NotReady: the database is not decoded yet.
+    """
+    if row.publications is not None:
+        return await _published(engine, row, kind)
+    if row.tables is None:
+        return None
+    known = await engine.list_tables(row.source, row.database)
+    names = {f"{table.schema}.{table.name}": table for table in known}
+    found: set[str] = set()
+    for name in row.tables:
+        table = names.get(name)
+        if table is None:
+            raise UnknownTable(
+                f'table {name} does not exist in database "{row.database}"',
+                hint="Write schema.table as the catalog has it, without quotes; it must be a permanent table, and its "
+                f"creation must be decoded: GET /v1/sources/{row.source}/tables?database={row.database} lists them.",
+                relation=name,
+            )
+        if not table.captured:
+            raise NotCaptured(
+                f'source "{row.source}" does not capture table {name}',
+                hint="What a source captures can't be changed; make another source.",
+                relation=name,
+            )
+        if table.kind == "table":
+            found.add(name)
+        else:
+            found |= {n for n, t in names.items() if t.kind == "table" and name in t.partition_of}
+    return _some(found, row)
+
+
+async def _published(
+    engine: EngineInterface, row: SubscriptionRow, kind: TargetKind
+) -> tuple[str, ...]:
+    publications = {p.name: p for p in await engine.list_publications(row.source, row.database)}
+    found: set[str] = set()
+    for name in row.publications or ():
+        publication = publications.get(name)
+        if publication is None:
+            raise UnknownPublication(
+                f'publication "{name}" does not exist in database "{row.database}"',
+                hint="GET /v1/publications lists those that are there, as of where decoding is.",
+                publication=name,
+            )
+        kind.check_publication(publication)
+        found |= {leaf for table in publication.tables for leaf in table.leaves}
+    return _some(found, row)
+
+
+def _some(found: set[str], row: SubscriptionRow) -> tuple[str, ...]:
+    """Return the tables in order; there must be one, for none would mean all to a program."""
+    if not found:
+        raise Conflict(
+            f'what subscription "{row.name}" names has no tables at present',
+            hint="Add a table to the publication, or a partition to the table, first.",
+            subscription=row.name,
+        )
+    return tuple(sorted(found))
