@@ -50,6 +50,12 @@ _sessions: dict[int, Cluster] = {}
 _logs = pytest.StashKey[dict["Path", int]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--screenshots", action="store_true", help="write the pictures in docs/images anew"
+    )
+
+
 def pytest_report_header() -> list[str]:
     versions = ", ".join(pin.version.split("-")[0] for pin in PINS.values())
     return [f"kernel: {platform.release()} {platform.machine()}", f"PostgreSQL servers: {versions}"]

@@ -14,6 +14,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── InvalidOption            invalid_option
     │   ├── InvalidCapture           invalid_capture
     │   ├── ResultTooLarge           result_too_large
+    │   ├── ForgedRequest            forged_request           403, of the admin UI
     │   ├── UnsupportedFeature       unsupported_feature
     │   └── UnknownPlugin            unknown_plugin
     ├── NotFound                     not_found                404
@@ -167,6 +168,15 @@ class ResultTooLarge(InvalidRequest):
 
     code = "result_too_large"
     sqlstate = "54000"
+
+
+class ForgedRequest(InvalidRequest):
+    """The request can't be told from one that another site's page made."""
+
+    code = "forged_request"
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+    sqlstate = "42501"
 
 
 class UnsupportedFeature(InvalidRequest):

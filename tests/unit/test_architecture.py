@@ -32,7 +32,7 @@ LAYERS = (
     ("replay",),
     ("engine",),
     ("subscriber",),
-    ("slot_manager", "stream"),
+    ("slot_manager", "stream", "admin"),
     ("interfaces", "lake", "certify"),
     ("serve", "demo"),
     ("cli",),
@@ -57,6 +57,7 @@ KNOWS_ONLY = {
     # Interfaces serve the engine; what is below is the engine's business, but for what its values are made of.
     "slot_manager": GROUND | {"engine", "subscriber"},
     "stream": GROUND | {"engine", "plugins.messages"},
+    "admin": GROUND | {"engine", "subscriber"},
     # The demo uses the service as a user does: as a program, over its interfaces.
     "demo": GROUND | {"stream.client", "lake"},
 }

@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from spillway.engine import inventory
-from spillway.engine.model import PluginInfo, SlotInfo, SlotSpec, SlotStats, SourceInfo
+from spillway.engine.looking import Looking
+from spillway.engine.model import SlotSpec
 from spillway.engine.reader import SlotReader, changes_of
 from spillway.engine.shared_reader import SharedReaders
 from spillway.engine.slots import Slot, check_slot_name
@@ -42,7 +42,6 @@ from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import (
     create_plugin,
     is_built_in,
-    plugin_names,
     validate_options,
     wants_streaming,
 )
@@ -53,7 +52,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from spillway.engine.layout import DataDirectory
-    from spillway.engine.model import Change, PublicationInfo, TableInfo
+    from spillway.engine.model import (
+        Change,
+        SlotInfo,
+        SourceInfo,
+    )  # fmt: skip
     from spillway.engine.session import Session
     from spillway.engine.settings import EngineSettings
     from spillway.engine.source import Source
@@ -74,7 +77,7 @@ _STEP_BYTES: Final = 1 << 20
 _WORKER_THREADS: Final = 16
 
 
-class Engine:
+class Engine(Looking):
     """Implements :class:`spillway.engine.interface.EngineInterface` on a data directory."""
 
     def __init__(
@@ -142,19 +145,9 @@ class Engine:
         """Check the cluster at *dsn*, make its physical slot and begin to receive and decode."""
         return await self._sources.create(name, dsn, capture or {})
 
-    async def list_sources(self) -> list[SourceInfo]:
-        return self._sources.list()
-
-    async def get_source(self, name: str) -> SourceInfo:
-        return self._sources.get(name).info()
-
     async def alter_source(self, name: str, dsn: str) -> SourceInfo:
         """Reach the same cluster by another DSN; slots and their consumers notice nothing."""
         return await self._sources.alter(name, dsn)
-
-    async def list_plugins(self) -> list[PluginInfo]:
-        """List the output plugins that slots may have."""
-        return [PluginInfo(name, is_built_in(name)) for name in plugin_names()]
 
     async def drop_source(self, name: str) -> None:
         """Drop a source without slots: its threads, its physical slot, its files."""
@@ -169,12 +162,6 @@ class Engine:
                     slots=held,
                 )
             await self._sources.drop(name)
-
-    async def list_tables(self, source: str, database: str) -> list[TableInfo]:
-        return await inventory.list_tables(self._sources, source, database)
-
-    async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
-        return await inventory.list_publications(self._sources, source, database)
 
     def fence(self, source: str) -> Fence | None:
         return self._sources.fence(source)
@@ -326,18 +313,6 @@ class Engine:
         with slot.acquired():
             slot.row = await self._metadata.update_slot(slot_name, options=dict(options))
         return self._info(slot)
-
-    async def lag_seconds(self, slot_name: str) -> float | None:
-        """Return how long ago the first transaction was committed that is not confirmed."""
-        slot = self._slot(slot_name)
-        session = self._sources.find_session(slot.row.source, slot.row.database)
-        return await self._in_worker(slot.lag_seconds, session.log) if session else None
-
-    async def slot_stats(self, slot_name: str) -> SlotStats:
-        slot = self._slot(slot_name)
-        session = self._sources.find_session(slot.row.source, slot.row.database)
-        spilled = session.spill_stats() if session else (0, 0, 0)
-        return slot.stats(*spilled)
 
     # -- reading ------------------------------------------------------------------------------
 

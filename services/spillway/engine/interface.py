@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from spillway.engine.model import (
         Change,
         PluginInfo,
+        Preview,
+        PrimaryCost,
         PublicationInfo,
         SlotInfo,
         SlotSpec,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         TableInfo,
     )
     from spillway.pg.lsn import Lsn
+    from spillway.receiver.checks import SourceFacts
     from spillway.store.rows import Fence
 
 
@@ -58,6 +61,17 @@ class EngineInterface(Protocol):
         ...
 
     async def drop_source(self, name: str) -> None: ...
+    async def check_source(self, name: str, dsn: str) -> SourceFacts:
+        """Check a cluster as create_source does, and make nothing.
+
+        Raises:
+            SourceError: ``details["problems"]`` lists all that is missing, each with what mends it.
+        """
+        ...
+
+    async def primary_cost(self, name: str) -> PrimaryCost:
+        """Ask the source's primary what it keeps for us: a connection and a query."""
+        ...
 
     async def list_plugins(self) -> list[PluginInfo]: ...
     async def list_tables(self, source: str, database: str) -> list[TableInfo]:
@@ -107,6 +121,10 @@ class EngineInterface(Protocol):
 
         None while that is not known: nothing is decoded, or the slot is lost.
         """
+        ...
+
+    async def preview(self, slot_name: str, start_lsn: Lsn | None, limit: int) -> Preview:
+        """Show up to *limit* changes as JSON, from *start_lsn* or what is confirmed, beside the consumer."""
         ...
 
     def stream(

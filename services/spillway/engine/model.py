@@ -206,6 +206,32 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Preview:
+    """Changes for a person to read; each ``data`` is a JSON object as wal2json's format 2 has it."""
+
+    changes: tuple[Change, ...]
+    #: where to go on; None: inside a transaction that is too long to be passed over
+    next_lsn: Lsn | None
+    #: changes of the last transaction that were too many
+    left_out: int
+    #: something follows
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryCost:
+    """What a primary keeps for a source, as it says itself."""
+
+    #: WAL that it keeps for our physical slot: what was written and not confirmed by us
+    wal_bytes: int
+    #: age in transactions of the oldest row versions that our slot holds back from vacuum; None: it holds none
+    xmin_age: int | None
+    catalog_xmin_age: int | None
+    #: logical slots on the primary, of whoever
+    logical_slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamBatch:
     """What a stream hands out in one step; ``messages.count`` may be 0: then it is a keepalive."""
 

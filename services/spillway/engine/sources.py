@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.decoding.capture import check_capture
+from spillway.engine.model import PrimaryCost
 from spillway.engine.source import Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
 from spillway.receiver.checks import check_source
@@ -22,6 +23,7 @@ from spillway.receiver.physical_slot import (
     ensure_physical_slot_is_free,
     physical_slot_name,
 )
+from spillway.receiver.primary import kept_by_primary
 from spillway.store.rows import Fence, SourceRow
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from spillway.engine.model import SourceInfo
     from spillway.engine.session import Session
     from spillway.engine.settings import EngineSettings
+    from spillway.receiver.checks import SourceFacts
     from spillway.store.metadata import MetadataStore
 
 P = ParamSpec("P")
@@ -143,28 +146,10 @@ class Sources:
             PhysicalSlotActive: another service streams through the physical slot of that name.
             SourceError: the cluster is not fit; all that is missing is listed.
         """
-        if not _NAME.fullmatch(name):
-            raise InvalidRequest(
-                f"invalid source name {name!r}",
-                hint="1 to 50 of: lower case letters, numbers, and the underscore.",
-            )
         capture = check_capture(capture)
         async with self._changing:
-            if name in self._sources:
-                raise DuplicateName(
-                    f'source "{name}" already exists', hint="Choose another name.", source=name
-                )
+            facts = await self.check(name, dsn)
             slot_name = physical_slot_name(name)
-            facts = await self._in_worker(check_source, dsn, slot_name=slot_name)
-            for other in self._sources.values():
-                if other.row.system_id == facts.system_id:
-                    raise Conflict(
-                        f'cluster {facts.system_id} is already source "{other.name}"',
-                        hint="One source serves every database of a cluster: create slots on that one.",
-                        source=other.name,
-                    )
-            # The slot's name is made of the source's: another service's source of that name has the same slot.
-            await self._in_worker(ensure_physical_slot_is_free, dsn, slot_name)
             row = await self._metadata.add_source(
                 SourceRow(
                     name=name,
@@ -212,6 +197,44 @@ class Sources:
             changed = await self._metadata.update_source(name, dsn=dsn)
             await self._in_worker(source.reconnect, changed)
             return source.info()
+
+    async def check(self, name: str, dsn: str) -> SourceFacts:
+        """Check the cluster at *dsn* and whether a source of that *name* can be made of it; make nothing.
+
+        Raises:
+            As :meth:`create`.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"invalid source name {name!r}",
+                hint="1 to 50 of: lower case letters, numbers, and the underscore.",
+            )
+        if name in self._sources:
+            raise DuplicateName(
+                f'source "{name}" already exists', hint="Choose another name.", source=name
+            )
+        slot_name = physical_slot_name(name)
+        facts = await self._in_worker(check_source, dsn, slot_name=slot_name)
+        for other in self._sources.values():
+            if other.row.system_id == facts.system_id:
+                raise Conflict(
+                    f'cluster {facts.system_id} is already source "{other.name}"',
+                    hint="One source serves every database of a cluster: create slots on that one.",
+                    source=other.name,
+                )
+        # The slot's name is made of the source's: another service's source of that name has the same slot.
+        await self._in_worker(ensure_physical_slot_is_free, dsn, slot_name)
+        return facts
+
+    async def primary_cost(self, name: str) -> PrimaryCost:
+        """Ask the primary of *name* what it keeps for the source.
+
+        Raises:
+            SourceError: it can't be asked.
+        """
+        row = self.get(name).row
+        kept = await self._in_worker(kept_by_primary, row.dsn, row.slot_name)
+        return PrimaryCost(**kept._asdict())
 
     async def drop(self, name: str) -> None:
         """Take a source down and remove its physical slot, its row and its files.

@@ -1,4 +1,4 @@
-"""Short questions to the primary: where its WAL ends, which databases it has."""
+"""Short questions to the primary: where its WAL ends, which databases it has, what it keeps for us."""
 
 from __future__ import annotations
 
@@ -62,3 +62,30 @@ def find_database(dsn: str, name: str) -> SourceDatabase:
             database=name,
         )
     return SourceDatabase(name, int(row[0]), row[1])
+
+
+class KeptByPrimary(NamedTuple):
+    """What the primary keeps for a physical slot; ages in transactions, None where the slot holds nothing back."""
+
+    wal_bytes: int
+    xmin_age: int | None
+    catalog_xmin_age: int | None
+    logical_slots: int
+
+
+def kept_by_primary(dsn: str, slot_name: str) -> KeptByPrimary:
+    """Ask what the primary keeps for the physical slot *slot_name*; nothing, if it has none.
+
+    Raises:
+        SourceError: it can't be asked.
+    """
+    with source_session(dsn) as connection:
+        row = connection.execute(
+            "SELECT coalesce(greatest(0, pg_current_wal_flush_lsn() - max(restart_lsn) FILTER (WHERE ours)), 0)::bigint,"
+            " max(age(xmin)) FILTER (WHERE ours), max(age(catalog_xmin)) FILTER (WHERE ours),"
+            " count(*) FILTER (WHERE slot_type = 'logical')"
+            " FROM (SELECT *, slot_name = %s AS ours FROM pg_replication_slots) AS slots",
+            [slot_name],
+        ).fetchone()
+    assert row is not None
+    return KeptByPrimary(*row)

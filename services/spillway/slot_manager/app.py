@@ -28,6 +28,7 @@ def create_app(
     *,
     token: str | None,
     version: str,
+    admin: guard.Pages | None = None,
 ) -> FastAPI:
     """Make the REST service.
 
@@ -37,7 +38,8 @@ def create_app(
         engine: what does the work of sources and slots.
         subscriptions: what does that of subscriptions.
         token: the bearer token that callers must present; None only where the service listens on loopback.
-        version: Spillway's version, shown on the pages and by ``/healthz``.
+        version: Spillway's version, shown by the pages.
+        admin: the admin UI, which has ``/`` and ``/ui``.
     """
     # FastAPI's own pages load scripts from elsewhere; ours do not.
     app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -57,7 +59,9 @@ def create_app(
     app.include_router(metrics.router)
     app.include_router(pages.router)
     problems.install(app)
-    app.add_middleware(guard.Guard, token=token)
+    if admin is not None:
+        app.add_middleware(guard.Beside, pages=admin)
+    app.add_middleware(guard.Guard, token=token, pages=admin)
     app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
     return app
 

@@ -11,7 +11,7 @@ a browser marks as coming from another origin is refused.
 """
 
 import hmac
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -28,16 +28,45 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 _OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 
+class Pages(Protocol):
+    """The admin UI: pages with a lock of their own, for browsers can't send a bearer token."""
+
+    @property
+    def app(self) -> ASGIApp: ...
+
+    def has(self, path: str) -> bool:
+        """Say whether *path* is one of its pages."""
+        ...
+
+    def admits(self, scope: Scope) -> bool:
+        """Say whether a request without a token may pass: to a page, which then asks who it is, or by a session."""
+        ...
+
+
+class Beside:
+    """Puts the admin UI beside the routes."""
+
+    def __init__(self, app: ASGIApp, pages: Pages) -> None:
+        self._app = app
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ours = scope["type"] == "http" and self._pages.has(scope["path"])
+        await (self._pages.app if ours else self._app)(scope, receive, send)
+
+
 class Guard:
     """The outermost ASGI layer.
 
     Args:
         app: what is guarded.
         token: what callers must present; None where the service listens on loopback without one.
+        pages: the admin UI, if there is one.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, pages: Pages | None = None) -> None:
         self._app = app
+        self._pages = pages
         self._credentials = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,14 +76,14 @@ class Guard:
         path: str = scope["path"]
         headers = Headers(scope=scope)
         if path not in _OPEN_PATHS:
-            if self._credentials is not None:
+            if self._credentials is not None and not self._is_admitted(scope):
                 given = headers.get("authorization", "").encode("latin-1")
                 if not hmac.compare_digest(
                     _scheme_lowered(given), _scheme_lowered(self._credentials)
                 ):
                     await problem_response(_unauthenticated(given), path)(scope, receive, send)
                     return
-            elif reason := _foreign(headers):
+            elif self._credentials is None and (reason := _foreign(headers)):
                 await http_problem(403, path, reason)(scope, receive, send)
                 return
         length = headers.get("content-length", "0")
@@ -62,6 +91,9 @@ class Guard:
             await http_problem(413, path, _too_large())(scope, receive, send)
             return
         await self._app(scope, _Bounded(receive), send)
+
+    def _is_admitted(self, scope: Scope) -> bool:
+        return self._pages is not None and self._pages.admits(scope)
 
 
 class _Bounded:

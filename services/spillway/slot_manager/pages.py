@@ -1,20 +1,16 @@
-"""Pages for a person with a browser: the state at ``/`` and the contract at ``/docs``.
+"""The contract for a person with a browser, at ``/docs``.
 
 Plain HTML made here, with nothing to fetch from elsewhere: the service often runs where there is no way
 out.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
-
-from spillway.engine.model import SlotInfo, SourceInfo
-from spillway.slot_manager.dependencies import Engine
-from spillway.slot_manager.metrics import lag_bytes
 
 router = APIRouter(include_in_schema=False)
 
@@ -33,20 +29,6 @@ _SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
-
-
-@router.get("/", response_class=HTMLResponse)
-async def state(engine: Engine, request: Request) -> HTMLResponse:
-    """Show sources, slots and their lag."""
-    sources = await engine.list_sources()
-    slots = await engine.list_slots()
-    body = (
-        f"<h1>Spillway <span class=faint>{escape(request.app.state.version)}</span></h1>"
-        f"<h2>Sources</h2>{_source_table(sources)}<h2>Slots</h2>{_slot_table(slots)}"
-        '<p class=faint><a href="/docs">API</a> · <a href="/metrics">metrics</a> · as of now;'
-        " reload for news</p>"
-    )
-    return _page("Spillway", body)
 
 
 @router.get("/docs", response_class=HTMLResponse)
@@ -68,48 +50,6 @@ async def docs(request: Request) -> HTMLResponse:
             f"<pre>{escape(json.dumps(schema, indent=2, ensure_ascii=False))}</pre>"
         )
     return _page("Spillway API", "".join(parts))
-
-
-def _source_table(sources: Sequence[SourceInfo]) -> str:
-    if not sources:
-        return "<p>None yet. <code>spillway source add NAME DSN</code> adds one.</p>"
-    rows = (
-        (
-            escape(source.name),
-            _state(source.state, source.error),
-            str(source.server_version_num // 10000),
-            _text(source.received_lsn),
-            "<br>".join(
-                f"{escape(session.database)}: "
-                f"{_state(session.snapshot_state, session.error)} {_text(session.decoded_lsn)}"
-                for session in source.sessions
-            ),
-        )
-        for source in sources
-    )
-    return _table(("name", "state", "PostgreSQL", "received", "decoding"), rows)
-
-
-def _slot_table(slots: Sequence[SlotInfo]) -> str:
-    if not slots:
-        return "<p>None yet. <code>spillway slot create NAME --source … --database …</code> creates one.</p>"
-    rows = (
-        (
-            escape(slot.slot_name),
-            f"{escape(slot.source)} / {escape(slot.database)}",
-            escape(slot.plugin),
-            _state(
-                "active" if slot.active else "idle",
-                slot.invalidation_reason and f"invalidated: {slot.invalidation_reason}",
-            ),
-            _text(slot.confirmed_flush_lsn),
-            _bytes(lag_bytes(slot)),
-            _bytes(slot.retained_bytes),
-        )
-        for slot in slots
-    )
-    columns = ("name", "source / database", "plugin", "state", "confirmed", "lag", "retained")
-    return _table(columns, rows)
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
@@ -150,27 +90,6 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _state(state: str, error: str | None) -> str:
-    if error:
-        return f'<span class=bad title="{escape(error)}">{escape(state)}</span> {escape(error)}'
-    return escape(state)
-
-
-def _text(value: object | None) -> str:
-    return "-" if value is None else f"<code>{escape(str(value))}</code>"
-
-
-def _bytes(value: int | None) -> str:
-    if value is None:
-        return "-"
-    size = float(value)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1024 or unit == "TB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def _page(title: str, body: str) -> HTMLResponse:

@@ -1,0 +1,16 @@
+"""The admin UI: pages for a person with a browser, over the same engine as REST and gRPC.
+
+Server-rendered: routes gather what the engine says, templates make HTML of it, and a stream of server-sent events
+replaces the parts of a page that changed. The browser needs three small libraries, which are kept in ``static/vendor``
+with their licences and checksums; it fetches nothing from anywhere else, and a strict Content-Security-Policy holds it to that.
+
+============== ===================================================================================
+application    the ASGI application, its routes, what runs beside it
+door           sessions, CSRF, headers: what stands before every page
+sampler        looks at the engine every two seconds and remembers some hours of it (``history``)
+findings       what is wrong, and what mends it
+live           server-sent events
+rendering      templates and how values are written (``formats``)
+*_pages        routes: overview, sources, slots, and the forms that make them
+============== ===================================================================================
+"""

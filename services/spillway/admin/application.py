@@ -1,0 +1,160 @@
+"""The admin UI's ASGI application, and what runs beside it.
+
+:class:`Admin` is made once for a service: :meth:`Admin.start` begins to look at the engine, :meth:`Admin.stop` ends that and every
+open stream. ``app`` serves ``/`` and ``/ui/…``; the REST service puts it beside its own routes, inside its guard.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from spillway.admin.door import Door, Sessions, is_page, set_cookie
+from spillway.admin.live import Streams
+from spillway.admin.overview_pages import OverviewPages
+from spillway.admin.rendering import Pages
+from spillway.admin.sampler import Sampler
+from spillway.admin.slot_pages import SlotPages
+from spillway.admin.source_pages import SourcePages
+from spillway.admin.subscription_pages import SubscriptionPages
+from spillway.errors import NotFound, SpillwayError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Scope
+
+    from spillway.engine.interface import EngineInterface
+    from spillway.subscriber.interface import SubscriptionInterface
+
+log = logging.getLogger(__name__)
+
+
+class Admin:
+    """The admin UI of one service. Made on the event loop."""
+
+    def __init__(
+        self,
+        engine: EngineInterface,
+        subscriptions: SubscriptionInterface,
+        *,
+        token: str | None,
+        version: str,
+    ) -> None:
+        self.sessions = Sessions(token)
+        self._pages = Pages(version)
+        self._sampler = Sampler(engine, subscriptions)
+        self._streams = Streams()
+        parts = (self._pages, engine, self._sampler, self._streams)
+        routes = [
+            *OverviewPages(*parts).routes(),
+            *SourcePages(*parts).routes(),
+            *SlotPages(*parts).routes(),
+            *SubscriptionPages(*parts, subscriptions).routes(),
+            Route("/ui/login", self._login, methods=["GET", "POST"]),
+            Route("/ui/logout", self._logout, methods=["POST"]),
+            Route("/ui", self._home),
+            Route("/ui/", self._home),
+            Mount("/ui/static", _Immutable(packages=[("spillway.admin", "static")])),
+        ]
+        handlers = {
+            SpillwayError: self._spillway_error,
+            HTTPException: self._http_exception,
+            Exception: self._unexpected,
+        }
+        inside = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+        self.app: ASGIApp = Door(inside, self.sessions, self.problem)
+
+    def has(self, path: str) -> bool:
+        """Say whether *path* is one of its pages."""
+        return is_page(path)
+
+    def admits(self, scope: Scope) -> bool:
+        """Say whether the REST service's guard lets a request without a token pass."""
+        return self.sessions.admits(scope)
+
+    def start(self) -> None:
+        """Begin to look at the engine."""
+        self._sampler.start()
+
+    async def stop(self) -> None:
+        """End every stream and the looking; safe to call twice."""
+        self._streams.close()
+        await self._sampler.stop()
+
+    # -- session ------------------------------------------------------------------------------
+
+    async def _login(self, request: Request) -> Response:
+        target = request.query_params.get("next", "/")
+        if not target.startswith("/") or target.startswith(("//", "/\\")):
+            target = "/"
+        if not self.sessions.asks_token:
+            return RedirectResponse("/", status_code=303)
+        wrong = False
+        if request.method == "POST":
+            given = request.state.form.get("token", [""])[0]
+            if self.sessions.is_token(given):
+                response = RedirectResponse(target, status_code=303)
+                set_cookie(response, request, self.sessions.issue())
+                return response
+            wrong = True
+        return self._pages.page(
+            request, "login.html", status=401 if wrong else 200, wrong=wrong, target=target
+        )
+
+    async def _logout(self, request: Request) -> Response:
+        response = RedirectResponse("/ui/login", status_code=303)
+        set_cookie(response, request, "")
+        return response
+
+    async def _home(self, request: Request) -> Response:  # noqa: ARG002 - a route's form
+        return RedirectResponse("/", status_code=303)
+
+    # -- errors -------------------------------------------------------------------------------
+
+    def problem(self, request: Request, error: SpillwayError) -> Response:
+        """Show an error: to htmx the part that says it, to a browser a page."""
+        if request.headers.get("hx-request"):
+            return HTMLResponse(
+                self._pages.text("parts/error.html", error=error), status_code=error.http_status
+            )
+        return self._pages.page(request, "error.html", status=error.http_status, error=error)
+
+    async def _spillway_error(self, request: Request, error: SpillwayError) -> Response:
+        if error.http_status >= 500:
+            log.warning("%s %s: %s", request.method, request.url.path, error)
+        return self.problem(request, error)
+
+    async def _http_exception(self, request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            shown: SpillwayError = NotFound(
+                "There is no such page.", hint="The overview shows what there is."
+            )
+        else:
+            shown = SpillwayError(str(error.detail))
+        response = self.problem(request, shown)
+        response.status_code = error.status_code
+        return response
+
+    async def _unexpected(self, request: Request, error: Exception) -> Response:  # noqa: ARG002
+        return self.problem(
+            request,
+            SpillwayError(
+                "Something went wrong inside the service.",
+                hint="Its log says what; please report it.",
+            ),
+        )
+
+
+class _Immutable(StaticFiles):
+    """Files whose address has their content's hash in it."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response

@@ -1,0 +1,92 @@
+"""What a form sent, and the answer when it was done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import RedirectResponse, Response
+
+from spillway.errors import InvalidRequest
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+class Form:
+    """The fields of a request's form, which the door has read."""
+
+    def __init__(self, request: Request) -> None:
+        self._fields: dict[str, list[str]] = request.state.form
+
+    def text(self, name: str) -> str:
+        """Give a field without the space around it; empty when it was not sent."""
+        return self.secret(name).strip()
+
+    def secret(self, name: str) -> str:
+        """Give a field as it is."""
+        return self._fields.get(name, [""])[0]
+
+    def texts(self, name: str) -> list[str]:
+        """Give a field that may come several times."""
+        return self._fields.get(name, [])
+
+    def flag(self, name: str) -> bool:
+        """Say whether a box was ticked."""
+        return name in self._fields
+
+    def lsn(self, name: str) -> Lsn | None:
+        """Give a position; None when none was written.
+
+        Raises:
+            InvalidLsn: it can't be read.
+        """
+        text = self.text(name)
+        return Lsn.parse(text) if text else None
+
+    def needed_lsn(self, name: str) -> Lsn:
+        """Give a position that must be there."""
+        lsn = self.lsn(name)
+        if lsn is None:
+            raise InvalidRequest(
+                "A position is missing.", hint="An LSN such as 0/16B3748; the page shows some."
+            )
+        return lsn
+
+    def options(self, name: str) -> dict[str, str]:
+        """Read lines of ``option = value``.
+
+        Raises:
+            InvalidRequest: a line is none.
+        """
+        options = {}
+        for number, line in enumerate(self.text(name).splitlines(), 1):
+            if not line.strip():
+                continue
+            option, equals, value = line.partition("=")
+            if not equals or not option.strip():
+                raise InvalidRequest(
+                    f"Line {number} of the options can't be read: {line.strip()!r}",
+                    hint="Write one option a line: name = value.",
+                )
+            options[option.strip()] = value.strip()
+        return options
+
+
+def confirm_name(form: Form, name: str) -> None:
+    """Insist that whoever destroys something has typed its name.
+
+    Raises:
+        InvalidRequest: it is another name.
+    """
+    if form.text("confirm") != name:
+        raise InvalidRequest(
+            "The name does not match; nothing was done.", hint=f"Type {name} to go on."
+        )
+
+
+def done(request: Request, target: str) -> Response:
+    """Lead on to *target*, however the form was sent."""
+    if request.headers.get("hx-request"):
+        return Response(status_code=204, headers={"HX-Redirect": target})
+    return RedirectResponse(target, status_code=303)

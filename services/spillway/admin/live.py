@@ -1,0 +1,102 @@
+"""Server-sent events: the parts of an open page that changed, as HTML, each under its name.
+
+A page names its regions; each look of the sampler renders them, and what reads as before is not sent. The number of streams is
+bounded (a page beyond it still works, by reload, and tries again), a stream ends when its browser goes away, when what it
+shows is dropped, and at once when the service stops. A browser closes it while its tab is hidden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import Response, StreamingResponse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+STREAMS_MAX: Final = 64
+_KEEPALIVE_S: Final = 15.0
+
+
+class Streams:
+    """The open streams."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """End every stream, and begin no more."""
+        self._closing.set()
+
+    def respond(self, events: AsyncIterator[str]) -> Response:
+        """Answer with *events*, or say that there are too many streams."""
+        if self._open >= STREAMS_MAX or self._closing.is_set():
+            return Response(status_code=503, headers={"Retry-After": "5"})
+        self._open += 1
+        return StreamingResponse(
+            self._until_closed(events),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    async def _until_closed(self, events: AsyncIterator[str]) -> AsyncIterator[str]:
+        closing = asyncio.ensure_future(self._closing.wait())
+        following: asyncio.Future[str] | None = None
+        try:
+            # How soon a browser comes again after the stream broke.
+            yield "retry: 2000\n\n"
+            while True:
+                if following is None:
+                    following = asyncio.ensure_future(anext(events))
+                await asyncio.wait(
+                    (closing, following),
+                    timeout=_KEEPALIVE_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if closing.done():
+                    return
+                if not following.done():
+                    yield ": still here\n\n"
+                    continue
+                try:
+                    event = following.result()
+                except StopAsyncIteration:
+                    return
+                following = None
+                yield event
+        finally:
+            self._open -= 1
+            for task in (closing, following):
+                if task is not None:
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                        await task
+
+
+def event(name: str, data: str) -> str:
+    """Write one event."""
+    lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
+    return f"event: {name}\n{lines}\n"
+
+
+async def changed_regions(
+    render: Callable[[], Awaitable[Mapping[str, str] | None]],
+    wait: Callable[[], Awaitable[object]],
+) -> AsyncIterator[str]:
+    """Give each region when it reads otherwise than before; end with ``gone`` when *render* gives None."""
+    shown: dict[str, str] = {}
+    while True:
+        regions = await render()
+        if regions is None:
+            yield event("gone", "")
+            return
+        for name, text in regions.items():
+            if shown.get(name) != text:
+                shown[name] = text
+                yield event(name, text)
+        # Also what did not change is news: the page says that it is live, and charts go on.
+        yield event("look", "")
+        await wait()

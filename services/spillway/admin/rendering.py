@@ -1,0 +1,68 @@
+"""Templates: everything that is put into them is escaped, and what they name must be there."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+import jinja2
+from starlette.responses import HTMLResponse
+
+from spillway.admin import explanations, formats
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+STATIC: Final = resources.files("spillway.admin") / "static"
+
+
+class Pages:
+    """The templates, and what all of them know."""
+
+    def __init__(self, version: str) -> None:
+        self._environment = jinja2.Environment(
+            loader=jinja2.PackageLoader("spillway.admin"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        names = ("size", "rate", "count", "duration", "since", "moment", "major")
+        self._environment.filters.update({name: getattr(formats, name) for name in names})
+        self._environment.tests["code"] = formats.is_code
+        self._environment.globals.update(
+            version=version,
+            static=_static_url,
+            sparkline=formats.sparkline,
+            explain=explanations.SLOT,
+            dash=formats.DASH,
+        )
+        # After what its macros use.
+        self._environment.globals["ui"] = self._environment.get_template("parts/macros.html").module
+
+    def text(self, template: str, **values: Any) -> str:
+        """Render a part of a page."""
+        return self._environment.get_template(template).render(**values)
+
+    def page(
+        self, request: Request, template: str, *, status: int = 200, **values: Any
+    ) -> HTMLResponse:
+        """Render a page."""
+        text = self.text(
+            template,
+            path=request.url.path,
+            csrf=getattr(request.state, "csrf", ""),
+            is_inside=getattr(request.state, "is_inside", False),
+            can_log_out=getattr(request.state, "can_log_out", False),
+            **values,
+        )
+        return HTMLResponse(text, status_code=status)
+
+
+@functools.cache
+def _static_url(name: str) -> str:
+    """Name a static file by its content, so that browsers may keep it for ever."""
+    content = STATIC.joinpath(*name.split("/")).read_bytes()
+    return f"/ui/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"

@@ -1,0 +1,278 @@
+"""Looks at the engine every two seconds, remembers what it saw, and wakes the pages that are open.
+
+One look serves every open page: what they show is the same :class:`View`. A look that fails (the metadata store
+is away, say) leaves the view that was there, with the error beside it; the next one may succeed.
+
+What is asked of a primary (:class:`spillway.engine.model.PrimaryCost`) needs a connection to it. So it is asked only
+while somebody looks, seldom, one source at a time, and never waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from spillway.admin.findings import Finding, findings_of
+from spillway.admin.history import TICK_S, Track
+from spillway.errors import SpillwayError, UnknownSlot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.engine.interface import EngineInterface
+    from spillway.engine.model import PrimaryCost, SlotInfo, SourceInfo
+    from spillway.subscriber.interface import SubscriptionInterface
+    from spillway.subscriber.model import SubscriptionInfo
+
+log = logging.getLogger(__name__)
+
+#: beyond that many, slots and sources are shown without a past
+TRACKS_MAX: Final = 500
+_PRIMARY_INTERVAL_S: Final = 20.0
+#: a primary is asked while a page was shown within this time
+_WATCHED_S: Final = 30.0
+SLOT_COLUMNS: Final = ("lag_bytes", "lag_seconds", "retained_bytes", "rate")
+SOURCE_COLUMNS: Final = ("received_rate", "behind_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """A slot, and what was reckoned of it."""
+
+    info: SlotInfo
+    lag_bytes: int | None
+    lag_seconds: float | None
+    rate: float
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """A source, and what was reckoned of it."""
+
+    info: SourceInfo
+    received_rate: float
+    #: received and not yet decoded, of the session that is furthest behind
+    behind_bytes: int | None
+    #: what its primary keeps for it; None: not known (yet)
+    cost: PrimaryCost | None
+    #: why that is not known
+    cost_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that pages show, as of one look."""
+
+    at: float = 0.0
+    sources: tuple[SourceView, ...] = ()
+    slots: tuple[SlotView, ...] = ()
+    subscriptions: tuple[SubscriptionInfo, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    error: SpillwayError | None = None
+
+    def source(self, name: str) -> SourceView | None:
+        return next((source for source in self.sources if source.info.name == name), None)
+
+    def slot(self, name: str) -> SlotView | None:
+        return next((slot for slot in self.slots if slot.info.slot_name == name), None)
+
+    def subscription(self, name: str) -> SubscriptionInfo | None:
+        return next((one for one in self.subscriptions if one.name == name), None)
+
+    def slots_of(self, source: str) -> list[SlotView]:
+        return [slot for slot in self.slots if slot.info.source == source]
+
+
+@dataclass(slots=True)
+class _Primary:
+    cost: PrimaryCost | None = None
+    error: str | None = None
+    asked_at: float = -math.inf
+    question: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class Sampler:
+    """Used on the event loop."""
+
+    def __init__(self, engine: EngineInterface, subscriptions: SubscriptionInterface) -> None:
+        self._engine = engine
+        self._subscriptions = subscriptions
+        self.view = View()
+        self._tracks: dict[tuple[str, str], Track] = {}
+        #: (time, position) of the last look, for rates
+        self._before: dict[tuple[str, str], tuple[float, int]] = {}
+        self._primaries: dict[str, _Primary] = {}
+        self._watched_at = -math.inf
+        self._looked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = asyncio.create_task(self._run(), name="spillway-admin-sampler")
+
+    async def stop(self) -> None:
+        """End it; safe to call twice."""
+        questions = [primary.question for primary in self._primaries.values()]
+        for task in (self._task, *questions):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception:
+                # A bug in one look must not end all that follow.
+                log.exception("the admin UI's look at the engine failed")
+            await asyncio.sleep(TICK_S)
+
+    async def next_look(self) -> View:
+        """Wait for the next look."""
+        await self._looked.wait()
+        return self.view
+
+    def watch(self) -> None:
+        """Somebody looks at a page: primaries may be asked."""
+        self._watched_at = time.monotonic()
+
+    async def look(self) -> View:
+        """Look now, and wake who waits."""
+        now = time.time()
+        try:
+            sources = await self._engine.list_sources()
+            slots = await self._engine.list_slots()
+            subscriptions = tuple(await self._subscriptions.list_all())
+            lags = {slot.slot_name: await self._lag_seconds(slot) for slot in slots}
+        except SpillwayError as error:
+            self.view = replace(self.view, at=now, error=error)
+        else:
+            self.view = self._reckon(now, sources, slots, subscriptions, lags)
+        looked, self._looked = self._looked, asyncio.Event()
+        looked.set()
+        return self.view
+
+    async def _lag_seconds(self, slot: SlotInfo) -> float | None:
+        try:
+            return await self._engine.lag_seconds(slot.slot_name)
+        except UnknownSlot:
+            return None
+
+    def track(self, kind: str, name: str) -> Track | None:
+        """Give what is remembered of a slot or source."""
+        return self._tracks.get((kind, name))
+
+    # -- reckoning ----------------------------------------------------------------------------
+
+    def _reckon(
+        self,
+        now: float,
+        sources: list[SourceInfo],
+        slots: list[SlotInfo],
+        subscriptions: tuple[SubscriptionInfo, ...],
+        lags: Mapping[str, float | None],
+    ) -> View:
+        self._forget({("source", s.name) for s in sources} | {("slot", s.slot_name) for s in slots})
+        self._ask_primaries({source.name for source in sources})
+        source_views = tuple(self._source(now, source) for source in sources)
+        slot_views = tuple(self._slot(now, slot, lags.get(slot.slot_name)) for slot in slots)
+        found = tuple(findings_of(source_views, slot_views, subscriptions))
+        return View(now, source_views, slot_views, subscriptions, found)
+
+    def _source(self, now: float, info: SourceInfo) -> SourceView:
+        key = ("source", info.name)
+        received_rate = self._rate(key, now, info.received_lsn)
+        decoded = [s.decoded_lsn for s in info.sessions if s.decoded_lsn is not None]
+        behind = (
+            max(0, info.received_lsn - min(decoded))
+            if decoded and info.received_lsn is not None
+            else None
+        )
+        self._remember(key, SOURCE_COLUMNS, now, (received_rate, _number(behind)))
+        primary = self._primaries[info.name]
+        return SourceView(info, received_rate, behind, primary.cost, primary.error)
+
+    def _slot(self, now: float, info: SlotInfo, lag_seconds: float | None) -> SlotView:
+        key = ("slot", info.slot_name)
+        rate = self._rate(key, now, info.confirmed_flush_lsn)
+        lag_bytes = None
+        if info.decoded_lsn is not None and info.confirmed_flush_lsn is not None:
+            lag_bytes = max(0, info.decoded_lsn - info.confirmed_flush_lsn)
+        row = (_number(lag_bytes), _number(lag_seconds), float(info.retained_bytes), rate)
+        self._remember(key, SLOT_COLUMNS, now, row)
+        state = "invalidated" if info.invalidation_reason else "active" if info.active else "idle"
+        return SlotView(info, lag_bytes, lag_seconds, rate, state)
+
+    def _rate(self, key: tuple[str, str], now: float, position: int | None) -> float:
+        if position is None:
+            return math.nan
+        then, before = self._before.get(key, (now, position))
+        if now - then >= TICK_S / 2 or key not in self._before:
+            self._before[key] = (now, position)
+        elif (track := self._tracks.get(key)) is not None:
+            # A look out of turn, after somebody did something.
+            return track.last("rate" if key[0] == "slot" else "received_rate")
+        # A rewound slot has no rate.
+        return max(0.0, (position - before) / (now - then)) if now > then else math.nan
+
+    def _remember(
+        self, key: tuple[str, str], columns: tuple[str, ...], now: float, row: tuple[float, ...]
+    ) -> None:
+        track = self._tracks.get(key)
+        if track is None:
+            if len(self._tracks) >= TRACKS_MAX:
+                return
+            track = self._tracks[key] = Track(columns)
+        track.add(now, row)
+
+    def _forget(self, things: set[tuple[str, str]]) -> None:
+        for kept in (self._tracks, self._before):
+            for key in kept.keys() - things:
+                del kept[key]
+
+    # -- primaries ----------------------------------------------------------------------------
+
+    def _ask_primaries(self, names: set[str]) -> None:
+        for gone in self._primaries.keys() - names:
+            if (question := self._primaries.pop(gone).question) is not None:
+                question.cancel()
+        for name in names:
+            self._primaries.setdefault(name, _Primary())
+        now = time.monotonic()
+        if now - self._watched_at > _WATCHED_S:
+            return
+        if any(p.question is not None and not p.question.done() for p in self._primaries.values()):
+            return
+        due = [(p.asked_at, name) for name, p in self._primaries.items()]
+        if due and now - min(due)[0] >= _PRIMARY_INTERVAL_S:
+            name = min(due)[1]
+            primary = self._primaries[name]
+            primary.asked_at = now
+            primary.question = asyncio.create_task(self._ask(name, primary))
+
+    async def _ask(self, name: str, primary: _Primary) -> None:
+        try:
+            primary.cost, primary.error = await self._engine.primary_cost(name), None
+        except SpillwayError as error:
+            primary.cost, primary.error = None, error.message
+
+
+def pinned(view: View) -> Mapping[str, int | None]:
+    """Sum up what the primaries keep: bytes, and the oldest transaction's age; None where no primary was asked."""
+    costs = [source.cost for source in view.sources if source.cost is not None]
+    if not costs:
+        return {"bytes": None, "xids": None}
+    ages = [age for cost in costs for age in (cost.xmin_age, cost.catalog_xmin_age) if age]
+    return {"bytes": sum(cost.wal_bytes for cost in costs), "xids": max(ages, default=0)}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

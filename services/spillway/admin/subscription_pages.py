@@ -1,0 +1,199 @@
+"""A subscription: how it is, its tables, the end of its log, what can be done with it, and the form that creates one.
+
+The form's tables and publications come from the mirrored catalog, each table with what would stand in the way of following it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from spillway.admin.forms import Form, confirm_name, done
+from spillway.admin.live import changed_regions
+from spillway.errors import InvalidRequest, SpillwayError, UnknownSubscription
+from spillway.subscriber.model import SubscriptionSpec
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from spillway.admin.live import Streams
+    from spillway.admin.rendering import Pages
+    from spillway.admin.sampler import Sampler
+    from spillway.engine.interface import EngineInterface
+    from spillway.subscriber.interface import SubscriptionInterface
+    from spillway.subscriber.model import SubscriptionInfo
+
+_LOG_LINES: Final = 60
+
+
+class SubscriptionPages:
+    """``/ui/subscriptions``."""
+
+    def __init__(
+        self,
+        pages: Pages,
+        engine: EngineInterface,
+        sampler: Sampler,
+        streams: Streams,
+        subscriptions: SubscriptionInterface,
+    ) -> None:
+        self._pages = pages
+        self._engine = engine
+        self._sampler = sampler
+        self._streams = streams
+        self._subscriptions = subscriptions
+
+    def routes(self) -> list[Route]:
+        one = "/ui/subscriptions/{name}"
+        return [
+            Route("/ui/subscriptions", self._new, methods=["GET"]),
+            Route("/ui/subscriptions", self._create, methods=["POST"]),
+            Route("/ui/subscriptions/new", self._new),
+            Route("/ui/subscriptions/tables", self._choice),
+            Route(one, self._show),
+            Route(f"{one}/enable", self._enable, methods=["POST"]),
+            Route(f"{one}/disable", self._disable, methods=["POST"]),
+            Route(f"{one}/refresh", self._refresh, methods=["POST"]),
+            Route(f"{one}/skip", self._skip, methods=["POST"]),
+            Route(f"{one}/drop", self._drop, methods=["POST"]),
+            Route("/ui/live/subscriptions/{name}", self._live),
+        ]
+
+    # -- looking ------------------------------------------------------------------------------
+
+    async def _show(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        view = await self._sampler.look()
+        one = view.subscription(name)
+        if one is None:
+            raise UnknownSubscription(name)
+        return self._pages.page(
+            request,
+            "subscription.html",
+            live=f"/ui/live/subscriptions/{name}",
+            note=request.query_params.get("note", ""),
+            **await self._values(one),
+        )
+
+    async def _live(self, request: Request) -> Response:
+        name = request.path_params["name"]
+
+        async def render() -> dict[str, str] | None:
+            one = self._sampler.view.subscription(name)
+            if one is None:
+                return None
+            try:
+                values = await self._values(one)
+            except UnknownSubscription:
+                return None
+            return {
+                region: self._pages.text(f"subscription/{region}.html", **values)
+                for region in ("state", "figures", "facts", "tables", "log")
+            }
+
+        return self._streams.respond(changed_regions(render, self._sampler.next_look))
+
+    async def _values(self, one: SubscriptionInfo) -> dict[str, Any]:
+        link = f"/ui/subscriptions/{one.name}"
+        findings = self._sampler.view.findings
+        return {
+            "one": one,
+            "lines": await self._subscriptions.log(one.name, _LOG_LINES),
+            "findings": [finding for finding in findings if finding.link == link],
+        }
+
+    # -- creating -----------------------------------------------------------------------------
+
+    async def _new(self, request: Request) -> Response:
+        view = await self._sampler.look()
+        first = view.sources[0].info if view.sources else None
+        chosen = request.query_params.get("source", first.name if first else "")
+        found = view.source(chosen)
+        sessions = found.info.sessions if found else ()
+        database = sessions[0].database if sessions else ""
+        return self._pages.page(
+            request,
+            "new_subscription.html",
+            live="",
+            view=view,
+            chosen=chosen,
+            database=database,
+            **await self._choices(chosen, database),
+        )
+
+    async def _choice(self, request: Request) -> Response:
+        """Give the tables and publications of another source or database."""
+        query = request.query_params
+        values = await self._choices(query.get("source", ""), query.get("database", "").strip())
+        return HTMLResponse(self._pages.text("parts/table_choice.html", **values))
+
+    async def _choices(self, source: str, database: str) -> dict[str, Any]:
+        values: dict[str, Any] = {"tables": [], "publications": [], "problem": None}
+        if source and database:
+            try:
+                values["tables"] = await self._engine.list_tables(source, database)
+                values["publications"] = await self._engine.list_publications(source, database)
+            except SpillwayError as error:
+                values["problem"] = error
+        return values
+
+    async def _create(self, request: Request) -> Response:
+        form = Form(request)
+        what = form.text("what") or "all"
+        tables, publications = form.texts("table"), form.texts("publication")
+        if what == "tables" and not tables:
+            raise InvalidRequest(
+                "No table is ticked.", hint="Tick the tables to follow, or take all."
+            )
+        if what == "publications" and not publications:
+            raise InvalidRequest("No publication is ticked.", hint="Tick one, or take all tables.")
+        made = await self._subscriptions.create(
+            SubscriptionSpec(
+                name=form.text("name"),
+                source=form.text("source"),
+                database=form.text("database"),
+                target={
+                    "kind": "lake",
+                    "format": form.text("format") or "delta",
+                    "path": form.text("path"),
+                },
+                tables=tuple(tables) if what == "tables" else None,
+                publications=tuple(publications) if what == "publications" else None,
+                copy_data=form.flag("copy_data"),
+            )
+        )
+        return await self._done(request, made.name, "subscribed")
+
+    # -- doing --------------------------------------------------------------------------------
+
+    async def _enable(self, request: Request) -> Response:
+        one = await self._subscriptions.enable(request.path_params["name"])
+        return await self._done(request, one.name, "enabled")
+
+    async def _disable(self, request: Request) -> Response:
+        one = await self._subscriptions.disable(request.path_params["name"])
+        return await self._done(request, one.name, "disabled")
+
+    async def _refresh(self, request: Request) -> Response:
+        one = await self._subscriptions.refresh(request.path_params["name"])
+        return await self._done(request, one.name, "refreshed")
+
+    async def _skip(self, request: Request) -> Response:
+        name, form = request.path_params["name"], Form(request)
+        lsn = form.needed_lsn("lsn")
+        confirm_name(form, name)
+        await self._subscriptions.skip(name, lsn)
+        return await self._done(request, name, "skipped")
+
+    async def _drop(self, request: Request) -> Response:
+        name, form = request.path_params["name"], Form(request)
+        confirm_name(form, name)
+        await self._subscriptions.drop(name, keep_slot=form.flag("keep_slot"))
+        await self._sampler.look()
+        return done(request, "/")
+
+    async def _done(self, request: Request, name: str, note: str) -> Response:
+        await self._sampler.look()
+        return done(request, f"/ui/subscriptions/{name}?note={note}")

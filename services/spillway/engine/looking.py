@@ -1,0 +1,96 @@
+"""The half of the engine that only tells: nothing here makes, moves or drops anything.
+
+:class:`spillway.engine.engine.Engine` is made of this and of what changes things; the two share the sources and slots that
+live, and the threads on which what blocks is run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from spillway.engine import inventory
+from spillway.engine.model import PluginInfo
+from spillway.engine.preview import read_preview
+from spillway.plugins.registry import is_built_in, plugin_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spillway.engine.model import (
+        Preview,
+        PrimaryCost,
+        PublicationInfo,
+        SlotStats,
+        SourceInfo,
+        TableInfo,
+    )
+    from spillway.engine.session import Session
+    from spillway.engine.slots import Slot
+    from spillway.engine.sources import Sources
+    from spillway.pg.lsn import Lsn
+    from spillway.receiver.checks import SourceFacts
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Looking(ABC):
+    """What is there, and how it stands; see :class:`spillway.engine.interface.EngineInterface`."""
+
+    _sources: Sources
+
+    @abstractmethod
+    def _slot(self, slot_name: str) -> Slot: ...
+
+    @abstractmethod
+    async def _session(self, slot: Slot) -> Session: ...
+
+    @abstractmethod
+    async def _in_worker(
+        self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    async def list_sources(self) -> list[SourceInfo]:
+        return self._sources.list()
+
+    async def get_source(self, name: str) -> SourceInfo:
+        return self._sources.get(name).info()
+
+    async def check_source(self, name: str, dsn: str) -> SourceFacts:
+        """Check what create_source would, and make nothing."""
+        return await self._sources.check(name, dsn)
+
+    async def primary_cost(self, name: str) -> PrimaryCost:
+        """Ask the primary what it keeps for the source."""
+        return await self._sources.primary_cost(name)
+
+    async def list_plugins(self) -> list[PluginInfo]:
+        """List the output plugins that slots may have."""
+        return [PluginInfo(name, is_built_in(name)) for name in plugin_names()]
+
+    async def list_tables(self, source: str, database: str) -> list[TableInfo]:
+        return await inventory.list_tables(self._sources, source, database)
+
+    async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
+        return await inventory.list_publications(self._sources, source, database)
+
+    async def lag_seconds(self, slot_name: str) -> float | None:
+        """Return how long ago the first transaction was committed that is not confirmed."""
+        slot = self._slot(slot_name)
+        session = self._sources.find_session(slot.row.source, slot.row.database)
+        return await self._in_worker(slot.lag_seconds, session.log) if session else None
+
+    async def slot_stats(self, slot_name: str) -> SlotStats:
+        slot = self._slot(slot_name)
+        session = self._sources.find_session(slot.row.source, slot.row.database)
+        spilled = session.spill_stats() if session else (0, 0, 0)
+        return slot.stats(*spilled)
+
+    async def preview(self, slot_name: str, start_lsn: Lsn | None, limit: int) -> Preview:
+        """Show changes as JSON, beside the consumer."""
+        slot = self._slot(slot_name)
+        slot.check_valid()
+        start = slot.confirmed_flush_lsn if start_lsn is None else start_lsn
+        session = await self._session(slot)
+        return await self._in_worker(read_preview, session, slot_name, start, limit)

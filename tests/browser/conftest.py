@@ -1,0 +1,151 @@
+"""A browser, a service and a PostgreSQL for the pages' tests, and what no page may ever do."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from harness.browser import browser as running_browser
+from harness.cluster import Cluster
+from harness.service import service_in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+    from harness.cluster import Database
+    from harness.service import Service
+
+#: generous: the machine may be busy with everything else
+PATIENCE_MS = 60_000
+expect.set_options(timeout=PATIENCE_MS)
+IMAGES = "docs/images"
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    with running_browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(18, max_prepared_transactions=4) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="package")
+def shop(cluster: Cluster) -> Database:
+    database = cluster.create_database("shop")
+    database.execute(
+        "CREATE TABLE customers (id int PRIMARY KEY, name text, city text);"
+        "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id int, total numeric(10,2), status text);"
+        "ALTER TABLE orders REPLICA IDENTITY FULL;"
+        "CREATE TABLE visits (at timestamptz, page text);"
+    )
+    return database
+
+
+@pytest.fixture(scope="package")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service_in_process(tmp_path_factory.mktemp("service")) as service:
+        yield service
+
+
+@pytest.fixture
+def nothing(service: Service) -> None:
+    """No source and no slot."""
+    for slot in service.call("GET", "/slots")["slots"]:
+        service.drop_slot(slot["slot_name"])
+    for source in service.call("GET", "/sources")["sources"]:
+        service.call("DELETE", f"/sources/{source['name']}")
+
+
+@pytest.fixture
+def source(service: Service, shop: Database) -> str:
+    """The source ``main`` on the shop, without slots."""
+    for slot in service.call("GET", "/slots")["slots"]:
+        service.drop_slot(slot["slot_name"])
+    names = [source["name"] for source in service.call("GET", "/sources")["sources"]]
+    for name in names:
+        if name != "main":
+            service.call("DELETE", f"/sources/{name}")
+    if "main" not in names:
+        service.create_source(shop.dsn)
+    return "main"
+
+
+@pytest.fixture
+def slot(service: Service, source: str) -> str:
+    service.create_slot(
+        "audit", "shop", "pgoutput", options={"proto_version": "2", "publication_names": "p"}
+    )
+    return "audit"
+
+
+class Visit:
+    """A browser context that notes what a page must never do: ask elsewhere, break its policy, fail in a script."""
+
+    def __init__(self, context: BrowserContext, base: str) -> None:
+        self.base = base
+        self.context = context
+        self.wrong: list[str] = []
+        context.set_default_timeout(PATIENCE_MS)
+        context.on("request", self._request)
+        context.on("console", self._console)
+        context.on("weberror", lambda error: self.wrong.append(f"script error: {error.error}"))
+        self.page: Page = context.new_page()
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith(self.base):
+            self.wrong.append(f"asked {request.url}")
+
+    def _console(self, message: Any) -> None:
+        # What a test asks for on purpose (a refused form, a service that is away) the browser notes as well.
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            self.wrong.append(f"console: {message.text}")
+
+    def check(self) -> None:
+        assert not self.wrong
+
+
+@pytest.fixture
+def visit(browser: Browser, service: Service) -> Iterator[Callable[..., Visit]]:
+    visits: list[Visit] = []
+
+    def begin(base: str = "", **options: Any) -> Visit:
+        base = base or f"http://127.0.0.1:{service.http_port}"
+        options = {"viewport": {"width": 1280, "height": 860}, "locale": "en-US", **options}
+        context = browser.new_context(base_url=base, **options)
+        visits.append(Visit(context, base))
+        return visits[-1]
+
+    yield begin
+    for one in visits:
+        one.context.close()
+    for one in visits:
+        one.check()
+
+
+@pytest.fixture
+def page(visit: Callable[..., Visit]) -> Page:
+    return visit().page
+
+
+@pytest.fixture
+def picture(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Take a picture for the documentation; only with ``--screenshots``."""
+    directory: Path = request.config.rootpath / IMAGES
+
+    def take(page: Page, name: str, **options: Any) -> None:
+        assert re.fullmatch("[a-z-]+", name)
+        if request.config.getoption("--screenshots"):
+            directory.mkdir(exist_ok=True)
+            page.screenshot(path=directory / f"{name}.png", **options)
+
+    return take

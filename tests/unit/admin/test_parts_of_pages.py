@@ -1,0 +1,274 @@
+"""The admin UI's parts that need no browser."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from harness.fake_engine import FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
+from spillway.admin import formats, live
+from spillway.admin.application import Admin
+from spillway.admin.changes import Filter, rows_of
+from spillway.admin.door import SESSION_S, Sessions
+from spillway.admin.findings import findings_of
+from spillway.admin.history import Ring, Track
+from spillway.admin.sampler import Sampler
+from spillway.engine.model import Change, SlotInfo
+from spillway.errors import MetadataError
+from spillway.pg.lsn import Lsn
+from spillway.slot_manager.app import create_app
+
+STATIC = Path(formats.__file__).parent / "static"
+TOKEN = "s3cret"
+
+
+def test_what_is_taken_from_others_is_as_it_was_published() -> None:
+    vendor = STATIC / "vendor"
+    listed = re.findall(
+        r"^\| `(\S+)` \| \S+ \| \S+ \| \[\S+\]\((\S+)\) \| `([0-9a-f]{64})` \|$",
+        (vendor / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    for name, licence, digest in listed:
+        assert hashlib.sha256((vendor / name).read_bytes()).hexdigest() == digest
+        assert (vendor / licence).stat().st_size > 300
+    there = {path.name for path in vendor.iterdir()} - {"README.md"}
+    assert there == {name for name, _, _ in listed} | {licence for _, licence, _ in listed}
+
+
+def test_templates_hold_no_script_style_or_other_host() -> None:
+    for path in (STATIC.parent / "templates").rglob("*.html"):
+        text = path.read_text()
+        assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=|hx-on|js:", text), (
+            path
+        )
+        assert not re.search(r"https?://", text), path
+        assert "|safe" not in text, path
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, formats.DASH), (0, "0 B"), (1023, "1023 B"), (1536, "1.50 kB"), (200 << 20, "200.0 MB"), (5 << 50, "5120.0 TB")],
+)  # fmt: skip
+def test_sizes(value: int | None, text: str) -> None:
+    assert formats.size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(math.nan, formats.DASH), (0.4, "0 s"), (99, "99 s"), (100, "1 min"), (7200, "2 h"), (7300, "2 h 1 min"), (200_000, "2 d 7 h")],
+)  # fmt: skip
+def test_durations(value: float, text: str) -> None:
+    assert formats.duration(value) == text
+
+
+def test_what_is_sql_is_shown_as_code() -> None:
+    assert formats.is_code("ALTER ROLE spillway REPLICATION;")
+    assert not formats.is_code("Check host and port in the DSN.")
+
+
+def test_a_sparkline_needs_two_points() -> None:
+    assert formats.sparkline([math.nan, 1.0]) == ""
+    assert formats.sparkline([0.0, 0.0]) == "0.0,22.0 96.0,22.0"
+    assert formats.sparkline([0.0, 5.0]) == "0.0,22.0 96.0,2.0"
+
+
+def test_a_ring_keeps_the_newest() -> None:
+    ring = Ring(3, 1)
+    for number in range(5):
+        ring.add(float(number), (number * 10.0,))
+    assert list(ring.column(0)) == [2.0, 3.0, 4.0]
+    assert list(ring.column(1)) == [20.0, 30.0, 40.0]
+    assert len(ring) == 3
+
+
+def test_a_minute_has_its_peak() -> None:
+    track = Track(("lag",))
+    for second, value in ((0, 1.0), (2, 9.0), (58, math.nan), (60, 2.0), (125, 3.0)):
+        track.add(float(second), (value,))
+    times, values = track.series("lag", by_minute=True)
+    assert list(times) == [0.0, 60.0], "the minute that goes on is not there yet"
+    assert list(values) == [9.0, 2.0]
+    assert track.last("lag") == 3.0
+
+
+def test_sessions() -> None:
+    sessions = Sessions(TOKEN)
+    cookie = sessions.issue()
+    assert sessions.is_valid(cookie)
+    assert Sessions(TOKEN).is_valid(cookie), "a session outlives a restart"
+    assert not Sessions("another").is_valid(cookie), "a new token ends all"
+    assert not sessions.is_valid(cookie[:-1] + ("A" if cookie[-1] != "A" else "B"))
+    assert not sessions.is_valid("")
+    assert not sessions.is_valid("é.x.y")
+    expires, nonce, _ = cookie.split(".")
+    assert not sessions.is_valid(f"{int(expires) + 1}.{nonce}.{cookie.split('.')[2]}")
+    assert sessions.csrf(cookie) != sessions.csrf(sessions.issue())
+    assert not Sessions(None).is_token("")
+
+
+def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(TOKEN)
+    cookie = sessions.issue()
+    later = datetime.now(UTC).timestamp() + SESSION_S + 1
+    monkeypatch.setattr("spillway.admin.door.time.time", lambda: later)
+    assert not sessions.is_valid(cookie)
+
+
+def _change(**message: object) -> Change:
+    return Change(Lsn(0x100), 7, json.dumps(message))
+
+
+def test_rows_of_changes() -> None:
+    changes = [
+        _change(action="B"),
+        _change(
+            action="U",
+            schema="s",
+            table="t",
+            columns=[{"name": "a", "type": "int", "value": 1}, {"name": "b", "type": "text", "value": "x" * 500}],
+            identity=[{"name": "a", "type": "int", "value": 2}],
+            pk=[{"name": "a", "type": "int"}],
+        ),
+        _change(action="M", prefix="p", content="told"),
+        Change(Lsn(0x200), 7, '{"action": "I", "broken'),
+        _change(action="C"),
+    ]  # fmt: skip
+    rows, seen = rows_of(changes, Filter())
+    assert seen == 3
+    assert [row.operation for row in rows] == ["update", "message", "unreadable"]
+    first, second = rows[0].values
+    assert (first.text, first.old, first.is_key) == ("1", "2", True)
+    assert second.text.endswith("… (500 characters)")
+    assert rows[1].values[0].text == "told"
+    assert [row.table for row in rows_of(changes, Filter("S.T", "update"))[0]] == ["s.t"]
+
+
+async def _admin(engine: FakeEngine, token: str | None = None) -> httpx.AsyncClient:
+    subscriptions = FakeSubscriptions()
+    admin = Admin(engine, subscriptions, token=token, version="1.2.3")
+    app = create_app(engine, subscriptions, token=token, version="", admin=admin)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost:8080")
+
+
+async def test_without_metadata_the_overview_says_so() -> None:
+    engine = FakeEngine()
+    engine.next_error = MetadataError("the metadata store is away", hint="Start it.")
+    async with await _admin(engine) as client:
+        answer = await client.get("/")
+        assert answer.status_code == 200
+        assert "the metadata store is away" in answer.text
+
+
+async def test_a_bug_shows_a_page_and_no_internals() -> None:
+    engine = FakeEngine()
+    engine.next_error = RuntimeError("secret internals")
+    async with await _admin(engine) as client:
+        answer = await client.get("/")
+        assert answer.status_code == 500
+        assert "secret internals" not in answer.text
+        assert "<h1>" in answer.text
+
+
+async def test_every_page_has_the_policy_and_the_rest_is_as_it_was() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+    async with await _admin(engine) as client:
+        for path in (
+            "/",
+            "/ui/slots/s1",
+            "/ui/nowhere",
+            "/ui/login",
+            "/ui/static/app.css",
+            "/ui/static/../door.py",
+        ):
+            answer = await client.get(path)
+            assert "default-src 'none'" in answer.headers["content-security-policy"], path
+        assert (await client.get("/v1/nowhere")).json()["code"] == "not_found"
+        foreign = await client.get("/", headers={"host": "evil.example"})
+        assert foreign.status_code == 403
+        oversize = await client.post("/ui/slots", content=b"x" * 300_000)
+        assert oversize.status_code == 400
+        assert (await client.post("/ui/slots", content=b"\xff\xfe")).status_code == 400  # fmt: skip
+
+
+async def test_a_token_is_asked_for_everywhere() -> None:
+    async with await _admin(FakeEngine(), TOKEN) as client:
+        for path in ("/", "/ui/slots/new", "/ui/slots/x/series", "/ui"):
+            answer = await client.get(path)
+            assert answer.status_code == 303
+            assert answer.headers["location"].startswith("/ui/login")
+        assert (await client.post("/ui/slots", data={})).status_code == 303
+        assert (await client.get("/v1/slots")).status_code == 401
+        assert (await client.get("/docs")).status_code == 401
+
+
+async def test_streams_are_bounded_and_end() -> None:
+    streams = live.Streams()
+
+    async def never() -> live.AsyncIterator[str]:
+        await asyncio.Event().wait()
+        yield ""
+
+    bodies = []
+    for _ in range(live.STREAMS_MAX):
+        response = streams.respond(never())
+        assert response.status_code == 200
+        bodies.append(aiter(response.body_iterator))
+    assert streams.respond(never()).status_code == 503
+    assert await anext(bodies[0]) == "retry: 2000\n\n"
+    waiting = asyncio.create_task(anext(bodies[0]))
+    streams.close()
+    with pytest.raises(StopAsyncIteration):
+        await waiting
+    assert streams.respond(never()).status_code == 503
+
+
+async def test_findings_come_worst_first() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    for name in ("idle", "lost", "near", "fine"):
+        engine.add_slot(name)
+    long_ago = datetime.now(UTC) - timedelta(hours=2)
+    engine.change_slot("idle", retained_bytes=100 << 20, inactive_since=long_ago)
+    engine.change_slot("lost", invalidation_reason="wal_removed")
+    engine.change_slot("near", retained_bytes=90, safe_wal_size=10)
+    view = await Sampler(engine, FakeSubscriptions()).look()
+    assert [f.title for f in view.findings] == [
+        "Slot lost was invalidated",
+        "Slot near is about to be invalidated",
+        "Nobody reads slot idle",
+    ]
+    assert all(finding.remedy for finding in view.findings)
+    assert not findings_of([], [], [])
+
+
+async def test_every_attribute_is_explained() -> None:
+    from dataclasses import fields
+
+    from spillway.admin.explanations import SLOT
+
+    assert {field.name for field in fields(SlotInfo)} <= set(SLOT)
+
+
+async def test_what_is_dropped_is_forgotten() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+    sampler = Sampler(engine, FakeSubscriptions())
+    await sampler.look()
+    assert sampler.track("slot", "s1") is not None
+    await engine.drop_slot("s1")
+    await sampler.look()
+    assert sampler.track("slot", "s1") is None
