@@ -537,6 +537,24 @@ def test_a_full_disk_in_the_transaction_log_is_waited_out(
     assert len(service.peek("s")) == 102
 
 
+def test_other_options_of_a_slot(service: Service, table: Database) -> None:
+    service.create_slot("s", table.name)
+    table.execute("INSERT INTO t VALUES (1, 'a')")
+    service.wait_decoded("s", table)
+    assert texts(service.peek("s"))[0].startswith("BEGIN ")
+    changed = service.call("PATCH", "/slots/s", json={"options": {"include-xids": "0"}})
+    assert changed["options"] == {"include-xids": "0"}
+    # From the same position, by the new ones.
+    assert texts(service.peek("s"))[0] == "BEGIN"
+    problem = service.problem("PATCH", "/slots/s", json={"options": {"no-such": "1"}})
+    assert problem["code"] == "invalid_option"
+    with open_stream(service.grpc_address, "s") as stream:
+        next(stream)
+        problem = service.problem("PATCH", "/slots/s", json={"options": {}})
+        assert problem["code"] == "slot_active"
+    assert service.slot("s")["options"] == {"include-xids": "0"}
+
+
 def test_another_dsn_of_the_same_cluster(
     service: Service, table: Database, session_cluster: Callable[[int], Cluster]
 ) -> None:

@@ -12,6 +12,7 @@ from terraform_provider_spillway.schema import as_number
 
 _LSN: Final = re.compile(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 _SLOT_NAME: Final = re.compile(r"[a-z0-9_]+")
+_SUBSCRIPTION_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
 _SOURCE_NAME: Final = re.compile(r"[a-z0-9_]{1,50}")
 
 
@@ -26,6 +27,13 @@ def slot_name(name: str) -> str | None:
             f'The replication slot name "{name}" contains an invalid character: only lower case letters, numbers '
             "and the underscore are allowed."
         )
+    return None
+
+
+def subscription_name(name: str) -> str | None:
+    """The service's rules for names of subscriptions."""
+    if not _SUBSCRIPTION_NAME.fullmatch(name):
+        return f'The subscription name "{name}" must be 1 to 63 lower case letters, digits and underscores.'
     return None
 
 

@@ -7,6 +7,7 @@ state keeps what was applied last.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -214,17 +215,17 @@ def wait_until(
     Raises:
         ServiceError: it took longer.
     """
-    waited_s, pause_s = 0.0, 0.1
+    deadline, pause_s = time.monotonic() + timeout_s, 0.1
     while reason := look():
-        if waited_s >= timeout_s:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
             raise ServiceError(
                 f"{what} took longer than {timeout_s:g} s: {reason}",
                 code="timeout",
                 hint="It goes on without Terraform; apply again to see. wait_timeout says how long to wait.",
             )
-        service.pause(pause_s)
-        waited_s += pause_s
-        pause_s = min(pause_s * 1.5, 2.0, max(timeout_s - waited_s, 0.05))
+        service.pause(min(pause_s, left_s))
+        pause_s = min(pause_s * 1.5, 2.0)
 
 
 def _sentence(text: str) -> str:

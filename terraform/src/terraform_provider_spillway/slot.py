@@ -13,6 +13,7 @@ from tf.types import Bool, Map, Number, String, Unknown
 from terraform_provider_spillway import checks
 from terraform_provider_spillway.resource import (
     DELETION_PROTECTION,
+    Incomplete,
     ServiceData,
     ServiceResource,
     State,
@@ -87,9 +88,8 @@ class Slot(ServiceResource):
         Field(
             "options",
             Map(String()),
-            "The plugin's options, as text.",
+            "The plugin's options, as text. Others are given in place, while no consumer has the slot. A subscription's slot has the subscription's.",
             optional=True,
-            replaces=True,
         ),
         Field(
             "two_phase",
@@ -183,6 +183,20 @@ class Slot(ServiceResource):
 
     def update(self, ctx: UpdateContext, current: State, planned: State) -> State:
         view = self.service.get("slots", planned["slot_name"])
+        options = next(field for field in self.fields if field.name == "options")
+        if not options.same(planned["options"], current["options"]):
+            view = self.service.patch(
+                "slots", planned["slot_name"], json={"options": planned["options"] or {}}
+            )
+            current = {**current, "options": planned["options"]}
+        try:
+            return self._state(planned, self._moved(view, current, planned))
+        except ServiceError as error:
+            # The options are given, the rest is as it was.
+            raise Incomplete(current, error) from error
+
+    def _moved(self, view: dict[str, Any], current: State, planned: State) -> dict[str, Any]:
+        """Move it to its start_lsn, if that is another one than before."""
         to = planned["start_lsn"]
         if to not in (None, current["start_lsn"]):
             at = view["confirmed_flush_lsn"]
@@ -191,7 +205,7 @@ class Slot(ServiceResource):
             elif _position(to) > _position(at):
                 self.service.post("slots", planned["slot_name"], "advance", json={"upto_lsn": to})
                 view = self.service.get("slots", planned["slot_name"])
-        return self._state(planned, view)
+        return view
 
     def delete(self, ctx: DeleteContext, current: State) -> None:
         try:

@@ -172,7 +172,7 @@ class Subscription(ServiceResource):
             "Its name: 1 to 63 lower case letters, digits and underscores.",
             required=True,
             replaces=True,
-            checks=[checks.slot_name],
+            checks=[checks.subscription_name],
         ),
         Field(
             "source",
@@ -419,7 +419,7 @@ class SubscriptionData(ServiceData):
     description = "A subscription as it is now: state, position, lag, and each of its tables."
     places = _PLACES
     fields = (
-        Field("name", String(), "Its name.", required=True, checks=[checks.slot_name]),
+        Field("name", String(), "Its name.", required=True, checks=[checks.subscription_name]),
         *(
             Field(name, type_, description, computed=True)
             for name, type_, description in (

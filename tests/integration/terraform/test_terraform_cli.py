@@ -31,7 +31,10 @@ terraform {
   }
 }
 
-provider "spillway" {}
+provider "spillway" {
+  # No double is equal to it: it travels as text.
+  timeout = 120.1
+}
 
 variable "dsn" {
   type      = string
@@ -42,6 +45,8 @@ SOURCE_AND_SLOT = """
 resource "spillway_source" "shop" {
   name = "shop"
   dsn  = var.dsn
+
+  wait_timeout = 100.3
 }
 
 resource "spillway_slot" "orders" {
@@ -95,7 +100,7 @@ def test_from_nothing_to_nothing(
     assert 'Slot "orders" is protected' in refused
     assert "deletion_protection" in refused
     # A replacement is shown, and refused as well until the protection is lifted.
-    other = configuration.replace('{ "include-xids" = "0" }', "{}")
+    other = configuration.replace('{ "include-xids" = "0" }', "{}\n  two_phase = true")
     terraform.write(HEADER, other.replace("  options ", "  deletion_protection = true\n  options "))
     assert 'Slot "orders" is protected' in terraform.plan(expect=1)
     terraform.write(HEADER, configuration)

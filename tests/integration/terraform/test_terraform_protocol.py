@@ -347,7 +347,6 @@ def test_a_slots_life(core: Core, service: Service, database: Database) -> None:
     for name, value in (
         ("slot_name", "others"),
         ("plugin", "wal2json"),
-        ("options", None),
         ("two_phase", True),
         ("database", "postgres"),
         ("source", "books"),
@@ -355,6 +354,20 @@ def test_a_slots_life(core: Core, service: Service, database: Database) -> None:
         plan = core.plan(SLOT, state, {**config, name: value})
         assert plan.action == "replace"
         assert plan.replaces == {name}
+    # Options in place.
+    config["options"] = {"skip-empty-xacts": "1"}
+    plan = core.plan(SLOT, state, config)
+    assert plan.action == "update"
+    state = core.apply(plan)
+    assert service.slot("orders")["options"] == {"skip-empty-xacts": "1"}
+    # Of two changes the first is done and the second refused: the state says so.
+    with pytest.raises(Refused) as refused:
+        core.apply(core.plan(SLOT, state, {**config, "options": {}, "start_lsn": "0/1"}))
+    assert refused.value.only.path == ("start_lsn",)
+    assert state is not None
+    assert refused.value.state == {**state, "options": {}}
+    assert service.slot("orders")["options"] == {}
+    assert core.plan(SLOT, refused.value.state, config).action == "update"
     config["two_phase"] = True
     state = core.apply(core.plan(SLOT, state, config))
     assert state is not None
@@ -420,7 +433,7 @@ def test_import_and_drift_of_a_slot(core: Core, service: Service, database: Data
     assert drifted is not None
     plan = core.plan(SLOT, drifted, body)
     assert plan.action == "replace"
-    assert plan.replaces == {"plugin", "options"}
+    assert plan.replaces == {"plugin"}
     service.drop_slot("orders")
     assert core.read(SLOT, state) is None
     with pytest.raises(Refused) as refused:
@@ -538,7 +551,7 @@ def test_unknown_values(core: Core, database: Database) -> None:
     plan = core.plan(SLOT, state, slot_config(database, start_lsn=UNKNOWN))
     assert plan.action == "update"
     plan = core.plan(SLOT, state, slot_config(database, options={"include-xids": UNKNOWN}))
-    assert plan.replaces == {"options"}
+    assert plan.action == "update"
 
 
 def test_an_endpoint_that_only_the_apply_will_tell(

@@ -99,6 +99,17 @@ async def test_a_source_is_reached_by_another_dsn(client: httpx.AsyncClient) -> 
     assert_problem(gone, 404, "unknown_source")
 
 
+async def test_a_slot_gets_other_options(client: httpx.AsyncClient) -> None:
+    changed = await client.patch("/v1/slots/s1", json={"options": {"include-xids": "0"}})
+    assert changed.status_code == 200
+    assert changed.json()["options"] == {"include-xids": "0"}
+    for body in ({}, {"options": None}, {"options": {"a": 1}}, {"options": {}, "plugin": "x"}):
+        refused = await client.patch("/v1/slots/s1", json=body)
+        assert_problem(refused, 400, "invalid_request")
+    gone = await client.patch("/v1/slots/no", json={"options": {}})
+    assert_problem(gone, 404, "unknown_slot")
+
+
 async def test_plugins(client: httpx.AsyncClient) -> None:
     listed = await client.get("/v1/plugins")
     assert listed.json() == {"plugins": [{"name": "test_decoding", "built_in": True}]}

@@ -37,6 +37,12 @@ class CreateSlot(RequestModel):
     )
 
 
+class AlterSlot(RequestModel):
+    """What of a slot can change in place."""
+
+    options: Options = Field(description="The plugin's options, all of them, as text.")
+
+
 class GetChanges(RequestModel):
     """pg_logical_slot_get_changes's arguments."""
 

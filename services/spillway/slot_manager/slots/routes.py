@@ -16,6 +16,7 @@ from spillway.slot_manager.dependencies import Engine, NoQuery
 from spillway.slot_manager.slots.models import (
     Advanced,
     AdvanceSlot,
+    AlterSlot,
     ChangeList,
     CopySlot,
     CreateSlot,
@@ -66,6 +67,12 @@ async def list_slots(engine: Engine) -> SlotList:
 async def get_slot(slot_name: str, engine: Engine) -> SlotView:
     """Show a slot."""
     return SlotView.model_validate(await engine.get_slot(slot_name))
+
+
+@router.patch("/{slot_name}", operation_id="alter_slot", dependencies=[NoQuery])
+async def alter_slot(slot_name: str, body: AlterSlot, engine: Engine) -> SlotView:
+    """Give an idle slot other plugin options; its position stays."""
+    return SlotView.model_validate(await engine.alter_slot(slot_name, body.options))
 
 
 @router.delete("/{slot_name}", status_code=204, operation_id="drop_slot", dependencies=[NoQuery])
