@@ -62,7 +62,7 @@ class Terraform:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=300,
+            timeout=900,
         )
         assert answer.returncode == expect, f"{arguments}: {answer.returncode}\n{answer.stdout}"
         return answer.stdout

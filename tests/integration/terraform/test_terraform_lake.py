@@ -48,7 +48,7 @@ def lake_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Se
             running.call("DELETE", f"/sources/{source['name']}")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_the_example_fills_a_lake(
     lake_service: Service, database: Database, tmp_path: Path
 ) -> None:
