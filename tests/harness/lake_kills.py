@@ -11,6 +11,9 @@ the end the job takes what is left; then each current table must equal the sourc
 history have a change twice, or lack one of a table that is only inserted into.
 
     python -m harness.lake_kills --kills 100 --seed 1
+    python -m harness.lake_kills --format parquet --kills 10 --option=--table --option=public.accounts
+
+Each option of ``lake run`` that is given goes to the job; what was killed when is printed as it happens.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ from spillway.lake.verify import VerifySettings, verify
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.cluster import Database
 
 VICTIMS: Final = ("driver", "service", "postgres", "jvm", "worker")
@@ -169,7 +174,16 @@ def _command_line(pid: int) -> bytes:
 class LakeKills:
     """One run; see the module."""
 
-    def __init__(self, directory: Path, cluster: Cluster, jars: Path, seed: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cluster: Cluster,
+        jars: Path,
+        seed: int,
+        table_format: str = "delta",
+        options: Sequence[str] = (),
+    ) -> None:
+        self._format = table_format
         self._random = random.Random(seed)
         self._cluster = cluster
         self._jars = jars
@@ -185,8 +199,9 @@ class LakeKills:
         command = [sys.executable, "-m", "spillway.cli", "lake", "run", "--slot", "s", "--lake", str(self.path)]  # fmt: skip
         command += ["--grpc", service.grpc_address, "--jars", str(jars), "--master", "local[2]"]
         self._command = [*command, "--driver-memory", "1g"]
-        options = ["--trigger", "continuous", "--interval", "0.1"]
-        self.job = Job([*self._command, *options], directory / "job.log")
+        self._command += ["--format", table_format, *options]
+        continuous = ["--trigger", "continuous", "--interval", "0.1"]
+        self.job = Job([*self._command, *continuous], directory / "job.log")
         self.kills: Counter[str] = Counter()
 
     def run(self, kills: int) -> None:
@@ -202,6 +217,7 @@ class LakeKills:
                 victim = VICTIMS[number % len(VICTIMS)]
                 self._kill(victim)
                 self._check_position()
+                print(f"{number + 1} {victim}, lake at {Lsn(self._newest())}", flush=True)
             self.job.keep_running()
             self._wait_for_a_batch()
         finally:
@@ -262,7 +278,7 @@ class LakeKills:
         service = self.serve.service()
         end = service.wait_decoded("s", self.database)
         spark = spark_session(
-            table_format="delta",
+            table_format=self._format,
             master="local[2]",
             driver_memory="1g",
             jar_folder=self._jars,
@@ -273,6 +289,7 @@ class LakeKills:
                 "s",
                 self.path,
                 self.path / "_spillway" / "checkpoint",
+                table_format=self._format,  # type: ignore[arg-type] # the job took it
                 grpc=service.grpc_address,
                 until_lsn=Lsn.parse(end),
             )
@@ -300,11 +317,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jars", type=Path, default=Path(os.environ.get("SPILLWAY_JARS", ".cache/jars")))  # fmt: skip
+    parser.add_argument("--format", default="delta")
+    parser.add_argument("--option", action="append", default=[], help="of `lake run`, for the job")
     chosen = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="spillway-kills-"))
     began = time.monotonic()
     with Cluster(18) as cluster:
-        run = LakeKills(directory, cluster, chosen.jars, chosen.seed)
+        print(f"seed {chosen.seed}, {chosen.format} {chosen.option}, in {directory}", flush=True)
+        run = LakeKills(directory, cluster, chosen.jars, chosen.seed, chosen.format, chosen.option)
         try:
             run.run(chosen.kills)
         finally:

@@ -159,15 +159,7 @@ class Planner:
         names = self._names(parts)
         decision = decide(
             self._policy,
-            [
-                TableChanges(
-                    part.relation.name,
-                    part.relation.directory,
-                    changes_of(part.relation.name, part.base, part.shapes, names),
-                    part.key is not None,
-                )
-                for part in parts
-            ],
+            [self._changes(part, names) for part in parts],
             quarantined,
             self._is_behind,
         )
@@ -240,6 +232,16 @@ class Planner:
             self._base(relation, shapes[0].first),
             messages,
         )
+
+    def _changes(
+        self, part: TableBatch, names: Callable[[table_shape.Shape], str | None]
+    ) -> TableChanges:
+        name, directory = part.relation.name, part.relation.directory
+        changes = changes_of(name, part.base, part.shapes, names)
+        made = None
+        if any(not change.needs_nothing for change in changes):
+            made = self._tables.partitions(CURRENT, directory)
+        return TableChanges(name, directory, changes, part.key is not None, made or ())
 
     def _names(self, parts: Sequence[TableBatch]) -> Callable[[table_shape.Shape], str | None]:
         """Return what says which name the table of a shape had last before it."""

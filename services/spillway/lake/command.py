@@ -11,7 +11,9 @@ from typing import Annotated
 import typer
 
 from spillway.errors import InvalidRequest
+from spillway.lake import layout
 from spillway.lake.command_options import (
+    ClusterBy,
     DriverMemory,
     Format,
     Grpc,
@@ -19,6 +21,8 @@ from spillway.lake.command_options import (
     Jars,
     LakePath,
     Master,
+    PartitionBy,
+    PartitionHistory,
     Retention,
     SourceDsn,
     TableFormat,
@@ -113,6 +117,9 @@ def run(
     ] = timedelta(hours=1),
     retention: Retention = timedelta(days=7),
     history_retention: HistoryRetention = None,
+    partition_history: PartitionHistory = None,
+    partition_by: PartitionBy = None,
+    cluster_by: ClusterBy = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -163,6 +170,7 @@ def run(
             driver_memory=driver_memory,
             jars=jars,
             upkeep=Upkeep(retention, history_retention, maintenance_interval or None),
+            layout=layout.parse(partition_history, partition_by or (), cluster_by or ()),
             initial_load=initial_load,
             source_dsn=source_dsn(context, source) if initial_load else "",
         )

@@ -80,6 +80,29 @@ HistoryRetention = Annotated[
     ),
 ]
 
+PartitionHistory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="UNIT",
+        help="Delta: partition the histories that are made by day, month or year of their commits; or none.",
+    ),
+]
+PartitionBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE=COLUMN,…",
+        help="Delta: what a current table is partitioned by: columns, or day(column), month(column), year(column) of "
+        "times; may be repeated.",
+    ),
+]
+ClusterBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE=COLUMN,…",
+        help="Delta: columns by which maintenance brings a current table's rows together; may be repeated.",
+    ),
+]
+
 _SECRETS: Final = ("password", "sslpassword")
 
 

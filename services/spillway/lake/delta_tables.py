@@ -31,12 +31,13 @@ from pyspark.sql.types import ArrayType, StructType
 
 from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
-from spillway.lake import lease
+from spillway.lake import layout, lease, partitions
 from spillway.lake.columns import spark_schema
 from spillway.lake.direct_merge import (
     NotDirect,
     check_files,
     compact,
+    fields_of,
     files_of,
     last_changes,
     merge,
@@ -53,9 +54,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from deltalake import DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from spillway.lake.columns import Followed
+    from spillway.lake.layout import Partition
     from spillway.lake.storage import LakePath
 
 _log = logging.getLogger(__name__)
@@ -89,6 +91,8 @@ class DeltaTables:
         self._checked: dict[str, set[LakePath]] = {}
         #: tables that are known to take timestamps without a zone
         self._with_ntz: set[tuple[str, str]] = set()
+        #: what append-only tables are partitioned by
+        self._made: dict[tuple[str, str], tuple[Partition, ...]] = {}
         #: what was appended last to history's tables, which hold it
         self._appended: dict[tuple[str, str], StructType] = {}
 
@@ -124,7 +128,13 @@ class DeltaTables:
     def schema(self, kind: str, name: str) -> pa.Schema | None:
         if not self._exists(kind, name):
             return None
-        return to_arrow_schema(self._frame(kind, name).schema, timezone="UTC")
+        rows = partitions.removed(self._frame(kind, name))
+        return to_arrow_schema(rows.schema, timezone="UTC")
+
+    def partitions(self, kind: str, name: str) -> tuple[Partition, ...] | None:
+        if not self._exists(kind, name):
+            return None
+        return partitions.partitions_of(self._frame(kind, name).schema)
 
     def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
         if not self._exists(kind, name):
@@ -137,10 +147,13 @@ class DeltaTables:
 
     def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
         commit = F.col("_commit_lsn")
-        return self._frame(kind, name).where((commit >= start_lsn) & (commit < end_lsn))
+        rows = partitions.removed(self._frame(kind, name))
+        return rows.where((commit >= start_lsn) & (commit < end_lsn))
 
     def current(self, name: str) -> DataFrame | None:
-        return self._frame(CURRENT, name) if self._exists(CURRENT, name) else None
+        if not self._exists(CURRENT, name):
+            return None
+        return partitions.removed(self._frame(CURRENT, name))
 
     def key(self, name: str) -> tuple[str, ...] | None:
         if not self._exists(CURRENT, name):
@@ -153,11 +166,14 @@ class DeltaTables:
         if followed.key is not None and followed.key != self.key(name):
             self._set_key(name, followed.key)
         self._allow_timestamps(CURRENT, name, followed.frame.schema)
+        made = self.partitions(CURRENT, name) or ()
+        rows = partitions.added(followed.frame, made)
         if followed.rewritten:
-            writer = followed.frame.write.mode("overwrite").option("overwriteSchema", "true")
+            writer = rows.write.mode("overwrite").option("overwriteSchema", "true")
+            writer = writer.partitionBy(*partitions.names(made))
         else:
             # Columns that are null in every row are the schema's business only: no row is written.
-            empty = self._spark.createDataFrame([], followed.frame.schema)
+            empty = self._spark.createDataFrame([], rows.schema)
             writer = empty.write.mode("append").option("mergeSchema", "true")
         writer = writer.option("userMetadata", _RESHAPE)
         writer.format("delta").save(self._location(CURRENT, name))
@@ -196,9 +212,10 @@ class DeltaTables:
         """
         current = open_table(self._path / CURRENT / name)
         history = open_table(self._path / HISTORY / name, to_write=False)
-        if _fields(json.loads(current.schema().to_json())) != _fields(
-            spark_schema(columns).jsonValue()
-        ):
+        fields = fields_of(current)
+        made = partitions.made_with(fields)
+        wanted = partitions.with_fields(spark_schema(columns), made)
+        if _described(fields) != _described(wanted.jsonValue()["fields"]):
             raise NotDirect("the table's columns change")
         if current.metadata().configuration.get(_KEY_PROPERTY) != json.dumps(key):
             raise NotDirect("the table's key changes")
@@ -212,6 +229,7 @@ class DeltaTables:
         check_files(before - self._checked.get(name, set()))
         appended = files_of(history, f"_commit_lsn >= {start_lsn}")
         changes = last_changes(read_changes(appended, start_lsn, columns), columns, key)
+        changes = partitions.added_to_arrow(changes, made)
         failpoint("lake.before_merge")
         lease.check(self._path)
         version = current.version() + 1
@@ -259,11 +277,17 @@ class DeltaTables:
             return
         check_same_key(name, self.key(name) or MULTISET, key)
         lease.check(self._path)
-        effect.frame.createOrReplaceTempView(_VIEW)
+        made = self.partitions(CURRENT, name) or ()
+        # What a partition is made of may change, so it is a value like others: the key alone tells rows.
+        changed = partitions.added(effect.frame, made, effect.kept_columns)
+        changed.createOrReplaceTempView(_VIEW)
+        values = [*columns.names, *partitions.names(made)]
+        kept = [*effect.kept_columns]
+        kept += [p.name for p in made if p.column in effect.kept_columns]
         statement = (
-            merge_copies(columns.names, truncated=effect.truncated)
+            merge_copies(values, truncated=effect.truncated)
             if key == MULTISET
-            else merge_rows(columns.names, key, effect.kept_columns, truncated=effect.truncated)
+            else merge_rows(values, key, kept, truncated=effect.truncated)
         )
         target = f"delta.{quoted(self._location(CURRENT, name))}"
         settings = {
@@ -283,7 +307,14 @@ class DeltaTables:
     def _create(self, kind: str, name: str, schema: StructType, properties: dict[str, str]) -> None:
         lease.check(self._path)
         table = f"delta.{quoted(self._location(kind, name))}"
+        asked = layout.load(self._path)
+        if kind == CURRENT:
+            asked.check(name, to_arrow_schema(schema, timezone="UTC"))
+        made = asked.partitions(kind, name)
+        schema = partitions.with_fields(schema, made)
         writer = self._spark.createDataFrame([], schema).writeTo(table).using("delta")
+        if made:
+            writer = writer.partitionedBy(*(F.col(quoted(n)) for n in partitions.names(made)))
         properties = {_SLOT_PROPERTY: self._slot_name, **properties}
         if any(_NEEDS_MAPPING.search(column) for column in schema.names):
             properties["delta.columnMapping.mode"] = "name"
@@ -322,9 +353,18 @@ class DeltaTables:
 
     def _append(self, kind: str, name: str, rows: DataFrame, batch: Batch) -> None:
         lease.check(self._path)
-        writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
+        writer = self._to_append(kind, name, rows).option("mergeSchema", "true")
         writer = writer.option("txnAppId", self._application).option("txnVersion", batch.end_lsn)
         writer.option("userMetadata", _user_metadata(batch)).save(self._location(kind, name))
+
+    def _to_append(self, kind: str, name: str, rows: DataFrame) -> DataFrameWriter:
+        made = self._made.get((kind, name))
+        if made is None:
+            made = self.partitions(kind, name) or ()
+            # A load may make a current table with others, of another process even.
+            if kind != CURRENT:
+                self._made[kind, name] = made
+        return partitions.added(rows, made).write.format("delta").mode("append")
 
     def _location(self, kind: str, name: str) -> str:
         return spark_address(self._path / kind / name)
@@ -346,9 +386,9 @@ class DeltaTables:
         return log.update(*(getattr(log, f"update$default${position}")() for position in (1, 2, 3)))
 
 
-def _fields(schema: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return what of a schema must agree: the columns' types and attribute numbers by name."""
-    return {f["name"]: (f["type"], f.get("metadata") or {}) for f in schema["fields"]}
+def _described(fields: Iterable[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Return what of two schemas' fields must agree: types, attribute numbers and partitions by name."""
+    return {f["name"]: (f["type"], f.get("metadata") or {}) for f in fields}
 
 
 def _retyped(stored: StructType, wanted: StructType, prefix: str = "") -> Iterator[tuple[str, str]]:

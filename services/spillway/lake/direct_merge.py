@@ -27,6 +27,7 @@ files; the table streams through delta-rs, which keeps to :data:`_MERGE_BYTES`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from io import BytesIO
@@ -40,6 +41,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
+from spillway.lake import partitions
 from spillway.lake.files import sync_directory
 from spillway.lake.net_effect import SET, quoted
 from spillway.lake.storage import ObjectPath, lake_path, storage_options
@@ -93,9 +95,16 @@ def open_table(path: LakePath, *, to_write: bool = True) -> DeltaTable:
         raise NotDirect(f"table features {', '.join(sorted(beyond))}")
     if protocol.min_writer_version > _LEGACY_WRITER and protocol.writer_features is None:
         raise NotDirect(f"writer version {protocol.min_writer_version}")
-    if table.metadata().partition_columns:
-        raise NotDirect("partitions")
+    made = partitions.made_with(fields_of(table))
+    if partitions.names(made) != table.metadata().partition_columns:
+        raise NotDirect("partitions that are not ours")
     return table
+
+
+def fields_of(table: DeltaTable) -> list[dict[str, Any]]:
+    """Return the table's fields as its log has them."""
+    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    return fields
 
 
 def files_of(table: DeltaTable, predicate: str | None = None) -> set[LakePath]:
@@ -283,9 +292,12 @@ def compact(table: DeltaTable, schema: pa.Schema) -> bool:
 
     With fewer, more would be written again and again; with more, each batch looks at more files.
     """
-    sizes = pa.table(table.get_add_actions().select(["size_bytes"])).column(0)
-    # A table whose last row was deleted has no file: the sum of none is null.
-    if (pc.sum(pc.less(sizes, _SMALL_BYTES)).as_py() or 0) <= _SMALL_FILES_MAX:
+    files = pa.table(table.get_add_actions(flatten=True))
+    small = files.filter(pc.less(files.column("size_bytes"), _SMALL_BYTES))
+    # A partition's only small file has none to be joined with.
+    by = [name for name in small.column_names if name.startswith("partition.")]
+    alone = len(small.group_by(by).aggregate([])) if by else min(len(small), 1)
+    if len(small) - alone < _SMALL_FILES_MAX:
         return False
     table.optimize.compact(
         target_size=_COMPACTED_BYTES, writer_properties=_writer_properties(schema)
@@ -304,7 +316,8 @@ def sync_commit(table: LakePath, version: int, files: Iterable[LakePath]) -> Non
     for path in written:
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    for folder in {path.parent for path in written}:
+    # A partition's directory may be new, too.
+    for folder in {table, *(path.parent for path in written)}:
         sync_directory(folder)
 
 

@@ -40,7 +40,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from spillway.errors import LakeError, LakeTableConflict, NotReady
 from spillway.failpoints import failpoint
 from spillway.lake import columns as table_shape
-from spillway.lake import net_effect
+from spillway.lake import layout, net_effect
 from spillway.lake.initial_load_copy import DDL_WAITS, CopyRanges
 from spillway.lake.initial_load_state import (
     RANGE_BYTES,
@@ -154,7 +154,7 @@ class InitialLoad:
         range_bytes: int = RANGE_BYTES,
     ) -> None:
         self._spark = spark
-        self._tables = tables
+        self.tables = tables
         self._path = path
         self._source = source
         self._slot = slot
@@ -276,7 +276,7 @@ class InitialLoad:
     def _begin_anew(self, name: str, directory: str, state: LoadState) -> None:
         """Drop what a load brought whose snapshot is gone."""
         with table_lock(self._path, directory):
-            self._tables.drop_loaded(directory, state.lsn_value)
+            self.tables.drop_loaded(directory, state.lsn_value)
             store_state(self._path, directory, LoadState(name))
 
     def _load(self, name: str, snapshot: Snapshot) -> None:
@@ -318,10 +318,12 @@ class InitialLoad:
                 blocks=copied.blocks, range_blocks=self._range_blocks, chunk_ranges=self._chunk_ranges,
                 shape=shape_text(table.shape),
             )  # fmt: skip
+            if table.key is not None:
+                layout.load(self._path).check(directory, self._current(table))
             wanted = self._history_schema(table)
             # Before any row of it: the state says what to drop.
             store_state(self._path, directory, state)
-            self._tables.prepare_history(
+            self.tables.prepare_history(
                 directory, from_arrow_schema(wanted, prefer_timestamp_ntz=True), snapshot.lsn
             )
         failpoint("lake.load_begun")
@@ -339,7 +341,7 @@ class InitialLoad:
         schema = from_arrow_schema(self._history_schema(table), prefer_timestamp_ntz=True)
         columns = to_arrow_schema(schema, timezone="UTC")
         total = copied.blocks * _BLOCK_BYTES
-        for chunk in range(self._tables.loaded_chunks(table.directory, snapshot.lsn), state.chunks):
+        for chunk in range(self.tables.loaded_chunks(table.directory, snapshot.lsn), state.chunks):
             ranges = state.ranges(chunk)
             copy = CopyRanges(self._source, snapshot, copied.plan, columns, ranges)
             for attempt in range(1, _ATTEMPTS + 1):
@@ -351,7 +353,7 @@ class InitialLoad:
                 try:
                     numbers = self._spark.range(0, len(ranges), 1, len(ranges))
                     rows = numbers.mapInArrow(copy, schema)
-                    self._tables.append_loaded(table.directory, rows, snapshot.lsn, chunk)
+                    self.tables.append_loaded(table.directory, rows, snapshot.lsn, chunk)
                     break
                 except PySparkException as error:
                     if DDL_WAITS in str(error):
@@ -374,20 +376,20 @@ class InitialLoad:
             self._report(
                 LoadProgress(table.name, done, total, seconds, done=False, lsn=Lsn(snapshot.lsn))
             )
-        self._tables.seal_loaded(table.directory, snapshot.lsn)
+        self.tables.seal_loaded(table.directory, snapshot.lsn)
 
     def _publish(self, table: _Table, snapshot: Snapshot) -> None:
         """Make the loaded rows current, catch up with history, and give the table back to the job."""
         failpoint("lake.load_copied")
         directory, lsn = table.directory, snapshot.lsn
-        if table.key is not None and self._tables.durable_lsn(CURRENT, directory) < lsn:
-            rows = loaded_rows(self._tables, directory, lsn)
+        if table.key is not None and self.tables.durable_lsn(CURRENT, directory) < lsn:
+            rows = loaded_rows(self.tables, directory, lsn)
             rows = table_shape.as_of_last(rows, [table.shape], table.name)
             if table.key == MULTISET:
                 names = map(quoted, table.columns)
                 rows = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(COPIES))
             batch = Batch(self._slot.slot_name, lsn, lsn, NO_BATCH)
-            self._tables.replace_current(directory, rows, self._current(table), table.key, batch)
+            self.tables.replace_current(directory, rows, self._current(table), table.key, batch)
             failpoint("lake.load_published")
             # Most of it without the lock, which the job waits for.
             self._catch_up(table)
@@ -406,19 +408,19 @@ class InitialLoad:
         directory, key = table.directory, table.key
         if key is None:
             return
-        start = self._tables.durable_lsn(CURRENT, directory)
-        end = self._tables.durable_lsn(HISTORY, directory)
+        start = self.tables.durable_lsn(CURRENT, directory)
+        end = self.tables.durable_lsn(HISTORY, directory)
         if end <= start:
             return
-        events = self._tables.history(directory, start, end)
+        events = self.tables.history(directory, start, end)
         events = table_shape.as_of_last(events, [table.shape], table.name)
         if key == MULTISET:
             effect = net_effect.multiset(events, table.columns)
         else:
-            current = self._tables.current(directory)
+            current = self.tables.current(directory)
             effect = net_effect.keyed(events, table.columns, key, current)
         batch = Batch(self._slot.slot_name, start, end, NO_BATCH)
-        self._tables.apply(directory, effect, self._current(table), key, batch)
+        self.tables.apply(directory, effect, self._current(table), key, batch)
 
     def _current(self, table: _Table) -> pa.Schema:
         return table_shape.current_schema(table.shape.columns)
@@ -426,7 +428,7 @@ class InitialLoad:
     def _history_schema(self, table: _Table) -> pa.Schema:
         """Return what history has or gets: all its columns, so that the loaded rows are in those of their types."""
         wanted = lake_schema(table.plan_schema)
-        stored = self._tables.schema(HISTORY, table.directory)
+        stored = self.tables.schema(HISTORY, table.directory)
         return wanted if stored is None else merge_schemas(stored, wanted, table.name)
 
 

@@ -8,12 +8,16 @@ from typing import Annotated
 
 import typer
 
+from spillway.lake import layout
 from spillway.lake.command_options import (
+    ClusterBy,
     DriverMemory,
     Grpc,
     Jars,
     LakePath,
     Master,
+    PartitionBy,
+    PartitionHistory,
     SourceDsn,
     source_dsn,
 )
@@ -37,6 +41,9 @@ def load(
     resync: Annotated[
         bool, typer.Option("--resync", help="Load anew what was loaded before.")
     ] = False,
+    partition_history: PartitionHistory = None,
+    partition_by: PartitionBy = None,
+    cluster_by: ClusterBy = None,
     grpc: Grpc = DEFAULT_ADDRESS,
     master: Master = "local[*]",
     driver_memory: DriverMemory = "2g",
@@ -49,6 +56,7 @@ def load(
         source_dsn=source_dsn(context, source),
         tables=tuple(table or ()),
         resync=resync,
+        layout=layout.parse(partition_history, partition_by or (), cluster_by or ()),
         grpc=grpc,
         master=master,
         driver_memory=driver_memory,

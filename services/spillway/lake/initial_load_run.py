@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.errors import InvalidRequest, LakeTableConflict
-from spillway.lake import position
+from spillway.lake import layout, position
 from spillway.lake.initial_load_source import Source
 from spillway.lake.initial_load_state import RANGE_BYTES, loading_lock
+from spillway.lake.layout import Layout
 from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, connect
 from spillway.lake.table_formats import load_tables
@@ -55,6 +56,8 @@ class LoadSettings:
     source_dsn: str = field(repr=False)
     #: ``schema.table`` names; empty: all that were not loaded yet
     tables: tuple[str, ...] = ()
+    #: what is asked for of partitions and clusters
+    layout: Layout = field(default_factory=Layout)
     #: load what was loaded before anew
     resync: bool = False
     #: of a lake that isn't there yet
@@ -97,6 +100,10 @@ def run_load(
             hint="Name that slot, or another lake.",
             slot=slot.slot_name,
         )
+
+    def made_anew(table: str) -> bool:
+        return settings.resync and (not settings.tables or table in settings.tables)
+
     with (
         session_for(settings, found.table_format, spark) as session,
         prepared(
@@ -104,6 +111,9 @@ def run_load(
             table_format=found.table_format, range_bytes=settings.range_bytes,
         ) as load,
     ):  # fmt: skip
+        layout.settle(
+            settings.path, found.table_format, settings.layout, load.tables, loaded_anew=made_anew
+        )
         chosen = load.choose(settings.tables, missing_only=False, resync=settings.resync)
         return load.run(chosen)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spillway.lake import lease
+from spillway.lake import layout, lease, partitions
 from spillway.lake.columns import spark_schema
 from spillway.lake.delta_tables import _KEY_PROPERTY, DeltaTables
 from spillway.lake.files import replace_json, sync_directory
@@ -94,7 +94,7 @@ class DeltaLoadTables(DeltaTables):
         self._widen(HISTORY, name, schema)
         self._allow_timestamps(HISTORY, name, schema)
         if set(schema.names) - set(self._frame(HISTORY, name).schema.names):
-            writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
+            writer = self._to_append(HISTORY, name, empty).option("mergeSchema", "true")
             writer.save(self._location(HISTORY, name))
 
     def loaded_chunks(self, name: str, lsn: int) -> int:
@@ -105,7 +105,7 @@ class DeltaLoadTables(DeltaTables):
 
     def append_loaded(self, name: str, rows: DataFrame, lsn: int, chunk: int) -> None:
         lease.check(self._path)
-        writer = rows.write.format("delta").mode("append")
+        writer = self._to_append(HISTORY, name, rows)
         writer = writer.option("txnAppId", self._load(lsn)).option("txnVersion", chunk)
         about = {"slot": self._slot_name, "load": str(Lsn(lsn)), "chunk": chunk}
         writer = writer.option("userMetadata", json.dumps({"spillway": about}))
@@ -130,7 +130,11 @@ class DeltaLoadTables(DeltaTables):
         elif self.key(name) != key:
             self._set_key(name, key)
         self._allow_timestamps(CURRENT, name, rows.schema)
+        # Written whole, it has what partitions are asked for now, whatever it was made with.
+        made = layout.load(self._path).partitions(CURRENT, name)
+        rows = partitions.added(rows, made)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer = writer.partitionBy(*partitions.names(made))
         writer = writer.option("txnAppId", self._application).option("txnVersion", batch.end_lsn)
         about = {"slot": self._slot_name, "load": str(Lsn(batch.end_lsn))}
         writer = writer.option("userMetadata", json.dumps({"spillway": about}))

@@ -24,8 +24,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from spillway.errors import LakeError, NotReady, SpillwayError, UnsupportedFeature
-from spillway.lake import boundaries, job_record, maintenance, position
+from spillway.lake import boundaries, job_record, layout, maintenance, position
 from spillway.lake.job_record import JobRecord
+from spillway.lake.layout import Layout
 from spillway.lake.maintenance import Upkeep
 from spillway.lake.quarantine import quarantined
 from spillway.lake.schema_policy import OnSchemaChange
@@ -94,6 +95,8 @@ class JobSettings:
     source_dsn: str = field(default="", repr=False)
     #: what is kept of old versions and old history, and when the rest is removed
     upkeep: Upkeep = field(default_factory=Upkeep)
+    #: what is asked for of partitions and clusters; what was asked for before stays
+    layout: Layout = field(default_factory=Layout)
     #: further options of the data source
     source_options: dict[str, str] = field(default_factory=dict)
 
@@ -187,6 +190,9 @@ def run_job(
             stop_event(stop) as stopping,
             ExitStack() as held,
         ):
+            if settings.layout:
+                tables = lake_tables(settings.table_format, session, settings.path, settings.slot)
+                layout.settle(settings.path, settings.table_format, settings.layout, tables)
             run = _Run(settings, session, client, lake, on_batch or _log_batch, stopping, metrics)
             if metrics is not None:
                 metrics.begun(settings.slot, lake.lsn_value, slot.decoded_lsn)

@@ -4,7 +4,7 @@
 
     every --maintenance-interval, between batches' commits, a table at a time
         history    compact      DELETE what is older than --history-retention      VACUUM
-        current    compact      VACUUM
+        current    compact, or cluster (clustering)                                VACUUM
     first of all: consistent LSNs older than --retention are forgotten (commit_points)
 
 **Retention** is how far back readers may pin a lake. The points go before the files do: an LSN that can be pinned can
@@ -184,13 +184,19 @@ def _maintained(
     upkeep: Upkeep,
     now: datetime,
 ) -> TableUpkeep:
+    from spillway.lake.clustering import cluster, columns_due  # noqa: PLC0415 - delta-rs: Delta's
+
     began = time.monotonic()
     lease.check(path)
     table = f"delta.{quoted(spark_address(path / kind / name))}"
     before, _ = _detail(spark, table)
     with table_lock(path, name) if kind == CURRENT else nullcontext():
         if kind == HISTORY or not is_loading(path, name):
-            spark.sql(f"OPTIMIZE {table}").collect()
+            clusters = columns_due(path, tables, name) if kind == CURRENT else ()
+            if clusters:
+                cluster(spark, path, name, clusters)
+            else:
+                spark.sql(f"OPTIMIZE {table}").collect()
     removed = 0
     if kind == HISTORY and upkeep.history_retention is not None and not is_loading(path, name):
         removed = _cut(spark, table, tables, name, now - upkeep.history_retention)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from spillway.lake.columns import Followed
+    from spillway.lake.layout import Partition
 
 _DESCRIPTION: Final = "_table.json"
 _BATCH: Final = "end_lsn="
@@ -135,6 +136,9 @@ class ParquetTables:
             if description is None
             else to_arrow_schema(_spark_schema(description), timezone="UTC")
         )
+
+    def partitions(self, kind: str, name: str) -> tuple[Partition, ...] | None:
+        return None if self._description(kind, name) is None else ()
 
     def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
         table = self._path / kind / name

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.errors import LakeError
-from spillway.lake import commit_points, position
+from spillway.lake import commit_points, partitions, position
 from spillway.lake.delta_tables import application_of, version_at
 from spillway.lake.net_effect import COPIES
 from spillway.lake.parquet_tables import copy_at, read_batches
@@ -96,7 +96,7 @@ class Pin:
         Raises:
             LakeError: there was no such table, or its version of then is gone.
         """
-        frame = self._wanted(CURRENT, name)
+        frame = partitions.removed(self._wanted(CURRENT, name))
         if COPIES not in frame.columns:
             return frame
         kept = [column for column in frame.columns if column != COPIES]

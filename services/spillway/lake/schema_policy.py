@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from spillway.errors import SpillwayError
+    from spillway.lake.layout import Partition
     from spillway.lake.quarantine import Quarantine
     from spillway.lake.schema_changes import SchemaChange
 
@@ -52,6 +53,8 @@ class TableChanges:
     changes: tuple[SchemaChange, ...]
     #: whether it has a current table, whose values must be known
     has_current: bool
+    #: what its current table is partitioned by
+    partitions: tuple[Partition, ...] = ()
 
 
 @dataclass(slots=True)
@@ -87,8 +90,7 @@ def decide(
             (
                 change
                 for change in table.changes
-                if _stops(policy, change, has_current=table.has_current)
-                and not is_behind(table.directory, change.place[0])
+                if _stops(policy, change, table) and not is_behind(table.directory, change.place[0])
             ),
             None,
         )
@@ -102,23 +104,42 @@ def decide(
         elif stop is not None and policy == OnSchemaChange.QUARANTINE:
             decision.set_aside[table.directory] = (stop.place[0], str(stop))
         elif stop is not None and (decision.stop_lsn is None or stop.place[0] < decision.stop_lsn):
-            decision.stop_lsn, decision.error = stop.place[0], _error(policy, stop)
+            decision.stop_lsn = stop.place[0]
+            decision.error = _error(policy, stop, _without_partition(stop, table))
     return decision
 
 
-def _stops(policy: OnSchemaChange, change: SchemaChange, *, has_current: bool) -> bool:
-    if change.loses_values and has_current:
+def _stops(policy: OnSchemaChange, change: SchemaChange, table: TableChanges) -> bool:
+    if change.loses_values and table.has_current:
+        return True
+    if _without_partition(change, table) is not None:
         return True
     return policy != OnSchemaChange.EVOLVE and not change.needs_nothing
 
 
-def _error(policy: OnSchemaChange, change: SchemaChange) -> SpillwayError:
+def _without_partition(change: SchemaChange, table: TableChanges) -> Partition | None:
+    """Return what the current table is partitioned by and can't be after a change."""
+    types = {column.name: column.type for column in change.shape.columns}
+    return next((p for p in table.partitions if not p.is_of(types.get(p.column))), None)
+
+
+def _error(
+    policy: OnSchemaChange, change: SchemaChange, partition: Partition | None
+) -> SpillwayError:
     lsn = Lsn(change.place[0])
     load = f"spillway lake load --resync --table {change.table}, with the job's --slot and --lake"
     column = change.after or change.before
     details = {"relation": change.table, "lsn": str(lsn), "change": change.kind}
     if column is not None:
         details["column"] = column.name
+    if partition is not None:
+        return LakeSchemaConflict(
+            f"{change.table} changed before {lsn}: {change}, and its current table is partitioned by {partition}. The lake "
+            "has everything before that and nothing after it",
+            hint=f"Load the table anew with other partitions: {load}, and --partition-by '{change.table}=…' (nothing "
+            "behind = for none). Or set it aside: --on-schema-change quarantine.",
+            **details,
+        )
     if policy == OnSchemaChange.PAUSE:
         way = (
             f"load the table anew ({load})"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spillway.lake.columns import Followed
+    from spillway.lake.layout import Partition
     from spillway.lake.net_effect import NetEffect
     from spillway.lake.payload import Relation
 
@@ -59,6 +60,10 @@ class LakeTables(Protocol):
         ...
 
     def schema(self, kind: str, name: str) -> pa.Schema | None: ...
+
+    def partitions(self, kind: str, name: str) -> tuple[Partition, ...] | None:
+        """Return what the table was made to be partitioned by (:mod:`layout`); None when there is no table."""
+        ...
 
     def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
         """Commit *rows*; their columns may be more than the table has, and wider (:mod:`schema_types`).

@@ -22,6 +22,7 @@ from deltalake import DeltaTable
 
 from harness.arrow_slot import ArrowSlot, Table, delete, insert, update
 from harness.object_store import BUCKET, object_store
+from harness.service import service_in_process
 from spillway.errors import JarsMissing, LakeTableConflict, UnsupportedFeature
 from spillway.lake import commit_points, jars, job_record, position
 from spillway.lake.job import JobSettings, run_job
@@ -31,17 +32,22 @@ from spillway.lake.storage import ObjectPath, storage_options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from harness.cluster import Database
+
 _TESTS = Path(__file__).parents[2]
 LAKE = ObjectPath(BUCKET, "company/lake")
 
 #: Does what it is told by lines, and answers each with one.
 _JOB = """
 import json, os, sys
+from dataclasses import replace
 from pathlib import Path
 from spillway.failpoints import armed
 from spillway.lake import delta_tables, maintenance, position, table_formats
+from spillway.lake.initial_load_run import LoadSettings, run_load
 from spillway.lake.job import JobSettings, run_job
 from spillway.lake.read import Lake
+from spillway.lake.verify import VerifySettings, verify
 from spillway.lake.session import session_for
 from spillway.lake.storage import lake_path
 
@@ -50,6 +56,7 @@ answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 given, lake, jars = sys.argv[1:]
 given = json.loads(given)
+source = given.pop("source_dsn", "")
 settings = JobSettings(
     path=lake_path(lake), checkpoint=lake_path(lake) / "_spillway" / "checkpoint",
     master="local[2]", driver_memory="1g", jars=Path(jars), **given,
@@ -64,8 +71,21 @@ delta_tables.merge = watched
 def answer(command, *words):
     if command == "run":
         merged.clear()
-        run_job(settings, spark=spark, on_batch=lambda report: None)
-        return {"merged": merged}
+        asked = replace(settings, source_dsn=source, **json.loads(words[0])) if words else settings
+        done = run_job(asked, spark=spark, on_batch=lambda report: None, on_load=lambda step: None)
+        return {"merged": merged, "quarantined": done.quarantined} if words else {"merged": merged}
+    if command == "load":
+        asked = LoadSettings(
+            settings.slot, settings.path, source, (words[0],), resync=True, grpc=settings.grpc, range_bytes=8192
+        )
+        return run_load(asked, lambda step: None, spark=spark)
+    if command == "verify":
+        asked = VerifySettings(settings.path, source, grpc=settings.grpc)
+        done = verify(asked, spark=spark)
+        return [[str(t) for t in done.tables if not t.equal], sum(t.lake_rows for t in done.tables)]
+    if command == "quarantine":
+        pin = Lake(spark, lake).at()
+        return sorted(json.loads(row["_row"])["id"] for row in pin.quarantine(words[0]).collect())
     if command == "maintain":
         tables = table_formats.lake_tables("delta", spark, settings.path, settings.slot)
         with position.locked(settings.path):
@@ -112,10 +132,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Job:
     """A job's process."""
 
-    def __init__(self, slot: ArrowSlot, jar_folder: Path) -> None:
-        given = json.dumps({"slot": slot.slot_name, "source_options": slot.options})
+    def __init__(self, settings: dict[str, Any], jar_folder: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _JOB, given, str(LAKE), str(jar_folder)],
+            [sys.executable, "-c", _JOB, json.dumps(settings), str(LAKE), str(jar_folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -138,8 +157,8 @@ class Job:
 
 
 @contextmanager
-def started(slot: ArrowSlot, jar_folder: Path) -> Iterator[Job]:
-    job = Job(slot, jar_folder)
+def started(settings: dict[str, Any], jar_folder: Path) -> Iterator[Job]:
+    job = Job(settings, jar_folder)
     with job.process as process:
         try:
             yield job
@@ -156,7 +175,8 @@ def table_rows(kind: str, name: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(1200)
 def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) -> None:
     slot = ArrowSlot(tmp_path / "slot")
-    with started(slot, jar_folder_s3) as job:
+    settings = {"slot": slot.slot_name, "source_options": slot.options}
+    with started(settings, jar_folder_s3) as job:
         assert job.secrets == []
         slot.commit(
             *(insert(ITEMS, id=i, name="n") for i in (1, 2, 3)), insert(ORDERS, id=1, total=5)
@@ -192,7 +212,7 @@ def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) ->
     assert position.is_locked(LAKE), "nobody gave it back"
 
     slot.commit(insert(ORDERS, id=3, total=9))
-    with started(slot, jar_folder_s3) as job:
+    with started(settings, jar_folder_s3) as job:
         job.tell("run")
         assert job.tell("maintain") == [{}, 4]
         assert job.process.stdin is not None
@@ -214,6 +234,60 @@ def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) ->
     assert commit_points.at(LAKE).lsn_value == found.lsn_value
     assert job_record.load(LAKE).checkpoint == f"{LAKE}/_spillway/checkpoint"
     assert "secret" not in (LAKE / "_spillway" / "job.json").read_text()
+
+
+@pytest.mark.timeout(1200)
+def test_a_source_and_its_lake_in_a_bucket(
+    store: None, jar_folder_s3: Path, pg15: Database, tmp_path: Path
+) -> None:
+    """Loaded, followed, set aside and taken back, loaded again: and compared with the source."""
+    pg15.execute(
+        """
+        CREATE TABLE items (id int PRIMARY KEY, name text, n int);
+        INSERT INTO items SELECT g, 'n' || g, g FROM generate_series(1, 500) g;
+        CREATE TABLE bag (a int, b text);
+        ALTER TABLE bag REPLICA IDENTITY FULL;
+        """
+    )
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name, "arrow")
+        settings = {"slot": "s", "grpc": service.grpc_address, "source_dsn": pg15.dsn}
+        with started(settings, jar_folder_s3) as job:
+            pg15.execute("INSERT INTO bag SELECT g % 3, 'x' FROM generate_series(1, 10) g")
+            done = job.tell("run", '{"initial_load":true}')
+            assert done == {"merged": [], "quarantined": []}
+            pg15.execute("UPDATE items SET name = 'new' WHERE id < 10")
+            pg15.execute("DELETE FROM bag WHERE a = 1")
+            assert job.tell("verify") == [[], 506]
+
+            pg15.execute("ALTER TABLE items DROP n")
+            pg15.execute("INSERT INTO items VALUES (501, 'aside')")
+            pg15.execute("INSERT INTO bag VALUES (7, 'goes on')")
+            service.wait_decoded("s", pg15)
+            done = job.tell("run", '{"on_schema_change":"quarantine"}')
+            assert [line.split()[0] for line in done["quarantined"]] == ["public.items"]
+            assert job.tell("quarantine", "public.items") == [501]
+            pg15.execute("INSERT INTO items VALUES (502, 'aside, too')")
+            service.wait_decoded("s", pg15)
+            job.tell("run", '{"on_schema_change":"quarantine"}')
+            assert job.tell("quarantine", "public.items") == [501, 502]
+            pg15.execute("DELETE FROM items WHERE id = 501")
+            service.wait_decoded("s", pg15)
+            assert job.tell("run", '{"on_schema_change":"evolve"}')["quarantined"] == []
+            assert job.tell("verify") == [[], 508]
+
+            # Loaded again: its current table is the load's until then.
+            assert job.tell("load", "public.items") == 1
+            pg15.execute("UPDATE items SET name = 'after the load' WHERE id = 1")
+            assert job.tell("verify") == [[], 508]
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+    current = {row["id"]: row["name"] for row in table_rows("current", "public.items")}
+    assert len(current) == 501
+    assert current[1] == "after the load"
+    reads = [row for row in table_rows("history", "public.items") if row["_op"] == "R"]
+    assert len(reads) == 500 + 501
 
 
 def test_what_object_storage_is_not_for(store: None, tmp_path: Path) -> None:
