@@ -60,14 +60,18 @@ ALTER TABLE log REPLICA IDENTITY FULL;
 INSERT INTO accounts SELECT g, 100, repeat(md5(g::text), 200) FROM generate_series(1, 50) g;
 """
 #: A job that makes no batch for so long is stuck.
-_PROGRESS_TIMEOUT_S: Final = 240.0
+_PROGRESS_TIMEOUT_S: Final = 900.0
+#: Transactions that the writer is ahead of the lake's last batch at the most: on a busy machine batches would grow for ever.
+_AHEAD_MAX: Final = 1000
 
 
 class Writer(threading.Thread):
     """Moves money in transactions over all tables; goes on when the server comes back."""
 
-    def __init__(self, database: Database, seed: int) -> None:
+    def __init__(self, database: Database, seed: int, lake: Path) -> None:
         super().__init__(name="writer")
+        self._lake = lake
+        self._newest, self._made = 0, 0
         self._database = database
         self._random = random.Random(seed)
         self.stop = threading.Event()
@@ -79,10 +83,17 @@ class Writer(threading.Thread):
                 # The server is killed under us; whether the last transaction committed is its business.
                 with contextlib.suppress(psycopg.OperationalError), self._database.connect() as c:
                     while not self.stop.wait(0.02):
-                        self._transaction(c)
+                        if self._may():
+                            self._transaction(c)
                 self.stop.wait(0.2)
         except Exception as error:  # noqa: BLE001 - raised by who waits for the thread
             self.failure = error
+
+    def _may(self) -> bool:
+        self._made += 1
+        if self._made % 50 == 0 and (newest := newest_lsn(self._lake)) != self._newest:
+            self._newest, self._made = newest, 0
+        return self._made < _AHEAD_MAX
 
     def _transaction(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         pick = self._random
@@ -108,6 +119,12 @@ class Writer(threading.Thread):
                 connection.execute("UPDATE accounts SET note = repeat(md5(%s::text), 200) WHERE id = %s", (what, one))  # fmt: skip
             elif what == 3:
                 connection.execute("TRUNCATE log")
+
+
+def newest_lsn(lake: Path) -> int:
+    """Return the LSN of the lake's last batch, 0 before the first."""
+    point = next(commit_points.points(lake), None)
+    return 0 if point is None else point.lsn_value
 
 
 class Job:
@@ -195,7 +212,7 @@ class LakeKills:
         service.create_source(self.database.dsn)
         service.create_slot("s", self.database.name, "arrow")
         self.database.execute("INSERT" + _TABLES.split("INSERT", maxsplit=1)[1])
-        self.writer = Writer(self.database, seed)
+        self.writer = Writer(self.database, seed, self.path)
         command = [sys.executable, "-m", "spillway.cli", "lake", "run", "--slot", "s", "--lake", str(self.path)]  # fmt: skip
         command += ["--grpc", service.grpc_address, "--jars", str(jars), "--master", "local[2]"]
         self._command = [*command, "--driver-memory", "1g"]
@@ -217,7 +234,7 @@ class LakeKills:
                 victim = VICTIMS[number % len(VICTIMS)]
                 self._kill(victim)
                 self._check_position()
-                print(f"{number + 1} {victim}, lake at {Lsn(self._newest())}", flush=True)
+                print(f"{number + 1} {victim}, lake at {Lsn(newest_lsn(self.path))}", flush=True)
             self.job.keep_running()
             self._wait_for_a_batch()
         finally:
@@ -251,17 +268,13 @@ class LakeKills:
         self.kills[victim] += 1
 
     def _wait_for_a_batch(self) -> None:
-        before = self._newest()
+        before = newest_lsn(self.path)
         deadline = time.monotonic() + _PROGRESS_TIMEOUT_S
-        while self._newest() == before:
+        while newest_lsn(self.path) == before:
             # It ends by itself when what it needs was killed.
             self.job.keep_running()
             assert time.monotonic() < deadline, f"the job makes no batch: {self.job.log()}"
             time.sleep(0.1)
-
-    def _newest(self) -> int:
-        point = next(commit_points.points(self.path), None)
-        return 0 if point is None else point.lsn_value
 
     def _check_position(self) -> None:
         """The slot first: what it is confirmed to must be in the lake by then."""
