@@ -196,6 +196,12 @@ class Servicer(ProviderServicer):
                 state = resource.update(UpdateContext(diags, request.type_name), prior, planned)
         except Incomplete as incomplete:
             state = incomplete.state
+            if prior is None:
+                # Core marks it so; a replacement can't go on where this one is.
+                incomplete.error.hint += (
+                    " It is made, and marked as tainted: the next apply replaces it. terraform untaint ADDRESS keeps it, "
+                    "when what is wrong can be mended otherwise or only takes its time."
+                )
             self.report(diags, request, f"{what} completely", incomplete.error)
         except Exception as error:
             self.report(diags, request, what, error)

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 #: A program that failed so often is not about to come up.
 _FAILURES_MAX: Final = 3
 
+#: Kinds of which is known what the service fills in.
+_OWN_KINDS: Final = frozenset({"lake", "postgres"})
+
 _PLACES: Final = {
     "unknown_subscription": "name",
     "duplicate_name": "name",
@@ -135,6 +138,14 @@ def _normal_target(target: Mapping[str, Any] | None) -> dict[str, Any]:
     if sent.get("kind") == "lake":
         sent.setdefault("format", "delta")
     return sent
+
+
+def _has_all_of(told: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Say whether the service tells of the target that was asked for; kinds of packages may fill in what they like."""
+    theirs, given = _normal_target(told), _normal_target(ours)
+    if given["kind"] in _OWN_KINDS:
+        return theirs == given
+    return given.items() <= theirs.items()
 
 
 def _another_place(before: Mapping[str, Any] | None, after: Any) -> bool:
@@ -381,10 +392,13 @@ class Subscription(ServiceResource):
             if name in ("keep_slot", "wait_for", "wait_timeout", "deletion_protection"):
                 state[name] = known[name]
                 continue
-            theirs = view[name] if name != "target" else _as_told(view[name])
-            ours = known[name]
+            ours, theirs = known[name], view[name]
+            same = ours is not Unknown and field.same(ours, theirs)
+            if name == "target":
+                theirs = _as_told(view[name])
+                same = _has_all_of(theirs, ours) if ours else False
             # As the configuration writes it, where that means the same.
-            state[name] = ours if ours is not Unknown and field.same(ours, theirs) else theirs
+            state[name] = ours if same else theirs
         if known["options"] is None:
             # Not given: as the slot has them.
             state["options"] = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.terraform_core import UNKNOWN, Core, Refused
+from spillway.subscriber import targets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -242,6 +244,55 @@ def test_unknown_values(core: Core, config: dict[str, Any]) -> None:
     assert core.plan(SUBSCRIPTION, state, {**config, "target": target}).replaces == {"target"}
     plan = core.plan(SUBSCRIPTION, state, {**config, "tables": [UNKNOWN]})
     assert plan.action == "update"
+
+
+def test_an_apply_waits_for_the_program(
+    core: Core, service: Service, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a kind that a package registers, whose program tells what the test wants."""
+    entry = EntryPoint("fake", "harness.fake_target:FakeTarget", targets.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(targets, "_registered", lambda: {"fake": entry})
+
+    def target(mode: str) -> dict[str, Any]:
+        return {"kind": "fake", "options": {"mode": mode}}
+
+    config |= {"enabled": True, "target": target("run"), "tables": ["shop.orders"]}
+    state = core.make(SUBSCRIPTION, **config)
+    assert state["state"] == "streaming"
+    # What the kind fills in is no drift.
+    assert service.call("GET", "/subscriptions/lake")["target"]["path"] == "/nowhere"
+    assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), config).action == "no-op"
+    # Changed while it runs, and stopped.
+    config["tables"] = ["shop.orders", "shop.items"]
+    state = core.apply(core.plan(SUBSCRIPTION, state, config))
+    assert state is not None
+    assert state["state"] == "streaming"
+    paused = core.apply(core.plan(SUBSCRIPTION, state, {**config, "enabled": False}))
+    assert paused is not None
+    assert paused["state"] == "paused"
+    core.destroy(SUBSCRIPTION, paused)
+    # One that copies for longer than one waits; and one that is not waited for.
+    config["target"] = target("copying")
+    with pytest.raises(Refused) as refused:
+        core.make(SUBSCRIPTION, **config, wait_timeout="0.3")
+    assert "timeout" in refused.value.only.summary
+    assert "terraform untaint" in refused.value.only.detail
+    assert refused.value.state is not None
+    core.destroy(SUBSCRIPTION, refused.value.state)
+    state = core.make(SUBSCRIPTION, **config, wait_for="copying")
+    assert state["state"] == "copying"
+    core.destroy(SUBSCRIPTION, state)
+    # One that fails again and again: its own error, and it stays.
+    config["target"] = target("fail")
+    with pytest.raises(Refused) as refused:
+        core.make(SUBSCRIPTION, **config)
+    assert "lake_error" in refused.value.only.summary
+    assert "No space" in refused.value.only.detail
+    assert refused.value.state is not None
+    core.warnings.clear()
+    assert core.read(SUBSCRIPTION, refused.value.state) is not None
+    assert any("lake_error" in warning.summary for warning in core.warnings)
+    core.destroy(SUBSCRIPTION, refused.value.state)
 
 
 def test_publications_and_tables(core: Core, shop: dict[str, Any], database: Database) -> None:
