@@ -55,7 +55,7 @@ def _index(project: Path) -> str:
             "",
             (
                 f"It is in no registry yet: [install it](../../docs/how-to/terraform.md), then configurations name it `{ADDRESS}`. Version {VERSION}, "
-                "plugin protocol 6: Terraform 1.0 or later, OpenTofu 1.6 or later."
+                "plugin protocol 6 (Terraform 1.0 or later, OpenTofu)."
             ),
             "",
             "```terraform",

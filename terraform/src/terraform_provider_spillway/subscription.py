@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tf.iface import CreateContext, DeleteContext, ReadDataContext, UpdateContext
     from tf.utils import Diagnostics
 
-#: A program that failed so often is not about to come up.
-_FAILURES_MAX: Final = 3
+#: A program that failed so often since the apply began is not about to come up. A busy machine may fail Spark's start more than once.
+_FAILURES_MAX: Final = 5
 
 #: Kinds of which is known what the service fills in.
 _OWN_KINDS: Final = frozenset({"lake", "postgres"})
@@ -339,7 +339,7 @@ class Subscription(ServiceResource):
         view = self.service.post("subscriptions", json=body)
         state = self._state(planned, view)
         try:
-            return self._wait(state)
+            return self._wait(state, view["restarts"])
         except ServiceError as error:
             raise Incomplete(state, error) from error
 
@@ -360,7 +360,7 @@ class Subscription(ServiceResource):
         view = self.service.patch("subscriptions", planned["name"], json=changes)
         state = self._state(planned, view)
         try:
-            return self._wait(state)
+            return self._wait(state, view["restarts"])
         except ServiceError as error:
             raise Incomplete(state, error) from error
 
@@ -404,7 +404,8 @@ class Subscription(ServiceResource):
             state["options"] = None
         return state
 
-    def _wait(self, state: State) -> State:
+    def _wait(self, state: State, restarts: int) -> State:
+        """Wait until it is where ``wait_for`` says; *restarts* is how often its program had failed before."""
         wait_for, enough = state["wait_for"], {"streaming"}
         if wait_for == "copying":
             enough.add("copying")
@@ -417,7 +418,8 @@ class Subscription(ServiceResource):
             if seen["state"] in enough:
                 return None
             error = seen["error"]
-            if seen["state"] == "failed" and error and seen["restarts"] + 1 >= _FAILURES_MAX:
+            failures = seen["restarts"] - restarts
+            if seen["state"] == "failed" and error and failures >= _FAILURES_MAX:
                 raise ServiceError(error["message"], code=error["code"], hint=error["hint"])
             return f"it is {seen['state']}" + (f": {error['message']}" if error else "")
 
