@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from harness.browser import browser as running_browser
 from harness.cluster import Cluster
 from harness.service import service_in_process
+from spillway.subscriber import targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,13 +54,23 @@ def shop(cluster: Cluster) -> Database:
 
 @pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with service_in_process(tmp_path_factory.mktemp("service")) as service:
-        yield service
+    with pytest.MonkeyPatch.context() as patch:
+        # Beside the lake, whose job takes long to start, a target whose program does at once.
+        kinds = {**targets._BUILT_IN, "fake": ("harness.fake_target", "FakeTarget")}
+        patch.setattr(targets, "_BUILT_IN", kinds)
+        with service_in_process(tmp_path_factory.mktemp("service")) as service:
+            yield service
+
+
+def _drop_subscriptions(service: Service) -> None:
+    for one in service.call("GET", "/subscriptions")["subscriptions"]:
+        service.call("DELETE", f"/subscriptions/{one['name']}")
 
 
 @pytest.fixture
 def nothing(service: Service) -> None:
-    """No source and no slot."""
+    """No source, no slot and no subscription."""
+    _drop_subscriptions(service)
     for slot in service.call("GET", "/slots")["slots"]:
         service.drop_slot(slot["slot_name"])
     for source in service.call("GET", "/sources")["sources"]:
@@ -68,7 +79,8 @@ def nothing(service: Service) -> None:
 
 @pytest.fixture
 def source(service: Service, shop: Database) -> str:
-    """The source ``main`` on the shop, without slots."""
+    """The source ``main`` on the shop, without slots and subscriptions."""
+    _drop_subscriptions(service)
     for slot in service.call("GET", "/slots")["slots"]:
         service.drop_slot(slot["slot_name"])
     names = [source["name"] for source in service.call("GET", "/sources")["sources"]]
@@ -86,6 +98,22 @@ def slot(service: Service, source: str) -> str:
         "audit", "shop", "pgoutput", options={"proto_version": "2", "publication_names": "p"}
     )
     return "audit"
+
+
+@pytest.fixture
+def subscription(service: Service, source: str) -> str:
+    """A subscription whose program runs."""
+    service.call(
+        "POST",
+        "/subscriptions",
+        json={
+            "name": "filled",
+            "source": source,
+            "database": "shop",
+            "target": {"kind": "fake", "mode": "run"},
+        },
+    )
+    return "filled"
 
 
 class Visit:

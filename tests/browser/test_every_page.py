@@ -29,13 +29,15 @@ PAGES = {
     "slot": "/ui/slots/audit",
     "add a source": "/ui/sources/new",
     "create a slot": "/ui/slots/new",
+    "subscription": "/ui/subscriptions/filled",
+    "create a subscription": "/ui/subscriptions/new",
     "no such page": "/ui/nowhere",
     "no such slot": "/ui/slots/nowhere",
 }
 
 
 @pytest.fixture
-def filled(slot: str, shop: Database, service: Service) -> None:
+def filled(slot: str, subscription: str, shop: Database, service: Service) -> None:
     """Something on every page: a slot with changes of each kind and a long name in them."""
     shop.execute("INSERT INTO visits VALUES (now(), %s)", ["a-long-value-without-a-space-" * 12])
     shop.execute("INSERT INTO orders (customer_id, total, status) VALUES (1, 10, 'new')")

@@ -94,6 +94,8 @@ def test_at_work(
     expect(page.locator("canvas").first).to_be_visible()
     expect(page.get_by_text("consistent")).to_be_visible()
     expect(page.get_by_text("catalog_xmin held back")).to_be_visible()
+    visits = page.locator("tr", has_text="public.visits")
+    expect(visits.locator(".warn-text")).not_to_be_empty()
     picture(page, "source")
 
 

@@ -6,7 +6,7 @@ and the adding, which is offered when nothing is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.conninfo import make_conninfo
 from starlette.responses import JSONResponse, Response
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from spillway.admin.rendering import Pages
     from spillway.admin.sampler import Sampler, SourceView
     from spillway.engine.interface import EngineInterface
+
+_TABLES_SHOWN: Final = 200
 
 
 class SourcePages:
@@ -45,6 +47,7 @@ class SourcePages:
             Route("/ui/sources/check", self._check, methods=["POST"]),
             Route("/ui/sources/{name}", self._show),
             Route("/ui/sources/{name}/series", self._series),
+            Route("/ui/sources/{name}/tables", self._tables),
             Route("/ui/sources/{name}/drop", self._drop, methods=["POST"]),
             Route("/ui/live/sources/{name}", self._live),
         ]
@@ -82,6 +85,24 @@ class SourcePages:
     async def _series(self, request: Request) -> Response:
         track = self._sampler.track("source", request.path_params["name"])
         return JSONResponse(series_of(track, request.query_params.get("by") == "minute"))
+
+    async def _tables(self, request: Request) -> Response:
+        """Give a database's tables, as the mirrored catalog has them: those with something in their way first."""
+        name = request.path_params["name"]
+        problem, tables = None, []
+        try:
+            tables = await self._engine.list_tables(name, request.query_params.get("database", ""))
+        except SpillwayError as error:
+            problem = error
+        tables.sort(key=lambda table: (not table.warnings, table.schema, table.name))
+        text = self._pages.text(
+            "source/tables.html",
+            name=name,
+            problem=problem,
+            tables=tables[:_TABLES_SHOWN],
+            left_out=max(0, len(tables) - _TABLES_SHOWN),
+        )
+        return Response(text, media_type="text/html")
 
     def _find(self, name: str) -> SourceView:
         source = self._sampler.view.source(name)
