@@ -29,7 +29,7 @@
         cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
         scales: { x: { time: true }, y: { range: (_, __, top) => [0, Math.max(top * 1.1, 1024)] } },
         axes: [
-          { ...axis(), space: 80, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+          { ...axis(), size: 34, space: 80, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
           { ...axis(), size: 72, space: 40, incrs: INCREMENTS, values: (_, ticks) => ticks.map(write) },
         ],
         series: [{}, { stroke: colour("--accent"), fill: colour("--accent-soft"), width: 1.5, points: { show: false } }],
