@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from playwright.sync_api import Page
 
     from harness.cluster import Database
@@ -97,9 +95,7 @@ def test_figures_follow_without_reload(
     expect(page.locator("canvas")).to_have_count(2)
 
 
-def test_a_life(
-    slot: str, shop: Database, service: Service, page: Page, picture: Callable[..., None]
-) -> None:
+def test_a_life(slot: str, shop: Database, service: Service, page: Page) -> None:
     shop.execute("INSERT INTO visits VALUES (now(), 'one')")
     end = service.wait_decoded(slot, shop)
     start = service.slot(slot)["confirmed_flush_lsn"]
@@ -134,7 +130,6 @@ def test_a_life(
 
     page.locator("details.danger summary", has_text="Drop").click()
     page.get_by_label("Type twin to drop it").fill("twin")
-    picture(page, "drop-slot")
     page.get_by_role("button", name="Drop slot").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert [s["slot_name"] for s in service.call("GET", "/slots")["slots"]] == ["audit"]
