@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+
 from harness.arrow_slot import ArrowSlot
 from spillway.lake.job import JobSettings, JobSummary, run_job
 from spillway.lake.parquet_tables import current_path
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.materialize import BatchReport
@@ -19,7 +23,10 @@ if TYPE_CHECKING:
 
 class Lake:
     def __init__(
-        self, spark: SparkSession, directory: Path, table_format: Literal["delta", "parquet"]
+        self,
+        spark: SparkSession,
+        directory: Path,
+        table_format: Literal["delta", "iceberg", "parquet"],
     ) -> None:
         self.spark = spark
         self.table_format = table_format
@@ -54,9 +61,27 @@ class Lake:
     def _frame(self, kind: str, table: str) -> DataFrame:
         if self.table_format == "delta":
             return self.spark.read.format("delta").load(str(self.path / kind / table))
+        if self.table_format == "iceberg":
+            return self._iceberg_frame(kind, table)
         if kind == "current":
             return self.spark.read.parquet(str(current_path(self.path, table)))
         return self.spark.read.option("mergeSchema", "true").parquet(str(self.path / kind / table))
+
+    def iceberg(self, kind: str, table: str) -> Table:
+        """Return a table as a catalog of PyIceberg's own has it."""
+        schema, name = table.split(".")
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{self.path}/catalog.db")
+        return catalog.load_table((f"{kind}_{schema}", name))
+
+    def _iceberg_frame(self, kind: str, table: str) -> DataFrame:
+        """Read a table as PyIceberg does, which shares nothing with how the job reads it."""
+        rows = self.iceberg(kind, table).scan().to_arrow()
+        return self.spark.createDataFrame(rows.cast(small_types(rows.schema)))
+
+
+def small_types(schema: pa.Schema) -> pa.Schema:
+    plain = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return pa.schema([pa.field(f.name, plain.get(f.type, f.type)) for f in schema])
 
 
 def without(rows: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:

@@ -137,7 +137,8 @@ def demo(
     ] = None,
     bulk_rows: Annotated[int, typer.Option(min=1, help="Rows of the large transaction.")] = 200_000,
     table_format: Annotated[
-        str | None, typer.Option("--format", help="delta or parquet; delta where its jars are.")
+        str | None,
+        typer.Option("--format", help="delta, iceberg or parquet; delta where its jars are."),
     ] = None,
 ) -> None:
     """Show everything on a private PostgreSQL: workload, slots, stream, lake; every row compared."""

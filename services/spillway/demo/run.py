@@ -314,7 +314,7 @@ def run_demo(
     Args:
         directory: where its files go and stay; a temporary one, deleted at the end, when None.
         bulk_rows: rows of the large transaction.
-        table_format: ``delta`` or ``parquet``; None takes delta where its jars are.
+        table_format: ``delta``, ``iceberg`` or ``parquet``; None takes delta where its jars are.
         report: where to print.
     """
     report = report or Report()

@@ -27,7 +27,7 @@ whether current was rewritten already. The rewrite carries no LSN: the merge aft
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +49,7 @@ from spillway.lake.payload import (
 from spillway.lake.schema_types import SourceType, cast_is_exact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
@@ -117,6 +117,10 @@ class Followed:
     rewritten: bool
     #: the key of another table that has the name now; None: it stays
     key: tuple[str, ...] | None = None
+    #: which stored column each column is; those that aren't in it are new
+    sources: Mapping[str, str] = field(default_factory=dict)
+    #: new columns have values in rows that are there
+    filled: bool = False
 
 
 def shapes(messages: Iterable[tuple[pa.Schema, Place, Place]], relation: str) -> tuple[Shape, ...]:
@@ -196,13 +200,14 @@ def follow(
     held = to_arrow_schema(stored, timezone="UTC")
     sources = _sources(stored, newest)
     wanted = spark_schema(current_schema(newest.columns))
-    values, rewritten, added = [], bool(dropped_columns(stored, newest)), False
-    for column, field in zip(newest.columns, wanted.fields, strict=True):
+    values, rewritten, added, filled = [], bool(dropped_columns(stored, newest)), False, False
+    carried = {}
+    for column, field_ in zip(newest.columns, wanted.fields, strict=True):
         source = sources.get(column.identity)
         if source is None:
             added = True
-            rewritten |= column.missing is not None
-            value = _literal(column.missing, field.dataType)
+            filled |= column.missing is not None
+            value = _literal(column.missing, field_.dataType)
         else:
             known = stored_shape and stored_shape.column(column.identity)
             type_ = held.field(source).type
@@ -211,13 +216,16 @@ def follow(
             before = TableColumn(column.identity, source, type_, source=kept)
             check_values(relation, before, column)
             rewritten |= source != column.name or before.type != column.type
-            value = F.col(quoted(source)).cast(field.dataType)
-        values.append(value.alias(column.name, metadata=field.metadata))
+            value = F.col(quoted(source)).cast(field_.dataType)
+            carried[column.name] = source
+        values.append(value.alias(column.name, metadata=field_.metadata))
     if not (rewritten or added):
         return None
     if COPIES in stored.names:
         values.append(F.col(COPIES))
-    return Followed(current.select(*values), rewritten)
+        carried[COPIES] = COPIES
+    frame = current.select(*values)
+    return Followed(frame, rewritten or filled, sources=carried, filled=filled)
 
 
 def begun_anew(current: DataFrame, newest: Shape, key: tuple[str, ...]) -> Followed:

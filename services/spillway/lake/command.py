@@ -18,6 +18,8 @@ from spillway.lake.command_options import (
     Format,
     Grpc,
     HistoryRetention,
+    IcebergCatalog,
+    IcebergPrefix,
     Jars,
     LakePath,
     Master,
@@ -73,6 +75,8 @@ def run(
     ],
     path: LakePath,
     table_format: Format = TableFormat.DELTA,
+    iceberg_catalog: IcebergCatalog = None,
+    iceberg_prefix: IcebergPrefix = "",
     trigger: Annotated[
         Trigger, typer.Option(help="Take what there is and end, or go on until SIGTERM.")
     ] = Trigger.AVAILABLE_NOW,
@@ -112,7 +116,7 @@ def run(
         typer.Option(
             parser=duration,
             metavar="TIME",
-            help="Delta: between two rounds of compaction and removal of what is not kept; 0s: none.",
+            help="Delta, Iceberg: between two rounds of compaction and removal of what is not kept; 0s: none.",
         ),
     ] = timedelta(hours=1),
     retention: Retention = timedelta(days=7),
@@ -158,6 +162,8 @@ def run(
             path=lake,
             checkpoint=lake,
             table_format=table_format.value,
+            iceberg_catalog=iceberg_catalog,
+            iceberg_prefix=iceberg_prefix,
             trigger=(Trigger.AVAILABLE_NOW if available_now else trigger).value,
             interval_s=interval,
             grpc=grpc,

@@ -19,6 +19,7 @@ class TableFormat(StrEnum):
     """What lake tables are made of."""
 
     DELTA = "delta"
+    ICEBERG = "iceberg"
     PARQUET = "parquet"
 
 
@@ -40,7 +41,17 @@ LakePath = Annotated[
 ]
 Format = Annotated[
     TableFormat,
-    typer.Option("--format", help="delta; or parquet, which needs no jars and suits small tables."),
+    typer.Option("--format", help="delta; iceberg; or parquet, which suits small tables."),
+]
+IcebergCatalog = Annotated[
+    str | None,
+    typer.Option(
+        help="Iceberg: the catalog for the tables, as PyIceberg's configuration names it; one of the lake's own unless given.",
+    ),
+]
+IcebergPrefix = Annotated[
+    str,
+    typer.Option(help="Iceberg: before each namespace, in a catalog that has other tables, too."),
 ]
 Tables = Annotated[
     list[str] | None,
@@ -68,7 +79,7 @@ Retention = Annotated[
     typer.Option(
         parser=duration,
         metavar="TIME",
-        help="Delta: how far back readers may pin an LSN, 7d or 12h for one; what only older versions need is removed.",
+        help="Delta, Iceberg: how far back readers may pin an LSN, 7d or 12h for one; what only older versions need is removed.",
     ),
 ]
 HistoryRetention = Annotated[
@@ -76,7 +87,7 @@ HistoryRetention = Annotated[
     typer.Option(
         parser=duration,
         metavar="TIME",
-        help="Delta: how long changes stay in history; for ever unless given.",
+        help="Delta, Iceberg: how long changes stay in history; for ever unless given.",
     ),
 ]
 

@@ -46,6 +46,7 @@ from spillway.lake.direct_merge import (
     sync_commit,
 )
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
+from spillway.lake.schema_types import widest
 from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 from spillway.pg.lsn import Lsn
@@ -135,6 +136,9 @@ class DeltaTables:
         if not self._exists(kind, name):
             return None
         return partitions.partitions_of(self._frame(kind, name).schema)
+
+    def widest(self, stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
+        return widest(stored, incoming)
 
     def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
         if not self._exists(kind, name):

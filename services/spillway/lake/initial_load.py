@@ -429,7 +429,11 @@ class InitialLoad:
         """Return what history has or gets: all its columns, so that the loaded rows are in those of their types."""
         wanted = lake_schema(table.plan_schema)
         stored = self.tables.schema(HISTORY, table.directory)
-        return wanted if stored is None else merge_schemas(stored, wanted, table.name)
+        return (
+            wanted
+            if stored is None
+            else merge_schemas(stored, wanted, table.name, self.tables.widest)
+        )
 
 
 def _groups(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:

@@ -73,7 +73,7 @@ def loaded_rows(tables: LoadTables, name: str, lsn: int) -> DataFrame:
     return tables.history(name, lsn - 1, lsn).where(F.col("_op") == "R")
 
 
-def _in_shape(rows: DataFrame, columns: pa.Schema, key: tuple[str, ...]) -> DataFrame:
+def in_shape(rows: DataFrame, columns: pa.Schema, key: tuple[str, ...]) -> DataFrame:
     """Return *rows* with the current table's columns, attribute numbers included."""
     wanted = spark_schema(columns.append(COPIES_FIELD) if key == MULTISET else columns)
     return rows.select(
@@ -124,7 +124,7 @@ class DeltaLoadTables(DeltaTables):
         self, name: str, rows: DataFrame, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
         lease.check(self._path)
-        rows = _in_shape(rows, columns, key)
+        rows = in_shape(rows, columns, key)
         if not self._exists(CURRENT, name):
             self._create(CURRENT, name, rows.schema, {_KEY_PROPERTY: json.dumps(key)})
         elif self.key(name) != key:
@@ -195,7 +195,7 @@ class ParquetLoadTables(ParquetTables):
         self, name: str, rows: DataFrame, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
         (self._path / CURRENT / name).mkdir(parents=True, exist_ok=True)
-        rows = _in_shape(rows, columns, key)
+        rows = in_shape(rows, columns, key)
         copy = f"v-{batch.end_lsn:020d}"
         self._replace(name, rows, rows.schema, copy, lsn=batch.end_lsn, key=key)
 

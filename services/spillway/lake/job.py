@@ -24,7 +24,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from spillway.errors import LakeError, NotReady, SpillwayError, UnsupportedFeature
-from spillway.lake import boundaries, job_record, layout, maintenance, position
+from spillway.lake import boundaries, iceberg_catalog, job_record, layout, maintenance, position
+from spillway.lake.iceberg_catalog import CatalogChoice
 from spillway.lake.job_record import JobRecord
 from spillway.lake.layout import Layout
 from spillway.lake.maintenance import Upkeep
@@ -68,7 +69,11 @@ class JobSettings:
     slot: str
     path: LakePath
     checkpoint: LakePath
-    table_format: Literal["delta", "parquet"] = "delta"
+    table_format: Literal["delta", "iceberg", "parquet"] = "delta"
+    #: of Iceberg tables: the catalog, as PyIceberg's configuration names it; None: the lake's own, or the one that it is in
+    iceberg_catalog: str | None = None
+    #: before each of its namespaces
+    iceberg_prefix: str = ""
     #: available-now: take what is decoded at the start, then end; continuous: go on until a signal
     trigger: Literal["available-now", "continuous"] = "available-now"
     #: continuous: the least time between the starts of two batches
@@ -172,6 +177,10 @@ def run_job(
         lake = position.check(
             settings.path, settings.table_format, slot, has_checkpoint=has_checkpoint
         )
+        if settings.table_format == "iceberg":
+            assert not isinstance(settings.path, ObjectPath)  # it was checked
+            choice = CatalogChoice(settings.iceberg_catalog, settings.iceberg_prefix)
+            iceberg_catalog.choose(settings.path, choice)
         job_record.store(
             settings.path,
             JobRecord(

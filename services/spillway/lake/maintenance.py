@@ -146,16 +146,17 @@ def maintain(
         InvalidRequest: history of Parquet tables can't be cut.
     """
     now = now or datetime.now(UTC)
-    if table_format != "delta" and upkeep.history_retention is not None:
+    if table_format == "parquet" and upkeep.history_retention is not None:
         raise InvalidRequest(
             "the history of a lake of plain Parquet files is kept whole",
-            hint="Leave --history-retention out, or use --format delta.",
+            hint="Leave --history-retention out, or use --format delta or iceberg.",
         )
     done = Round(commit_points.forget(path, now - upkeep.retention))
-    if table_format == "delta":
+    if table_format != "parquet":
         session = spark.newSession()
         for name, value in _SETTINGS.items():
             session.conf.set(name, value)
+        maintained = _maintained if table_format == "delta" else _maintained_iceberg
         for kind in (HISTORY, CURRENT):
             folder = path / kind
             names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
@@ -163,7 +164,7 @@ def maintain(
                 if stopping is not None and stopping.is_set():
                     return done
                 try:
-                    table = _maintained(session, path, tables, kind, name, upkeep, now)
+                    table = maintained(session, path, tables, kind, name, upkeep, now)
                 except Exception as error:  # noqa: BLE001 - the next round does it
                     typed = typed_error(error, what="Spark failed", hint="The next round tries again.")  # fmt: skip
                     done.failures[f"{kind}/{name}"] = typed.message
@@ -210,12 +211,47 @@ def _maintained(
     return TableUpkeep(kind, name, before, files, size, removed, time.monotonic() - began)
 
 
-def _cut(spark: SparkSession, table: str, tables: LakeTables, name: str, before: datetime) -> int:
-    """Delete a history's changes that were committed before *before*; return how many."""
-    # What current has not taken up is still to be read from here.
+def _maintained_iceberg(
+    _spark: SparkSession,
+    path: LakePath,
+    tables: LakeTables,
+    kind: str,
+    name: str,
+    upkeep: Upkeep,
+    now: datetime,
+) -> TableUpkeep:
+    from spillway.lake.iceberg_tables import IcebergTables  # noqa: PLC0415 - imports PyIceberg
+    from spillway.lake.iceberg_upkeep import IcebergUpkeep  # noqa: PLC0415 - as above
+
+    began = time.monotonic()
+    lease.check(path)
+    assert isinstance(tables, IcebergTables)  # of this format
+    table = IcebergUpkeep(tables, kind, name)
+    before, _ = table.size()
+    with table_lock(path, name) if kind == CURRENT else nullcontext():
+        if kind == HISTORY or not is_loading(path, name):
+            table.compact()
+    removed = 0
+    if kind == HISTORY and upkeep.history_retention is not None and not is_loading(path, name):
+        removed = table.cut(now - upkeep.history_retention, _taken_up(tables, name))
+    # Expiring is a commit, too, which a merge must not meet.
+    with table_lock(path, name) if kind == CURRENT else nullcontext():
+        table.expire(now - upkeep.retention)
+    files, size = table.size()
+    return TableUpkeep(kind, name, before, files, size, removed, time.monotonic() - began)
+
+
+def _taken_up(tables: LakeTables, name: str) -> int:
+    """Return the LSN up to which a history's changes are not to be read from it any more."""
     upto = tables.durable_lsn(HISTORY, name)
     if tables.current(name) is not None:
         upto = min(upto, tables.durable_lsn(CURRENT, name))
+    return upto
+
+
+def _cut(spark: SparkSession, table: str, tables: LakeTables, name: str, before: datetime) -> int:
+    """Delete a history's changes that were committed before *before*; return how many."""
+    upto = _taken_up(tables, name)
     old = f"_commit_time < timestamp'{before.isoformat()}' AND _commit_lsn < {upto}"
     if spark.sql(f"SELECT 1 FROM {table} WHERE {old} LIMIT 1").isEmpty():  # noqa: S608 - quoted
         return 0

@@ -314,7 +314,11 @@ class Materializer:
         held = self._tables.schema(HISTORY, name)
         for schema, _, _ in part.schemas:
             incoming = lake_schema(schema)
-            held = incoming if held is None else merge_schemas(held, incoming, part.relation.name)
+            held = (
+                incoming
+                if held is None
+                else merge_schemas(held, incoming, part.relation.name, self._tables.widest)
+            )
         assert held is not None  # there is a message
         schema = from_arrow_schema(held, prefer_timestamp_ntz=True)
         decode = DecodeMessages(

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
@@ -31,8 +30,10 @@ from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake.columns import spark_schema
 from spillway.lake.files import replace_json, sync_directory, sync_tree
-from spillway.lake.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
+from spillway.lake.joined_merge import merged_copies, merged_rows
+from spillway.lake.net_effect import COPIES_FIELD, NetEffect, quoted
 from spillway.lake.payload import merge_schemas
+from spillway.lake.schema_types import widest
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 from spillway.pg.lsn import Lsn
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.columns import Followed
     from spillway.lake.layout import Partition
@@ -140,6 +141,9 @@ class ParquetTables:
     def partitions(self, kind: str, name: str) -> tuple[Partition, ...] | None:
         return None if self._description(kind, name) is None else ()
 
+    def widest(self, stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
+        return widest(stored, incoming)
+
     def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
         table = self._path / kind / name
         table.mkdir(parents=True, exist_ok=True)
@@ -195,7 +199,7 @@ class ParquetTables:
         if current is None:
             current = self._spark.createDataFrame([], schema)
         current = current.select(*map(quoted, schema.names))
-        merge = _merged_copies if key == MULTISET else _merged_rows
+        merge = merged_copies if key == MULTISET else merged_rows
         rows = merge(current, effect, schema, tuple(columns.names), key)
         self._replace(
             name, rows, schema, f"{_COPY}{batch.end_lsn:020d}", lsn=batch.end_lsn, key=key
@@ -265,67 +269,3 @@ class ParquetTables:
 
 def _spark_schema(description: dict[str, Any]) -> StructType:
     return StructType.fromJson(description["schema"])
-
-
-def _merged_rows(
-    current: DataFrame,
-    effect: NetEffect,
-    schema: StructType,
-    columns: tuple[str, ...],
-    key: tuple[str, ...],
-) -> DataFrame:
-    stored, changed = _sides(current, effect.frame)
-    joined = stored.join(changed, _and(_s(k) == _t(k) for k in key), "full_outer")
-    set_, touched = _s(SET), _s(SET).isNotNull()
-
-    def value(c: str) -> Column:
-        if c not in columns:
-            return _t(c).alias(c)
-        after = F.when(_s(KEEP + c), _t(c)).otherwise(_s(c)) if c in effect.kept_columns else _s(c)
-        return F.when(touched, after).otherwise(_t(c)).alias(c)
-
-    kept = F.lit(not effect.truncated)
-    return joined.where(F.when(touched, set_).otherwise(kept)).select(
-        *(value(c) for c in schema.names)
-    )
-
-
-def _merged_copies(
-    current: DataFrame,
-    effect: NetEffect,
-    _schema: StructType,
-    columns: tuple[str, ...],
-    _key: tuple[str, ...],
-) -> DataFrame:
-    stored, changed = _sides(current, effect.frame)
-    joined = stored.join(changed, _and(_s(c).eqNullSafe(_t(c)) for c in columns), "full_outer")
-    before = F.lit(0) if effect.truncated else F.coalesce(_t(COPIES), F.lit(0))
-    copies = (before + F.coalesce(_s(COPIES), F.lit(0))).cast("bigint")
-    there = _s(COPIES).isNotNull()
-
-    def value(c: str) -> Column:
-        return F.when(there, _s(c)).otherwise(_t(c)).alias(c)
-
-    return joined.select(*(value(c) for c in columns), copies.alias(COPIES)).where(
-        F.col(COPIES) > 0
-    )
-
-
-def _sides(current: DataFrame, effect: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Give both sides' columns names that can't meet."""
-    return (
-        current.select(*(F.col(quoted(c)).alias(f"t {c}") for c in current.columns)),
-        effect.select(*(F.col(quoted(c)).alias(f"s {c}") for c in effect.columns)),
-    )
-
-
-def _t(name: str) -> Column:
-    return F.col(quoted(f"t {name}"))
-
-
-def _s(name: str) -> Column:
-    return F.col(quoted(f"s {name}"))
-
-
-def _and(conditions: Iterable[Column]) -> Column:
-    return reduce(lambda a, b: a & b, conditions)

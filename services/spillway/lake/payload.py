@@ -26,6 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -229,26 +230,32 @@ def table_columns(schema: pa.Schema) -> tuple[str, ...]:
     return tuple(name for name in schema.names if name not in own)
 
 
-def merge_schemas(stored: pa.Schema, incoming: pa.Schema, relation: str) -> pa.Schema:
+#: What a stored column becomes to hold another type's values, too: :func:`spillway.lake.schema_types.widest`, or less.
+Widest = Callable[[pa.DataType, pa.DataType], pa.DataType | None]
+
+
+def merge_schemas(
+    stored: pa.Schema, incoming: pa.Schema, relation: str, becomes: Widest = widest
+) -> pa.Schema:
     """Return *stored* with what it takes to hold *incoming*'s rows, too.
 
     A column that *stored* lacks is added. One of another type makes the stored one wider where that loses nothing
-    (:func:`spillway.lake.schema_types.widest`), else it gets a column of its own beside it (:func:`column_for`).
+    (*becomes*, the table format's), else it gets a column of its own beside it (:func:`column_for`).
     Columns that *incoming* lacks were dropped at the source and stay, null from then on.
 
     Raises:
         LakeSchemaConflict: two columns of *incoming* would be one.
     """
-    return pa.schema(_merged_fields(list(stored), list(incoming), relation))
+    return pa.schema(_merged_fields(list(stored), list(incoming), relation, becomes))
 
 
 def _merged_fields(
-    stored: list[pa.Field], incoming: list[pa.Field], relation: str
+    stored: list[pa.Field], incoming: list[pa.Field], relation: str, becomes: Widest
 ) -> list[pa.Field]:
     fields = {field.name: field.type for field in stored}
     taken: dict[str, str] = {}
     for field in incoming:
-        name = column_for(field.name, field.type, fields)
+        name = column_for(field.name, field.type, fields, becomes)
         if taken.setdefault(name, field.name) != field.name:
             raise LakeSchemaConflict(
                 f"columns {taken[name]!r} and {field.name!r} of {relation} would be one in its history, {name!r}",
@@ -256,17 +263,29 @@ def _merged_fields(
                 relation=relation,
                 column=field.name,
             )
-        fields[name] = _merged_type(fields.get(name, field.type), field.type, relation)
+        fields[name] = _merged_type(fields.get(name, field.type), field.type, relation, becomes)
     return [pa.field(name, type_) for name, type_ in fields.items()]
 
 
-def _merged_type(stored: pa.DataType, incoming: pa.DataType, relation: str) -> pa.DataType:
+def _merged_type(
+    stored: pa.DataType, incoming: pa.DataType, relation: str, becomes: Widest
+) -> pa.DataType:
     if pa.types.is_struct(stored) and pa.types.is_struct(incoming):
-        return pa.struct(_merged_fields(list(stored), list(incoming), relation))
-    return widest(stored, incoming) or stored
+        return pa.struct(_merged_fields(list(stored), list(incoming), relation, becomes))
+    return becomes(stored, incoming) or stored
 
 
-def column_for(name: str, type_: pa.DataType, stored: Mapping[str, pa.DataType]) -> str:
+def _held(stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
+    """Be :data:`Widest` for columns that have become what they are to be."""
+    return stored if widest(stored, incoming) == stored else None
+
+
+def column_for(
+    name: str,
+    type_: pa.DataType,
+    stored: Mapping[str, pa.DataType],
+    becomes: Widest = _held,
+) -> str:
     """Return the column of *stored* that holds values of column *name* while it has the lake's type *type_*.
 
     Mostly the name itself. History never rewrites what it has, so where a column became one of another kind (text → int)
@@ -277,7 +296,7 @@ def column_for(name: str, type_: pa.DataType, stored: Mapping[str, pa.DataType])
         return name
     if pa.types.is_struct(before) and pa.types.is_struct(type_):
         return name
-    return name if widest(before, type_) is not None else f"{name}__{type_token(type_)}"
+    return name if becomes(before, type_) is not None else f"{name}__{type_token(type_)}"
 
 
 def conform(

@@ -14,7 +14,8 @@
 Whoever opens two Delta tables by their paths may see a transaction in one and not yet in the other, as the job commits them one
 after the other. A :class:`Pin` takes each table's version from the table's own commits: the newest that is not after the pinned
 LSN (:mod:`spillway.lake.commit_points` says why that is consistent). It stays what it is while the job goes on, as
-long as the tables keep that version: Delta until VACUUM removes its files, Parquet for the last two batches.
+long as the tables keep that version: Delta until VACUUM removes its files, Iceberg until its snapshot is expired, Parquet for the
+last two batches.
 
 Needs Spark and the lake's files, neither the service nor the source; reads only.
 """
@@ -30,6 +31,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spillway.errors import LakeError
 from spillway.lake import commit_points, partitions, position
 from spillway.lake.delta_tables import application_of, version_at
+from spillway.lake.iceberg_catalog import LakeCatalog
 from spillway.lake.net_effect import COPIES
 from spillway.lake.parquet_tables import copy_at, read_batches
 from spillway.lake.quarantine import AS_JSON, QUARANTINE, AsJson
@@ -59,6 +61,14 @@ class Lake:
         self.spark = spark
         self.path = lake_path(path).absolute()
         self.position = position.existing(self.path)
+        self._catalog: LakeCatalog | None = None
+
+    def catalog(self) -> LakeCatalog:
+        """Return the catalog of a lake of Iceberg tables."""
+        if self._catalog is None:
+            assert not isinstance(self.path, ObjectPath)  # table_formats sees to it
+            self._catalog = LakeCatalog(self.path)
+        return self._catalog
 
     def points(self) -> Iterator[CommitPoint]:
         """Yield the LSNs at which all tables agree, the newest first."""
@@ -168,6 +178,11 @@ class Pin:
                 return None
             reader = lake.spark.read.format("delta").option("versionAsOf", version)
             return reader.load(spark_address(folder))
+        if lake.position.table_format == "iceberg":
+            from spillway.lake.iceberg_tables import read_at  # noqa: PLC0415 - imports PyIceberg
+
+            slot = lake.position.slot
+            return read_at(lake.spark, lake.catalog(), slot, kind, name, self.lsn)
         assert not isinstance(folder, ObjectPath)  # plain Parquet is of directories
         if kind != CURRENT:
             return read_batches(lake.spark, folder, 0, self.lsn)

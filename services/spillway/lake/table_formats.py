@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidRequest, UnsupportedFeature
+from spillway.lake.iceberg_catalog import check_installed
 from spillway.lake.storage import ObjectPath
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from spillway.lake.storage import LakePath
     from spillway.lake.tables import LakeTables
 
-FORMATS: Final = ("delta", "parquet")
+FORMATS: Final = ("delta", "iceberg", "parquet")
 
 
 def check_format(table_format: str, path: LakePath) -> None:
@@ -35,6 +36,18 @@ def check_format(table_format: str, path: LakePath) -> None:
             "object storage has neither",
             hint="Use --format delta, which commits by writing one object, or a directory.",
         )
+    if table_format == "iceberg":
+        check_installed()
+        if isinstance(path, ObjectPath):
+            raise UnsupportedFeature(
+                f"a lake of Iceberg tables can't be at {path}: its catalog and its files are a directory's",
+                hint="Use --format delta, or a directory.",
+            )
+        if "?" in str(path):
+            raise InvalidRequest(
+                f"a lake of Iceberg tables can't be at {path}: the catalog's database is named by a URL",
+                hint="Name a directory without a question mark.",
+            )
 
 
 def lake_tables(
@@ -46,9 +59,13 @@ def lake_tables(
         from spillway.lake.delta_tables import DeltaTables  # noqa: PLC0415
 
         return DeltaTables(spark, path.absolute(), slot_name)
+    if table_format == "iceberg":
+        from spillway.lake.iceberg_tables import IcebergTables  # noqa: PLC0415
+
+        return IcebergTables(spark, _directory("iceberg", path), slot_name)
     from spillway.lake.parquet_tables import ParquetTables  # noqa: PLC0415
 
-    return ParquetTables(spark, _directory(path), slot_name)
+    return ParquetTables(spark, _directory("parquet", path), slot_name)
 
 
 def load_tables(
@@ -62,10 +79,14 @@ def load_tables(
 
     if table_format == "delta":
         return DeltaLoadTables(spark, path.absolute(), slot_name)
-    return ParquetLoadTables(spark, _directory(path), slot_name)
+    if table_format == "iceberg":
+        from spillway.lake.iceberg_load_tables import IcebergLoadTables  # noqa: PLC0415
+
+        return IcebergLoadTables(spark, _directory("iceberg", path), slot_name)
+    return ParquetLoadTables(spark, _directory("parquet", path), slot_name)
 
 
-def _directory(path: LakePath) -> Path:
-    check_format("parquet", path)
+def _directory(table_format: str, path: LakePath) -> Path:
+    check_format(table_format, path)
     assert isinstance(path, Path)  # it was checked
     return path.absolute()

@@ -1,4 +1,5 @@
-"""What a lake job asks of a table format: the contract of :mod:`delta_tables` and :mod:`parquet_tables`.
+"""What a lake job asks of a table format: the contract of :mod:`delta_tables`, :mod:`iceberg_tables` and
+:mod:`parquet_tables`.
 
 Each source table becomes two lake tables below the lake's path:
 
@@ -63,6 +64,13 @@ class LakeTables(Protocol):
 
     def partitions(self, kind: str, name: str) -> tuple[Partition, ...] | None:
         """Return what the table was made to be partitioned by (:mod:`layout`); None when there is no table."""
+        ...
+
+    def widest(self, stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
+        """Return the type that a stored column can be given to hold *incoming*'s values, too (:mod:`schema_types`).
+
+        None: there is none that leaves the table's files as they are.
+        """
         ...
 
     def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:

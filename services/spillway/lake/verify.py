@@ -20,7 +20,7 @@ import threading
 import time
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
@@ -113,7 +113,7 @@ def verify(
         slot=lake.slot,
         path=settings.path,
         checkpoint=lake_path(record.checkpoint),
-        table_format="delta" if lake.table_format == "delta" else "parquet",
+        table_format=cast("Literal['delta', 'iceberg', 'parquet']", lake.table_format),
         grpc=settings.grpc,
         token=settings.token,
         tables=tuple(record.tables),

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from spillway.engine.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
 
-_FORMATS: Final = ("delta", "parquet")
-_PLANNED_FORMATS: Final = ("iceberg",)
+_FORMATS: Final = ("delta", "iceberg", "parquet")
 _POLICIES: Final = ("evolve", "pause", "quarantine")
 _DURATION: Final = re.compile(r"[0-9]{1,9}[smhdw]")
 _MEMORY: Final = re.compile(r"[1-9][0-9]{0,6}[kmgKMG]")
@@ -87,12 +86,6 @@ class LakeTarget(TargetKind):
                     field=f"target.{name}",
                 )
         table_format = given.setdefault("format", "delta")
-        if table_format in _PLANNED_FORMATS:
-            raise UnsupportedFeature(
-                f"lakes in {table_format} are planned and not there yet",
-                hint=f"There are: {', '.join(_FORMATS)}.",
-                field="target.format",
-            )
         _insist("format", table_format, _choice(*_FORMATS))
         path = given.get("path")
         _insist("path", path, _text)

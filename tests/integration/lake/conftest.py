@@ -55,6 +55,11 @@ def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
     return Lake(spark, tmp_path, request.param)
 
 
+@pytest.fixture(params=["delta", "iceberg", "parquet"])
+def any_lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, tmp_path, request.param)
+
+
 @pytest.fixture
 def delta_lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path, "delta")

@@ -54,7 +54,8 @@ def test_columns_come_and_go(delta_lake: Lake) -> None:
     assert confirmed <= lake.slot.state["confirmed_flush_lsn"] < end
 
 
-def test_tables_without_a_primary_key(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_without_a_primary_key(any_lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    lake = any_lake
     line = {"level": "info", "line": "started"}
     lake.slot.commit(
         *(insert(LOG, **line) for _ in range(3)),

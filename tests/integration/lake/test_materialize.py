@@ -1,4 +1,4 @@
-"""What each kind of change does to history and current, in both formats."""
+"""What each kind of change does to history and current, in all formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def item(id_: int, name: str | None, body: str | None) -> dict[str, object]:
     return {"id": id_, "name": name, "body": body}
 
 
-def test_changes_of_rows(lake: Lake) -> None:
+def test_changes_of_rows(any_lake: Lake) -> None:
+    lake = any_lake
     lake.slot.commit(
         *(insert(ITEMS, **item(i, f"n{i}", "b")) for i in range(1, 6)),
         insert(ORDERS, id=1, total=None),
@@ -91,7 +92,8 @@ def test_unchanged_toast_values(lake: Lake) -> None:
     ]
 
 
-def test_unchanged_toast_values_move_with_their_row(lake: Lake) -> None:
+def test_unchanged_toast_values_move_with_their_row(any_lake: Lake) -> None:
+    lake = any_lake
     lake.slot.commit(*(insert(ITEMS, **item(i, "n", f"body {i}")) for i in range(1, 6)))
     lake.run()
 

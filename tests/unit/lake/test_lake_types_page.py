@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
+from spillway.lake import iceberg_types
 from spillway.lake.columns import columns_of
+from spillway.lake.iceberg_types import iceberg_type
 from spillway.lake.payload import CHANGE_COLUMNS, lake_schema
 from spillway.lake.schema_types import type_token, widest
 from spillway.plugins.arrow_schema import SchemaOptions, plan_table
@@ -28,6 +30,17 @@ OIDS: Final = {
     "int4multirange": 4451, "an enum": 16500, "a composite type": 16501, "a domain over integer": 16502,
 }  # fmt: skip
 KINDS: Final = {16500: "e", 16501: "c", 16502: "d", 3904: "r", 4451: "m"}
+
+
+LAKE_TYPES: Final = (
+    pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(12, 2), pa.string(),
+    pa.binary(), pa.date32(), pa.timestamp("us", tz="UTC"), pa.timestamp("us"),
+)  # fmt: skip
+
+
+def _spark_name(type_: pa.DataType) -> str:
+    spark = from_arrow_schema(pa.schema([("c", type_)]), prefer_timestamp_ntz=True)
+    return str(spark["c"].dataType.simpleString())
 
 
 def _rows(heading: str) -> list[list[str]]:
@@ -122,6 +135,44 @@ def test_changes_of_type(before: str, after: str) -> None:
     one_column, followed = CHANGES[before, after]
     assert (widest(was.type, becomes.type) is not None) is one_column
     assert was.becomes(becomes) is followed
+
+
+@pytest.mark.parametrize("row", _rows("### In Iceberg"), ids=lambda row: row[0])
+def test_types_in_iceberg(row: list[str]) -> None:
+    (type_,) = (each for each in LAKE_TYPES if _spark_name(each) == row[0])
+    assert str(iceberg_type(type_)) == row[1]
+
+
+def test_every_lake_type_is_one_of_iceberg() -> None:
+    planned = [_planned(row[0]) for row in _rows("# Types in the lake")]
+    made = {lake_schema(schema).field("c").type for schema in planned}
+    assert made <= set(LAKE_TYPES)
+    assert {_spark_name(type_) for type_ in LAKE_TYPES} == {
+        row[0] for row in _rows("### In Iceberg")
+    }
+
+
+#: as CHANGES, of history in Iceberg
+IN_ICEBERG: Final = {
+    ("smallint", "integer"): True,
+    ("integer", "bigint"): True,
+    ("bigint", "smallint"): True,
+    ("real", "double precision"): True,
+    ("double precision", "real"): True,
+    ("integer", "double precision"): False,
+    ("numeric(8,2)", "numeric(12,2)"): True,
+    ("numeric(8,2)", "numeric(12,4)"): False,
+    ("integer", "numeric(12,2)"): False,
+    ("uuid", "text"): True,
+    ("date", "timestamp"): False,
+}
+
+
+@pytest.mark.parametrize(("before", "after"), IN_ICEBERG, ids=" to ".join)
+def test_changes_of_type_in_iceberg(before: str, after: str) -> None:
+    (was,), (becomes,) = columns_of(_planned(before)), columns_of(_planned(after))
+    one_column = iceberg_types.widest(was.type, becomes.type) is not None
+    assert one_column is IN_ICEBERG[before, after]
 
 
 def test_names_beside_a_column() -> None:
