@@ -60,6 +60,8 @@ _STOP_TIMEOUT_S: Final = 60.0
 #: A query begins with new Python processes, which Spark gives ten seconds, whatever else the machine has to do.
 _WORKER_LATE: Final = "Python worker failed to connect back"
 _STARTS: Final = 3
+#: What Spark says of a query whose source does not answer yet.
+_STARTING: Final = "Initializing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,9 @@ def run_job(
             if settings.layout:
                 tables = lake_tables(settings.table_format, session, settings.path, settings.slot)
                 layout.settle(settings.path, settings.table_format, settings.layout, tables)
-            run = _Run(settings, session, client, lake, on_batch or _log_batch, stopping, metrics)
+            run = _Run(
+                settings, session, client, lake, on_batch or _log_batch, stopping, metrics, status
+            )
             if metrics is not None:
                 metrics.begun(settings.slot, lake.lsn_value, slot.decoded_lsn)
                 held.enter_context(_listening(session, metrics, settings.slot))
@@ -215,7 +219,7 @@ def run_job(
                 else:
                     held.enter_context(_beside(loading, stopping))
             if status is not None:
-                status.begun(settings.path)
+                status.loads(settings.path)
             upkeep = partial(_upkeep, settings, session, on_load or _log_load, metrics)
             if settings.trigger == "continuous":
                 held.enter_context(maintenance.beside(upkeep, settings.path, settings.upkeep))
@@ -300,6 +304,7 @@ class _Run:
         on_batch: Callable[[BatchReport], None],
         stopping: threading.Event,
         metrics: LakeMetrics | None,
+        status: StatusFile | None,
     ) -> None:
         from spillway.lake.materialize import Materializer  # noqa: PLC0415 - imports PySpark
 
@@ -309,6 +314,7 @@ class _Run:
         self._on_batch = on_batch
         self._stopping = stopping
         self._metrics = metrics
+        self._status = status
         self._summary = JobSummary(lsn=Lsn(lake.lsn_value))
         self._failure: BaseException | None = None
         self._idle = threading.Event()
@@ -362,6 +368,7 @@ class _Run:
                     self._idle.wait(_STOP_TIMEOUT_S)
                     query.stop()
                     break
+                self._note_begun(query)
         except StreamingQueryException as error:
             if self._stopping.is_set() and self._failure is None:
                 return True
@@ -371,6 +378,15 @@ class _Run:
                 return False
             raise self._typed(error) from error
         return True
+
+    def _note_begun(self, query: StreamingQuery) -> None:
+        """Tell once that the query has found its place in the slot: what ends it before that is a start that failed."""
+        if (
+            self._status is not None
+            and not self._status.has_begun
+            and not query.status["message"].startswith(_STARTING)
+        ):
+            self._status.begun()
 
     def _typed(self, error: Exception) -> SpillwayError:
         """Return what really went wrong: Spark carries Python's exceptions as text."""

@@ -71,11 +71,20 @@ class StatusFile:
                 self._error = {"code": error.code, "message": error.message, "hint": error.hint}
             self._write()
 
-    def begun(self, lake: LakePath) -> None:
-        """Hear that the job follows its slot, and look which tables are still to be loaded into *lake*."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether :meth:`begun` was heard."""
+        return self._begun
+
+    def begun(self) -> None:
+        """Hear that the job follows its slot."""
+        self._begun = True
+        self._write()
+
+    def loads(self, lake: LakePath) -> None:
+        """Look which tables are still to be loaded into *lake*; before the job follows its slot."""
         loads = [load_state(lake, directory) for directory in loaded_tables(lake)]
         with self._lock:
-            self._begun = True
             for load in loads:
                 if load is None:
                     continue

@@ -91,7 +91,9 @@ def test_a_status_is_read_as_the_lake_writes_it(
     file = tmp_path / "status.json"
     status = StatusFile(file).__enter__()
     assert RunStatus.load(tmp_path) == RunStatus(run="r1")
-    status.begun(lake)
+    status.loads(lake)
+    assert RunStatus.load(tmp_path) is not None
+    status.begun()
     told = RunStatus.load(tmp_path)
     assert told is not None
     assert told.begun
