@@ -60,8 +60,8 @@ _STOP_TIMEOUT_S: Final = 60.0
 #: A query begins with new Python processes, which Spark gives ten seconds, whatever else the machine has to do.
 _WORKER_LATE: Final = "Python worker failed to connect back"
 _STARTS: Final = 3
-#: What Spark says of a query whose source does not answer yet.
-_STARTING: Final = "Initializing"
+#: What Spark says of a query whose source does not answer yet, and of one that has ended.
+_NOT_AT_WORK: Final = ("Initializing", "Terminated", "Stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +384,7 @@ class _Run:
         if (
             self._status is not None
             and not self._status.has_begun
-            and not query.status["message"].startswith(_STARTING)
+            and not query.status["message"].startswith(_NOT_AT_WORK)
         ):
             self._status.begun()
 
