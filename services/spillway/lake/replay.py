@@ -29,15 +29,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError, UnsupportedFeature
+from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError
 from spillway.lake import position
+from spillway.lake.payload import ENVELOPE
 from spillway.lake.session import session_for
 from spillway.lake.slot import SlotPosition
 from spillway.lake.spark_errors import typed_error
 from spillway.lake.storage import ObjectPath
-from spillway.lake.table_formats import lake_tables
+from spillway.lake.table_formats import check_format, lake_tables
 from spillway.pg.lsn import Lsn
 from spillway.replay import pieces
 from spillway.replay.assemble import Encoding, messages
@@ -80,6 +82,8 @@ class ReplaySettings:
     #: ``schema.table`` names; empty: all
     tables: tuple[str, ...] = ()
     stretch_bytes: int = STRETCH_BYTES_DEFAULT
+    #: a directory that all workers see, for the decoders' states at the cuts; None: below the lake
+    scratch: Path | None = None
     master: str = "local[*]"
     driver_memory: str = "2g"
     jars: Path | None = None
@@ -113,10 +117,12 @@ def run_replay(
     Raises:
         SpillwayError: any kind; the lake is as it was, or has all of it.
     """
-    if isinstance(settings.path, ObjectPath):
-        raise UnsupportedFeature(
-            f"a replay into {settings.path} is not supported: it is on object storage",
-            hint="Name a directory that all workers share; `spillway lake run` writes to object storage.",
+    check_format(settings.table_format, settings.path)
+    on_machine = settings.master.startswith("local")
+    if isinstance(settings.path, ObjectPath) and settings.scratch is None and not on_machine:
+        raise InvalidRequest(
+            f"workers of {settings.master} read decoders' states from files, and {settings.path} is on object storage",
+            hint="Name a directory that driver and workers share: --scratch DIR.",
         )
     if settings.stretch_bytes < 1:
         raise InvalidRequest("a stretch has at least one byte", hint="--stretch-bytes 67108864")
@@ -135,8 +141,6 @@ class _Replay:
         self._tell = tell
         self._spark = spark
         self._lake = position.load(settings.path)
-        assert isinstance(settings.path, Path)  # it was checked
-        self._scratch = settings.path.absolute() / "_spillway" / "replay"
 
     def run(self) -> ReplaySummary:
         settings = self._settings
@@ -146,13 +150,11 @@ class _Replay:
             self._tell(f"the lake has everything before {Lsn(from_lsn)}: nothing to do")
             return ReplaySummary(Lsn(from_lsn), Lsn(from_lsn))
         identity = self._identity()
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch.mkdir(parents=True)
-        try:
+        with self._scratch() as scratch:
             plan = make_plan(
                 settings.archive.absolute(),
                 Beginning(settings.state, settings.data_directory, identity[2]),
-                self._scratch,
+                scratch,
                 from_lsn=from_lsn,
                 to_lsn=settings.to_lsn,
                 stretch_bytes=settings.stretch_bytes,
@@ -163,8 +165,6 @@ class _Replay:
                 f"{len(plan.stretches)} stretches, commits from {Lsn(plan.from_lsn)} to {Lsn(plan.to_lsn)}"
             )
             changes = self._decode(plan, identity) if plan.from_lsn < plan.to_lsn else {}
-        finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
         return ReplaySummary(
             Lsn(plan.from_lsn),
             Lsn(plan.to_lsn),
@@ -173,6 +173,22 @@ class _Replay:
             planned,
             time.monotonic() - began,
         )
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Yield an empty directory, which goes afterwards; one below the lake that was left by a kill goes now."""
+        path, named = self._settings.path, self._settings.scratch
+        if named is not None or isinstance(path, ObjectPath):
+            with TemporaryDirectory(prefix="spillway-replay-", dir=named) as made:
+                yield Path(made).absolute()
+            return
+        below = path.absolute() / "_spillway" / "replay"
+        shutil.rmtree(below, ignore_errors=True)
+        below.mkdir(parents=True)
+        try:
+            yield below
+        finally:
+            shutil.rmtree(below, ignore_errors=True)
 
     def _begin_lsn(self) -> int | None:
         """Return from where on changes are wanted; None: from where decoding can begin.
@@ -264,8 +280,6 @@ def envelopes_of(spark: SparkSession, archive: Path, plan: Plan, encoding: Encod
     """Return the envelopes of all that commits in the plan's range."""
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - an extra
 
-    from spillway.lake.source import ENVELOPE  # noqa: PLC0415 - imports PySpark
-
     count = len(plan.stretches)
     parts = sum(stretch.has_commits for stretch in plan.stretches)
     rows = spark.range(0, count, 1, count).mapInArrow(
@@ -306,7 +320,7 @@ class AssembleParts:
         self._encoding = encoding
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from spillway.lake.source import ENVELOPE, envelopes  # noqa: PLC0415 - imports PySpark
+        from spillway.lake.source import envelopes  # noqa: PLC0415 - imports PySpark
 
         for part, rows in groupby(pieces.rows(batches), lambda row: row.part):
             start, end = self._ranges[part]

@@ -60,6 +60,13 @@ def replay(
     stretch_bytes: Annotated[
         int, typer.Option(min=1, help="Bytes of WAL that one task decodes.")
     ] = 64 << 20,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory that driver and workers share, for files of the replay's; below the lake, or a temporary one, "
+            "unless named."
+        ),
+    ] = None,
     master: Master = "local[*]",
     driver_memory: DriverMemory = "2g",
     jars: Jars = None,
@@ -82,6 +89,7 @@ def replay(
             table_format=table_format.value,
             tables=tuple(table or ()),
             stretch_bytes=stretch_bytes,
+            scratch=scratch,
             master=master,
             driver_memory=driver_memory,
             jars=jars,

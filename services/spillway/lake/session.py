@@ -170,6 +170,10 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    # Delta's VACUUM prints, and what a command prints is read by others.
+    jvm = spark._jvm  # noqa: SLF001 - nothing else reaches it
+    assert jvm is not None  # classic Spark has one
+    jvm.java.lang.System.setOut(jvm.java.lang.System.err)
     spark.dataSource.register(SpillwayDataSource)
     return spark
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from deltalake import DeltaTable
 from harness.arrow_slot import ArrowSlot, Table, delete, insert, update
 from harness.object_store import BUCKET, object_store
 from harness.service import service_in_process
-from spillway.errors import JarsMissing, LakeTableConflict, UnsupportedFeature
+from spillway.cli import main
+from spillway.errors import InvalidRequest, JarsMissing, LakeTableConflict, UnsupportedFeature
 from spillway.lake import commit_points, jars, job_record, position
 from spillway.lake.job import JobSettings, run_job
 from spillway.lake.replay import ReplaySettings, run_replay
@@ -39,7 +41,7 @@ LAKE = ObjectPath(BUCKET, "company/lake")
 
 #: Does what it is told by lines, and answers each with one.
 _JOB = """
-import json, os, sys
+import json, sys
 from dataclasses import replace
 from pathlib import Path
 from spillway.failpoints import armed
@@ -48,12 +50,12 @@ from spillway.lake.initial_load_run import LoadSettings, run_load
 from spillway.lake.job import JobSettings, run_job
 from spillway.lake.read import Lake
 from spillway.lake.verify import VerifySettings, verify
+from spillway.lake.replay import ReplaySettings, run_replay
 from spillway.lake.session import session_for
 from spillway.lake.storage import lake_path
 
-# Spark's VACUUM prints.
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
+# Nothing else prints there, not even Spark's VACUUM.
+answers = sys.stdout
 given, lake, jars = sys.argv[1:]
 given = json.loads(given)
 source = given.pop("source_dsn", "")
@@ -83,6 +85,15 @@ def answer(command, *words):
         asked = VerifySettings(settings.path, source, grpc=settings.grpc)
         done = verify(asked, spark=spark)
         return [[str(t) for t in done.tables if not t.equal], sum(t.lake_rows for t in done.tables)]
+    if command == "replay":
+        asked = {name: Path(value) for name, value in json.loads(words[0]).items()}
+        into = lake_path(lake) / "replayed"
+        done = run_replay(
+            ReplaySettings(path=into, slot="r", source="main", database=words[1], stretch_bytes=100_000, **asked),
+            spark=spark,
+        )
+        pin = Lake(spark, into).at()
+        return [done.stretches > 1, sorted(pin.current("public.bag").collect())]
     if command == "quarantine":
         pin = Lake(spark, lake).at()
         return sorted(json.loads(row["_row"])["id"] for row in pin.quarantine(words[0]).collect())
@@ -249,6 +260,9 @@ def test_a_source_and_its_lake_in_a_bucket(
         ALTER TABLE bag REPLICA IDENTITY FULL;
         """
     )
+    state, archive = tmp_path / "begin.snap", tmp_path / "archive"
+    saved = ["--wal-dir", pg15.cluster.wal_directory, "--dsn", pg15.dsn, "--save-state", state]
+    assert main(["decode", *map(str, saved)]) == 0
     with service_in_process(tmp_path / "data") as service:
         service.create_source(pg15.dsn)
         service.create_slot("s", pg15.name, "arrow")
@@ -281,6 +295,15 @@ def test_a_source_and_its_lake_in_a_bucket(
             assert job.tell("load", "public.items") == 1
             pg15.execute("UPDATE items SET name = 'after the load' WHERE id = 1")
             assert job.tell("verify") == [[], 508]
+
+            # The same WAL from an archive, into a lake of its own.
+            pg15.cluster.execute("CHECKPOINT")
+            shutil.copytree(
+                pg15.cluster.wal_directory, archive, ignore=shutil.ignore_patterns("*[a-z]*")
+            )
+            given = json.dumps({"archive": str(archive), "state": str(state)}).replace(" ", "")
+            bag = [list(row) for row in pg15.query("SELECT a, b FROM bag ORDER BY a, b")]
+            assert job.tell("replay", given, pg15.name) == [True, bag]
         service.drop_slot("s")
         service.call("DELETE", "/sources/main")
     current = {row["id"]: row["name"] for row in table_rows("current", "public.items")}
@@ -296,6 +319,9 @@ def test_what_object_storage_is_not_for(store: None, tmp_path: Path) -> None:
         run_job(settings)
     with pytest.raises(UnsupportedFeature, match="checkpoint"):
         run_job(JobSettings("slot", tmp_path, LAKE / "checkpoint"))
-    with pytest.raises(UnsupportedFeature, match="replay"):
-        run_replay(ReplaySettings(tmp_path, LAKE))
+    with pytest.raises(UnsupportedFeature, match="plain Parquet"):
+        run_replay(ReplaySettings(tmp_path, LAKE, table_format="parquet"))
+    with pytest.raises(InvalidRequest, match="object storage") as told:
+        run_replay(ReplaySettings(tmp_path, LAKE, master="spark://far:7077"))
+    assert "--scratch" in told.value.hint
     assert not LAKE.is_dir()
