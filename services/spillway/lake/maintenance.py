@@ -5,6 +5,8 @@
     every --maintenance-interval, between batches' commits, a table at a time
         history    compact      DELETE what is older than --history-retention      VACUUM
         current    compact, or cluster (clustering)                                VACUUM
+        ddl        compact                                                         VACUUM
+        quarantine compact      DELETE, with that option, what history has by now  VACUUM
     first of all: consistent LSNs older than --retention are forgotten (commit_points)
 
 **Retention** is how far back readers may pin a lake. The points go before the files do: an LSN that can be pinned can
@@ -16,7 +18,8 @@ not at each round. It changes no rows, which Delta knows: an append beside it is
 a current table is held meanwhile; its small files are few, as the direct merge joins them as they come.
 
 **Old history** is rows whose commit is older than ``--history-retention``. Whatever the current table has not taken up yet stays,
-and so does a table that is being loaded.
+and so does a table that is being loaded. Of a table that came back from quarantine all that was set aside is in its history, in order: who
+doesn't want history for ever doesn't want it twice. Events of DDL stay: they are few, and say which columns old changes have.
 
 Nothing here is needed for correctness: a round that fails is told of and comes again, and being killed in it costs nothing.
 """
@@ -37,9 +40,10 @@ from spillway.lake import commit_points, lease
 from spillway.lake.files import replace_json
 from spillway.lake.initial_load_state import is_loading, table_lock
 from spillway.lake.net_effect import quoted
+from spillway.lake.quarantine import QUARANTINE, quarantined
 from spillway.lake.spark_errors import typed_error
 from spillway.lake.storage import ObjectPath, spark_address
-from spillway.lake.tables import CURRENT, HISTORY
+from spillway.lake.tables import CURRENT, DDL, HISTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,7 +161,8 @@ def maintain(
         for name, value in _SETTINGS.items():
             session.conf.set(name, value)
         maintained = _maintained if table_format == "delta" else _maintained_iceberg
-        for kind in (HISTORY, CURRENT):
+        kinds = (HISTORY, CURRENT, *((DDL, QUARANTINE) if table_format == "delta" else ()))
+        for kind in kinds:
             folder = path / kind
             names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
             for name in names:
@@ -192,7 +197,7 @@ def _maintained(
     table = f"delta.{quoted(spark_address(path / kind / name))}"
     before, _ = _detail(spark, table)
     with table_lock(path, name) if kind == CURRENT else nullcontext():
-        if kind == HISTORY or not is_loading(path, name):
+        if kind != CURRENT or not is_loading(path, name):
             clusters = columns_due(path, tables, name) if kind == CURRENT else ()
             if clusters:
                 cluster(spark, path, name, clusters)
@@ -201,6 +206,13 @@ def _maintained(
     removed = 0
     if kind == HISTORY and upkeep.history_retention is not None and not is_loading(path, name):
         removed = _cut(spark, table, tables, name, now - upkeep.history_retention)
+    # Asked first: what is set aside later is behind history's LSN.
+    if (
+        kind == QUARANTINE
+        and upkeep.history_retention is not None
+        and name not in quarantined(path)
+    ):
+        removed = _delete(spark, table, f"_commit_lsn < {tables.durable_lsn(HISTORY, name)}")
     hours = int(upkeep.retention.total_seconds() // 3600)
     # Its entries in the log are Spark's commits, which on object storage a merge by delta-rs must not meet.
     alone = kind == CURRENT and isinstance(path, ObjectPath)
@@ -252,7 +264,13 @@ def _taken_up(tables: LakeTables, name: str) -> int:
 def _cut(spark: SparkSession, table: str, tables: LakeTables, name: str, before: datetime) -> int:
     """Delete a history's changes that were committed before *before*; return how many."""
     upto = _taken_up(tables, name)
-    old = f"_commit_time < timestamp'{before.isoformat()}' AND _commit_lsn < {upto}"
+    return _delete(
+        spark, table, f"_commit_time < timestamp'{before.isoformat()}' AND _commit_lsn < {upto}"
+    )
+
+
+def _delete(spark: SparkSession, table: str, old: str) -> int:
+    """Delete a table's rows that are *old*; return how many."""
     if spark.sql(f"SELECT 1 FROM {table} WHERE {old} LIMIT 1").isEmpty():  # noqa: S608 - quoted
         return 0
     (row,) = spark.sql(f"DELETE FROM {table} WHERE {old}").collect()  # noqa: S608 - quoted

@@ -51,7 +51,6 @@ from spillway.lake.payload import (
 )
 from spillway.lake.quarantine import QUARANTINE, SET_ASIDE, SetAside
 from spillway.lake.schema_changes import (
-    DDL,
     EVENT,
     EVENTS,
     KnownShapes,
@@ -60,6 +59,7 @@ from spillway.lake.schema_changes import (
 from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.tables import (
     CURRENT,
+    DDL,
     HISTORY,
     MULTISET,
     Batch,

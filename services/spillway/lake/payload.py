@@ -55,6 +55,29 @@ CHANGE_COLUMNS: Final = pa.schema(
 #: A struct of the identity columns' old values; absent for a table that has none.
 OLD_KEY: Final = "_old_key"
 
+#: A message each; the row that closes a partition has only the range.
+ENVELOPE: Final = pa.schema(
+    [
+        pa.field("relation", pa.string()),
+        pa.field("fingerprint", pa.string()),
+        pa.field("arrow_schema", pa.binary()),
+        pa.field("changes", pa.int64()),
+        # where its first and its last change stand
+        pa.field("first_commit_lsn", pa.int64()),
+        pa.field("first_seq", pa.int64()),
+        pa.field("last_commit_lsn", pa.int64()),
+        pa.field("last_seq", pa.int64()),
+        # of these two, in microseconds since the epoch: a slot whose transactions say no time has 0
+        pa.field("first_commit_time", pa.int64()),
+        pa.field("last_commit_time", pa.int64()),
+        # whether any of the changes is a TRUNCATE, or leaves a TOAST value out: what a consumer must look for then
+        pa.field("special", pa.bool_()),
+        pa.field("payload", pa.binary()),
+        pa.field("range_start", pa.int64()),
+        pa.field("range_end", pa.int64()),
+    ]
+)
+
 _MAX_DECIMAL_DIGITS: Final = 38
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from spillway.errors import LakeTableConflict
 from spillway.lake.files import replace_json
-from spillway.lake.payload import CHANGE_COLUMNS, between, parse_message
+from spillway.lake.payload import CHANGE_COLUMNS, ENVELOPE, between, parse_message
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -34,20 +34,15 @@ if TYPE_CHECKING:
 #: A kind of lake tables beside history and current.
 QUARANTINE: Final = "quarantine"
 
-#: A message each, as :data:`spillway.lake.source.ENVELOPE` has them; ``_commit_lsn`` is that of its last change.
+#: A message each, as it came; ``_commit_lsn`` is that of its last change.
 SET_ASIDE: Final = pa.schema(
     [
         pa.field("_commit_lsn", pa.int64()),
-        pa.field("relation", pa.string()),
-        pa.field("fingerprint", pa.string()),
-        pa.field("arrow_schema", pa.binary()),
-        pa.field("changes", pa.int64()),
-        pa.field("first_commit_lsn", pa.int64()),
-        pa.field("first_seq", pa.int64()),
-        pa.field("last_commit_lsn", pa.int64()),
-        pa.field("last_seq", pa.int64()),
-        pa.field("special", pa.bool_()),
-        pa.field("payload", pa.binary()),
+        *(
+            field
+            for field in ENVELOPE
+            if not field.name.startswith("range_") and not field.name.endswith("_time")
+        ),
     ]
 )
 

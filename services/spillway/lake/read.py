@@ -35,9 +35,9 @@ from spillway.lake.iceberg_catalog import LakeCatalog
 from spillway.lake.net_effect import COPIES
 from spillway.lake.parquet_tables import copy_at, read_batches
 from spillway.lake.quarantine import AS_JSON, QUARANTINE, AsJson
-from spillway.lake.schema_changes import DDL, EVENTS
+from spillway.lake.schema_changes import EVENTS
 from spillway.lake.storage import ObjectPath, lake_path, spark_address
-from spillway.lake.tables import CURRENT, HISTORY
+from spillway.lake.tables import CURRENT, DDL, HISTORY
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:

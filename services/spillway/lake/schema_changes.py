@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from spillway.lake.columns import Shape, TableColumn
 from spillway.lake.schema_types import SourceType
+from spillway.lake.tables import DDL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from spillway.lake.columns import Place
     from spillway.lake.tables import LakeTables
 
-#: A kind of lake tables beside history and current, and its one table. Those of source tables have a dot in their name.
-DDL: Final = "ddl"
+#: The one table of its kind.
 EVENTS: Final = "events"
 
 FIRST_SEEN: Final = "first seen"

@@ -70,6 +70,7 @@ from pyspark.sql.streaming.datasource import (
 from spillway.errors import InvalidOption, LakeError, SlotInvalidated
 from spillway.lake import payload as payloads
 from spillway.lake.boundaries import first_after, held
+from spillway.lake.payload import ENVELOPE
 from spillway.lake.pushdown import Pushed, pushed
 from spillway.lake.slot import SlotPosition, connect
 from spillway.lake.storage import lake_path
@@ -86,29 +87,6 @@ if TYPE_CHECKING:
     )
 
     from pyspark.sql.types import StructType
-
-#: A message each; the row that closes a partition has only the range.
-ENVELOPE: Final = pa.schema(
-    [
-        pa.field("relation", pa.string()),
-        pa.field("fingerprint", pa.string()),
-        pa.field("arrow_schema", pa.binary()),
-        pa.field("changes", pa.int64()),
-        # where its first and its last change stand
-        pa.field("first_commit_lsn", pa.int64()),
-        pa.field("first_seq", pa.int64()),
-        pa.field("last_commit_lsn", pa.int64()),
-        pa.field("last_seq", pa.int64()),
-        # of these two, in microseconds since the epoch: a slot whose transactions say no time has 0
-        pa.field("first_commit_time", pa.int64()),
-        pa.field("last_commit_time", pa.int64()),
-        # whether any of the changes is a TRUNCATE, or leaves a TOAST value out: what a consumer must look for then
-        pa.field("special", pa.bool_()),
-        pa.field("payload", pa.binary()),
-        pa.field("range_start", pa.int64()),
-        pa.field("range_end", pa.int64()),
-    ]
-)
 
 DEFAULT_MAX_BYTES_PER_BATCH: Final = 256 << 20
 _DEFAULT_PARTITIONS: Final = 2

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 HISTORY: Final = "history"
 CURRENT: Final = "current"
+#: Its one table is :data:`schema_changes.EVENTS`. Those of source tables have a dot in their name.
+DDL: Final = "ddl"
 
 #: The key of a table whose rows nothing tells apart: its current state counts copies.
 MULTISET: Final[tuple[str, ...]] = ()
@@ -76,7 +78,7 @@ class LakeTables(Protocol):
     def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
         """Commit *rows*; their columns may be more than the table has, and wider (:mod:`schema_types`).
 
-        *kind* is history, or another append-only table's: :data:`schema_changes.DDL`, :data:`quarantine.QUARANTINE`.
+        *kind* is history, or another append-only table's: :data:`DDL`, :data:`quarantine.QUARANTINE`.
         """
         ...
 

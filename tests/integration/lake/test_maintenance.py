@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from harness.arrow_slot import Table, delete, insert, truncate, update
+from harness.killed_driver import run_killed
 from harness.lake import Lake
 from spillway.errors import InvalidRequest, LakeError
 from spillway.lake.job import run_job
@@ -100,6 +102,55 @@ def test_a_job_maintains_its_lake(delta_lake: Lake) -> None:
         "maintained current of public.items",
     ]
     assert lake.current("public.items") == [{"id": 2, "name": "b"}]
+
+
+def test_what_is_set_aside(delta_lake: Lake) -> None:
+    """By a job that is killed at both of its steps; maintained there, and when it is history's."""
+    lake, spark = delta_lake, delta_lake.spark
+    priced = ITEMS.with_columns(price=pa.int64())
+    settings = {
+        "slot": lake.slot.slot_name,
+        "path": str(lake.path),
+        "checkpoint": str(lake.checkpoint),
+        "source_options": lake.slot.options,
+        "on_schema_change": "quarantine",
+    }
+    lake.slot.commit(insert(ITEMS, id=0, name="n"), insert(ODD, **{"id": 0, "a b": "x"}))
+    lake.run()
+    for number, failpoint in enumerate(("after_quarantined", "after_quarantine"), 1):
+        confirmed = lake.slot.state["confirmed_flush_lsn"]
+        lake.slot.commit(insert(priced, id=number, name="aside", price=1))
+        run_killed(spark, f"lake.{failpoint}=kill@1", "job", settings)
+        assert lake.slot.state["confirmed_flush_lsn"] == confirmed
+        lake.run(on_schema_change="quarantine")
+        assert lake.slot.state["confirmed_flush_lsn"] == lake.slot.state["decoded_lsn"]
+
+    short = Upkeep(timedelta(days=1), timedelta(days=1))
+    done = round_of(lake, short)
+    assert done.failures == {}
+    by_table = {(t.kind, t.table): t for t in done.tables}
+    assert ("ddl", "events") in by_table
+    aside = by_table["quarantine", "public.items"]
+    assert (aside.files_before, aside.files, aside.rows_removed) == (2, 1, 0)
+    there = Reader(spark, lake.path).at().quarantine("public.items")
+    assert sorted(row["_seq"] for row in there.collect()) == [0, 0]
+
+    lake.slot.commit(update(priced, {"id": 1, "name": "back", "price": 2}))
+    lake.run(on_schema_change="evolve")
+    done = round_of(lake, short)
+    assert done.failures == {}
+    by_table = {(t.kind, t.table): t for t in done.tables}
+    assert by_table["quarantine", "public.items"].rows_removed == 2
+    assert lake.current("public.items") == [
+        {"id": 0, "name": "n", "price": None},
+        {"id": 1, "name": "back", "price": 2},
+        {"id": 2, "name": "aside", "price": 1},
+    ]
+    # Set aside again, where there was something.
+    lake.slot.commit(insert(priced.without_column("name"), id=9, price=9))
+    lake.run(on_schema_change="quarantine")
+    (row,) = Reader(spark, lake.path).at().quarantine("public.items").collect()
+    assert json.loads(row["_row"])["id"] == 9
 
 
 def test_plain_parquet_keeps_its_history(spark: SparkSession, tmp_path: Path) -> None:
