@@ -62,7 +62,7 @@ INSERT INTO accounts SELECT g, 100, repeat(md5(g::text), 200) FROM generate_seri
 #: A job that makes no batch for so long is stuck.
 _PROGRESS_TIMEOUT_S: Final = 900.0
 #: Transactions that the writer is ahead of the lake's last batch at the most: on a busy machine batches would grow for ever.
-_AHEAD_MAX: Final = 1000
+_AHEAD_MAX: Final = 300
 
 
 class Writer(threading.Thread):

@@ -41,7 +41,7 @@ class ServeProcess:
             stderr=self._log,
             env={**os.environ, "SPILLWAY_FAILPOINTS": failpoints},
         )  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:
             if self.process.poll() is not None:
                 if failpoints:
