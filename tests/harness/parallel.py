@@ -29,6 +29,7 @@ _LONGEST_FIRST: Final = (
     "tests/integration/lake/test_initial_load",
     "tests/integration/lake/test_crash",
     "tests/integration/lake",
+    "tests/integration/terraform/test_terraform_lake",
     "tests/integration/test_demo",
     "tests/fault",
     "tests/oracle",
