@@ -51,9 +51,12 @@ def test_rounds(delta_lake: Lake) -> None:
     assert done.points_forgotten == 0
     by_table = {(t.kind, t.table): t for t in done.tables}
     assert set(by_table) == {
-        (kind, table)
-        for kind in ("history", "current")
-        for table in ("public.items", "public.odd~20name")
+        ("ddl", "events"),
+        *(
+            (kind, table)
+            for kind in ("history", "current")
+            for table in ("public.items", "public.odd~20name")
+        ),
     }
     history = by_table["history", "public.items"]
     assert history.files_before >= 4
@@ -100,6 +103,7 @@ def test_a_job_maintains_its_lake(delta_lake: Lake) -> None:
     assert [line.split(":")[0] for line in told] == [
         "maintained history of public.items",
         "maintained current of public.items",
+        "maintained ddl of events",
     ]
     assert lake.current("public.items") == [{"id": 2, "name": "b"}]
 
