@@ -89,7 +89,7 @@ def answer(command, *words):
         asked = {name: Path(value) for name, value in json.loads(words[0]).items()}
         into = lake_path(lake) / "replayed"
         done = run_replay(
-            ReplaySettings(path=into, slot="r", source="main", database=words[1], stretch_bytes=100_000, **asked),
+            ReplaySettings(path=into, slot="r", source="main", database=words[1], stretch_bytes=20_000, **asked),
             spark=spark,
         )
         pin = Lake(spark, into).at()
@@ -225,7 +225,7 @@ def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) ->
     slot.commit(insert(ORDERS, id=3, total=9))
     with started(settings, jar_folder_s3) as job:
         job.tell("run")
-        assert job.tell("maintain") == [{}, 4]
+        assert job.tell("maintain") == [{}, 5]
         assert job.process.stdin is not None
         job.process.stdin.close()
         assert job.process.wait(120) == 0
