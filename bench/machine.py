@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import subprocess
+from collections import defaultdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -28,16 +29,27 @@ def backend_cpu_seconds(pid: int) -> float:
         return cpu_seconds(pid)
 
 
-def tree_cpu_seconds(postmaster: int) -> float:
-    """Return the CPU seconds of a server: its postmaster, its processes, and those of them that have ended."""
-    total = _cpu_seconds(_stat(postmaster), reaped=True)
+def tree_cpu_seconds(root: int) -> float:
+    """Return the CPU seconds of a process and of all that came of it: a server's backends, a driver's JVM and its workers.
+
+    Those that have ended count once their parent has waited for them.
+    """
+    seconds, children = (
+        {root: _cpu_seconds(_stat(root), reaped=True)},
+        defaultdict[int, list[int]](list),
+    )
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # It may end while we look; then it is in the postmaster's next figure.
+            # It may end while we look; then it is in its parent's next figure.
             with contextlib.suppress(OSError):
                 fields = _stat(int(entry.name))
-                if int(fields[1]) == postmaster:
-                    total += _cpu_seconds(fields, reaped=False)
+                children[int(fields[1])].append(int(entry.name))
+                seconds[int(entry.name)] = _cpu_seconds(fields, reaped=True)
+    total, left = 0.0, [root]
+    while left:
+        pid = left.pop()
+        total += seconds[pid]
+        left += children[pid]
     return total
 
 

@@ -260,7 +260,7 @@ def _lake_compared(results: Results) -> Iterator[str]:
     yield (
         f"One transaction of {changes:,} changes, half updates and half new rows, to a table of {figures['rows']:,} rows: from waking up until the "
         "Delta tables have it. CPU is that of all processes, PostgreSQL's too. The current tables were the same afterwards. "
-        f"Ours is a job that follows; one that is started for it takes {figures[OURS]['started_s']:.1f} s."
+        f"Ours is a job that follows; one that is started for it takes {figures[OURS]['started_s']:.1f} s, and the CPU is with that start."
     )
     yield ""
     rows = [
