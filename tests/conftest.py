@@ -15,7 +15,6 @@ servers of its own.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import secrets
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from harness import jvm
 from harness.cluster import Cluster, Database
 from harness.servers import PINS
 
@@ -33,18 +33,7 @@ if TYPE_CHECKING:
     from harness.parallel import Sharing
     from spillway.demo.private_postgres import Setting
 
-#: What the JVMs of tests are started with; most of them live for minutes, and many at once share two cores.
-_JAVA_OPTIONS = (
-    # No query has rows enough to earn what the second compiler costs, nor what Spark's own compiling of it costs.
-    "-XX:TieredStopAtLevel=1",
-    "-Dspark.sql.codegen.wholeStage=false",
-    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
-    # With one compiler the code cache is 48 MB by default, which Spark fills: a fifth of the time went into sweeping it.
-    "-XX:ReservedCodeCacheSize=240m",
-    # A heap of a gigabyte needs no collector that works beside the program.
-    "-XX:+UseSerialGC",
-)
-os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(_JAVA_OPTIONS))
+jvm.start_quickly()
 
 _sessions: dict[int, Cluster] = {}
 _logs = pytest.StashKey[dict["Path", int]]()

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 import psycopg
 
+from harness import jvm
 from harness.cluster import Cluster
 from harness.serve_process import ServeProcess
 from spillway.lake import commit_points, position
@@ -334,6 +335,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--option", action="append", default=[], help="of `lake run`, for the job")
     chosen = parser.parse_args(arguments)
     directory = Path(tempfile.mkdtemp(prefix="spillway-kills-"))
+    jvm.start_quickly()
     began = time.monotonic()
     with Cluster(18) as cluster:
         print(f"seed {chosen.seed}, {chosen.format} {chosen.option}, in {directory}", flush=True)
