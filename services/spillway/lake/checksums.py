@@ -45,7 +45,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spillway.lake.net_effect import quoted
+from spillway.lake.net_effect import numbered, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -133,7 +133,7 @@ def _with_float_bits(rows: DataFrame) -> DataFrame:
     fields = [
         StructField(f.name, StringType()) if f.name in floats else f for f in rows.schema.fields
     ]
-    return rows.mapInArrow(_float_texts, StructType(fields))
+    return numbered(rows).mapInArrow(_float_texts, StructType(fields))
 
 
 def _float_texts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

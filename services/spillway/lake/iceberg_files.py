@@ -47,6 +47,7 @@ from pyiceberg.utils.truncate import (
 )
 
 from spillway.lake.files import sync_directory
+from spillway.lake.net_effect import numbered, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -157,7 +158,10 @@ class DataFileWriter:
 
 @dataclass(frozen=True, slots=True)
 class WriteFiles:
-    """For ``mapInArrow``: a task's rows become data files; what it yields, :data:`WRITTEN`, says which."""
+    """For ``mapInArrow``: a task's rows become data files; what it yields, :data:`WRITTEN`, says which.
+
+    The rows' columns are *schema*'s, in its order, under whatever names.
+    """
 
     directory: Path
     schema: pa.Schema
@@ -165,7 +169,7 @@ class WriteFiles:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = DataFileWriter(self.directory, self.schema)
         for batch in batches:
-            writer.write(pa.Table.from_batches([batch]).select(self.schema.names))
+            writer.write(pa.Table.from_batches([batch]).rename_columns(self.schema.names))
         done = writer.close()
         if done:
             rows = [{"path": each.path, "size": each.size, "footer": each.footer} for each in done]
@@ -176,7 +180,8 @@ def write_rows(rows: DataFrame, directory: Path, schema: pa.Schema) -> list[Writ
     """Write *rows* by Spark; those of *schema*'s columns that they lack are null to readers."""
     present = [field for field in schema if field.name in rows.columns]
     writing = WriteFiles(directory, pa.schema(present))
-    done = rows.mapInArrow(writing, "path string, size bigint, footer binary").collect()
+    wanted = numbered(rows.select(*(quoted(field.name) for field in present)))
+    done = wanted.mapInArrow(writing, "path string, size bigint, footer binary").collect()
     return [Written(row["path"], row["size"], bytes(row["footer"])) for row in done]
 
 

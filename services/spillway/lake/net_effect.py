@@ -70,6 +70,14 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def numbered(rows: DataFrame) -> DataFrame:
+    """Return *rows* with columns named 0, 1, …: ``mapInArrow`` looks its frame's columns up by unquoted names.
+
+    A name with a dot is then a field of a column, and not found.
+    """
+    return rows.toDF(*map(str, range(len(rows.columns))))
+
+
 def keyed(
     events: DataFrame,
     columns: Sequence[str],

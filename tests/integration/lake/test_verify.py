@@ -30,7 +30,7 @@ ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
 CREATE TABLE transfers (id int, leg int, at timestamptz DEFAULT now(), _op text, PRIMARY KEY (id, leg));
 CREATE TABLE log (line text, n float8);
 ALTER TABLE log REPLICA IDENTITY FULL;
-CREATE TABLE "Odd Name" (id int PRIMARY KEY);
+CREATE TABLE "Odd Name" ("the.id" int PRIMARY KEY, "the.value" float8);
 """
 
 
@@ -75,7 +75,7 @@ def bank(pg15: Database, tmp_path: Path) -> Iterator[Bank]:
         pg15.execute(
             "INSERT INTO accounts SELECT g, 'n' || g, 100, repeat('x', 9000) FROM generate_series(0, 19) g"
         )
-        pg15.execute('INSERT INTO "Odd Name" VALUES (1)')
+        pg15.execute('INSERT INTO "Odd Name" VALUES (1, 0.5)')
         yield made
         service.drop_slot("s")
         service.call("DELETE", "/sources/main")
