@@ -43,6 +43,9 @@ class FakeTarget(TargetKind):
     def place(self, target: Mapping[str, Any]) -> object:
         return target["path"]
 
+    def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:
+        return {"made_by": target.get("made_by")}
+
     def program(self, plan: RunPlan) -> Program:
         return Program(
             (

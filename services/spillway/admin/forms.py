@@ -59,18 +59,32 @@ class Form:
         Raises:
             InvalidRequest: a line is none.
         """
-        options = {}
+        return self._lines(name, "the options", "Write one option a line: name = value.")
+
+    def columns_by_table(self, name: str, what: str) -> dict[str, list[str]]:
+        """Read lines of ``schema.table = column, column``.
+
+        Raises:
+            InvalidRequest: a line is none.
+        """
+        lines = self._lines(name, what, "Write one table a line: schema.table = column, column.")
+        return {
+            table: [column.strip() for column in columns.split(",") if column.strip()]
+            for table, columns in lines.items()
+        }
+
+    def _lines(self, name: str, what: str, hint: str) -> dict[str, str]:
+        found = {}
         for number, line in enumerate(self.text(name).splitlines(), 1):
             if not line.strip():
                 continue
-            option, equals, value = line.partition("=")
-            if not equals or not option.strip():
+            key, equals, value = line.partition("=")
+            if not equals or not key.strip():
                 raise InvalidRequest(
-                    f"Line {number} of the options can't be read: {line.strip()!r}",
-                    hint="Write one option a line: name = value.",
+                    f"Line {number} of {what} can't be read: {line.strip()!r}", hint=hint
                 )
-            options[option.strip()] = value.strip()
-        return options
+            found[key.strip()] = value.strip()
+        return found
 
 
 def confirm_name(form: Form, name: str) -> None:

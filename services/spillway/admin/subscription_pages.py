@@ -154,11 +154,7 @@ class SubscriptionPages:
                 name=form.text("name"),
                 source=form.text("source"),
                 database=form.text("database"),
-                target={
-                    "kind": "lake",
-                    "format": form.text("format") or "delta",
-                    "path": form.text("path"),
-                },
+                target=_lake(form),
                 tables=tuple(tables) if what == "tables" else None,
                 publications=tuple(publications) if what == "publications" else None,
                 copy_data=form.flag("copy_data"),
@@ -197,3 +193,17 @@ class SubscriptionPages:
     async def _done(self, request: Request, name: str, note: str) -> Response:
         await self._sampler.look()
         return done(request, f"/ui/subscriptions/{name}?note={note}")
+
+
+def _lake(form: Form) -> dict[str, Any]:
+    """Read the target; of the layout what the format has, as the rest of the form is hidden then."""
+    format_ = form.text("format") or "delta"
+    target: dict[str, Any] = {"kind": "lake", "format": format_, "path": form.text("path")}
+    if format_ == "delta":
+        target["partition_history"] = form.text("partition_history")
+        target["partition_by"] = form.columns_by_table("partition_by", "the partitions")
+        target["cluster_by"] = form.columns_by_table("cluster_by", "the clusters")
+    if format_ == "iceberg":
+        target["iceberg_catalog"] = form.text("iceberg_catalog")
+        target["iceberg_prefix"] = form.text("iceberg_prefix")
+    return {name: value for name, value in target.items() if value}

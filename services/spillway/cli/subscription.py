@@ -37,6 +37,38 @@ JobOptions = Annotated[
         help="How the lake's job runs, retention=30d or driver_memory=4g for one; may be repeated.",
     ),
 ]
+PartitionHistory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="UNIT",
+        help="Delta: partition histories by day, month or year of their commits; or none.",
+    ),
+]
+PartitionBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE=COLUMN,…",
+        help="Delta: what a current table is partitioned by: columns, or day(column), month(column), year(column) of "
+        "times; may be repeated.",
+    ),
+]
+ClusterBy = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE=COLUMN,…",
+        help="Delta: columns by which maintenance brings a current table's rows together; may be repeated.",
+    ),
+]
+IcebergCatalog = Annotated[
+    str | None,
+    typer.Option(
+        help="Iceberg: the catalog for the tables, as PyIceberg's configuration on the service's machine names it.",
+    ),
+]
+IcebergPrefix = Annotated[
+    str | None,
+    typer.Option(help="Iceberg: before each namespace, in a catalog that has other tables, too."),
+]
 
 _LIST_COLUMNS: Final = (
     "name", "state", "source", "database", "slot", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts",
@@ -65,6 +97,11 @@ def create(
     ] = None,
     table: Tables = None,
     publication: Publications = None,
+    partition_history: PartitionHistory = None,
+    partition_by: PartitionBy = None,
+    cluster_by: ClusterBy = None,
+    iceberg_catalog: IcebergCatalog = None,
+    iceberg_prefix: IcebergPrefix = None,
     job_option: JobOptions = None,
     option: PluginOptions = None,
     no_copy_data: Annotated[
@@ -85,6 +122,13 @@ def create(
             "kind": "lake",
             "format": table_format,
             "path": path,
+            **_given(
+                partition_history=partition_history,
+                partition_by=_by_table("--partition-by", partition_by),
+                cluster_by=_by_table("--cluster-by", cluster_by),
+                iceberg_catalog=iceberg_catalog,
+                iceberg_prefix=iceberg_prefix,
+            ),
             **_job_options(job_option),
         },
         "enabled": not disabled,
@@ -129,6 +173,8 @@ def alter(
         str | None,
         typer.Option("--path", "--lake", help="Another lake, as long as nothing is in the first."),
     ] = None,
+    partition_by: PartitionBy = None,
+    cluster_by: ClusterBy = None,
     job_option: JobOptions = None,
     option: PluginOptions = None,
     as_json: AsJson = False,
@@ -143,10 +189,16 @@ def alter(
         body |= {"tables": None, "publications": None}
     if option is not None:
         body["options"] = parse_option_list(option)
-    if path is not None or job_option:
+    by_table = _given(
+        partition_by=_by_table("--partition-by", partition_by),
+        cluster_by=_by_table("--cluster-by", cluster_by),
+    )
+    options = _given(path=path) | _job_options(job_option)
+    if by_table or options:
         target = dict(_call("GET", "subscriptions", name)["target"])
-        target |= _job_options(job_option) | ({} if path is None else {"path": path})
-        body["target"] = target
+        # Tables that are not named stay as they are.
+        by_table = {field: target.get(field, {}) | tables for field, tables in by_table.items()}
+        body["target"] = target | options | by_table
     _show(_call("PATCH", "subscriptions", name, body=body), as_json=as_json)
 
 
@@ -214,6 +266,26 @@ def _job_options(given: list[str] | None) -> dict[str, object]:
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
         options[name] = number if is_number else value
     return options
+
+
+def _by_table(option: str, given: list[str] | None) -> dict[str, list[str]] | None:
+    """Read TABLE=COLUMN,…; nothing behind = is none."""
+    if not given:
+        return None
+    found: dict[str, list[str]] = {}
+    for text in given:
+        table, equals, columns = (part.strip() for part in text.partition("="))
+        if not equals or table in found:
+            raise InvalidRequest(
+                f"{option} {text!r} does not say of which table, or of one that was named before",
+                hint=f"{option} 'schema.table=column,column'; once for each table; nothing behind = for none.",
+            )
+        found[table] = [name.strip() for name in columns.split(",") if name.strip()]
+    return found
+
+
+def _given(**options: object) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _call(method: str, *path: str, **arguments: Any) -> Any:

@@ -263,6 +263,11 @@ def check_settings(settings: JobSettings) -> None:
         SpillwayError: of the format, or LakeError when a directory can't be made.
     """
     check_format(settings.table_format, settings.path)
+    if settings.table_format != "iceberg" and (settings.iceberg_catalog or settings.iceberg_prefix):
+        raise UnsupportedFeature(
+            f"catalogs are of lakes in Iceberg, and the one at {settings.path} is of {settings.table_format}",
+            hint="Leave --iceberg-catalog and --iceberg-prefix out, or use --format iceberg.",
+        )
     if isinstance(settings.checkpoint, ObjectPath) and not isinstance(settings.path, ObjectPath):
         raise UnsupportedFeature(
             f"the checkpoint {settings.checkpoint} is on object storage and the lake is not",

@@ -1,4 +1,4 @@
-"""The target kind ``lake``: tables in Delta Lake or Parquet, filled by ``spillway lake run``.
+"""The target kind ``lake``: tables in Delta Lake, Iceberg or Parquet, filled by ``spillway lake run``.
 
 The job takes whole committed transactions through the ``arrow`` plugin, whole rows, of all operations. So what would make fewer of
 them is refused: row filters, column lists, publications that leave an operation out, an origin that the source does not leave out
@@ -9,65 +9,28 @@ One job a subscription, with a JVM of its own: jobs don't take each other along,
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from spillway.errors import InvalidRequest, UnsupportedFeature
+from spillway.subscriber.lake_options import (
+    FIXED,
+    JOB_OPTIONS,
+    arguments,
+    check_options,
+    choice,
+    insist,
+    text,
+)
 from spillway.subscriber.targets import Program, RunPlan, TargetKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from spillway.engine.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
 
 _FORMATS: Final = ("delta", "iceberg", "parquet")
-_POLICIES: Final = ("evolve", "pause", "quarantine")
-_DURATION: Final = re.compile(r"[0-9]{1,9}[smhdw]")
-_MEMORY: Final = re.compile(r"[1-9][0-9]{0,6}[kmgKMG]")
-_TEXT_MAX: Final = 4096
-
-
-def _choice(*known: str) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        return "" if value in known else f"one of {', '.join(known)}"
-
-    return check
-
-
-def _pattern(pattern: re.Pattern[str], example: str) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        return "" if isinstance(value, str) and pattern.fullmatch(value) else example
-
-    return check
-
-
-def _number(least: float) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and value >= least
-        return "" if good else f"a number, {least:g} or more"
-
-    return check
-
-
-def _text(value: Any) -> str:
-    good = isinstance(value, str) and 0 < len(value) <= _TEXT_MAX and value.isprintable()
-    return "" if good else f"a text of at most {_TEXT_MAX} characters"
-
-
-#: How the job runs: the field, its option of ``spillway lake run``, and what says what it may be; "" for a good value.
-_JOB_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
-    "on_schema_change": ("--on-schema-change", _choice(*_POLICIES)),
-    "interval_s": ("--interval", _number(0.1)),
-    "max_bytes_per_batch": ("--max-bytes-per-batch", _number(1)),
-    "maintenance_interval": ("--maintenance-interval", _pattern(_DURATION, "a time such as 1h")),
-    "retention": ("--retention", _pattern(_DURATION, "a time such as 7d")),
-    "history_retention": ("--history-retention", _pattern(_DURATION, "a time such as 90d")),
-    "driver_memory": ("--driver-memory", _pattern(_MEMORY, "a size such as 2g")),
-    "master": ("--master", _text),
-    "metrics_port": ("--metrics-port", _number(0)),
-}
 
 
 class LakeTarget(TargetKind):
@@ -79,25 +42,24 @@ class LakeTarget(TargetKind):
         """Return the target with its format; what is null is left out."""
         given = {name: value for name, value in target.items() if value is not None}
         for name in given:
-            if name not in {"kind", "format", "path", *_JOB_OPTIONS}:
+            if name not in {"kind", "format", "path", *JOB_OPTIONS}:
                 raise InvalidRequest(
                     f'a lake has no field "{name}"',
-                    hint=f"It has format, path, {', '.join(_JOB_OPTIONS)}.",
+                    hint=f"It has format, path, {', '.join(JOB_OPTIONS)}.",
                     field=f"target.{name}",
                 )
         table_format = given.setdefault("format", "delta")
-        _insist("format", table_format, _choice(*_FORMATS))
+        insist("format", table_format, choice(*_FORMATS))
         path = given.get("path")
-        _insist("path", path, _text)
+        insist("path", path, text)
         if not str(path).startswith(("/", "s3://", "s3a://")):
             raise InvalidRequest(
                 f"the lake's path {path!r} is relative, and to what is not said",
                 hint="Give an absolute path of the service's machine, or s3://bucket/prefix.",
                 field="target.path",
             )
-        for name, (_, check) in _JOB_OPTIONS.items():
-            if name in given:
-                _insist(name, given[name], check)
+        _check_place(table_format, str(path))
+        check_options(given)
         return given
 
     def check_subscription(self, spec: SubscriptionSpec, *, only_local: bool) -> None:
@@ -147,34 +109,41 @@ class LakeTarget(TargetKind):
         """Return format and path."""
         return target["format"], target["path"]
 
+    def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:
+        """Return how history is partitioned, which is never written anew, and where Iceberg's tables are registered."""
+        return {name: target.get(name, default) for name, default in FIXED.items()}
+
     def program(self, plan: RunPlan) -> Program:
         """Return the job's command line, and the DSN beside it."""
         target = plan.target
-        arguments = [
+        words = [
             sys.executable, "-m", "spillway.cli", "lake", "run", "--trigger=continuous", f"--slot={plan.slot}",
             f"--path={target['path']}", f"--format={target['format']}", f"--grpc={plan.grpc}",
             f"--status-file={plan.status_file}",
         ]  # fmt: skip
-        arguments += [f"--table={table}" for table in plan.tables or ()]
+        words += [f"--table={table}" for table in plan.tables or ()]
         if plan.skip_lsn is not None:
-            arguments.append(f"--skip-to={plan.skip_lsn}")
-        arguments += [
-            f"{option}={target[name]}"
-            for name, (option, _) in _JOB_OPTIONS.items()
-            if name in target
-        ]
+            words.append(f"--skip-to={plan.skip_lsn}")
+        words += arguments(target)
         if not plan.copy_data:
-            return Program(tuple(arguments))
-        arguments.append("--initial-load")
-        return Program(tuple(arguments), {"SPILLWAY_LAKE_SOURCE_DSN": plan.dsn})
+            return Program(tuple(words))
+        words.append("--initial-load")
+        return Program(tuple(words), {"SPILLWAY_LAKE_SOURCE_DSN": plan.dsn})
 
 
-def _insist(name: str, value: Any, check: Callable[[Any], str]) -> None:
-    if wanted := check(value):
+def _check_place(table_format: str, path: str) -> None:
+    """Refuse formats that need what such a place hasn't."""
+    if table_format != "delta" and not path.startswith("/"):
+        raise UnsupportedFeature(
+            f"a lake of {table_format} can't be at {path}: its commits are a directory's",
+            hint='Give format "delta", or a directory.',
+            field="target.format",
+        )
+    if table_format == "iceberg" and "?" in path:
         raise InvalidRequest(
-            f"the lake's {name} is {value!r}, and must be {wanted}",
-            hint="See the how-to on subscriptions.",
-            field=f"target.{name}",
+            f"a lake of iceberg can't be at {path}: its catalog's database is named by a URL",
+            hint="Name a directory without a question mark.",
+            field="target.path",
         )
 
 

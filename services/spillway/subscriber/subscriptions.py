@@ -361,6 +361,15 @@ class Subscriptions:
                     field="target",
                 )
             self._check_place(row.name, kind, checked)
+        elif row.phase in ("begun", "copied"):
+            before = kind.fixed(row.target)
+            for name, value in kind.fixed(checked).items():
+                if value != before[name]:
+                    raise Conflict(
+                        f'subscription "{row.name}" has filled its target, and {name} is of how that was made',
+                        hint="Leave it as it was, or drop the subscription and create it with a target elsewhere.",
+                        field=f"target.{name}",
+                    )
         return checked
 
     # -- small things -------------------------------------------------------------------------

@@ -102,6 +102,10 @@ class TargetKind(ABC):
     def place(self, target: Mapping[str, Any]) -> object:
         """Return what makes it the same target: it can't be changed once changes are in it."""
 
+    def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:  # noqa: ARG002 - a kind's that has such
+        """Return what else of it can't be changed once changes are in it, by field; all but its place can, unless a kind says so."""
+        return {}
+
     @abstractmethod
     def program(self, plan: RunPlan) -> Program:
         """Say what to start."""

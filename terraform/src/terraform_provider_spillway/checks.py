@@ -77,6 +77,11 @@ def published_names(names: list[str]) -> str | None:
     return None
 
 
+def by_table(lists: dict[str, list[str]]) -> str | None:
+    """What is said of each table: its columns, by ``schema.table``."""
+    return published_names(list(lists))
+
+
 def table_names(names: list[str]) -> str | None:
     """What a capture filter or a subscription names: ``schema.table``, some also ``schema.*``."""
     for name in names:

@@ -9,6 +9,7 @@ import pytest
 
 from harness.terraform_core import UNKNOWN, Core, Refused
 from spillway.subscriber import targets
+from spillway.subscriber.lake_options import JOB_OPTIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +119,32 @@ def test_a_subscriptions_life(core: Core, service: Service, config: dict[str, An
     assert core.read(SUBSCRIPTION, state) is None
 
 
+def test_a_lakes_layout(core: Core, service: Service, config: dict[str, Any]) -> None:
+    target = next(
+        a
+        for a in core.schema().resource_schemas[SUBSCRIPTION].block.attributes
+        if a.name == "target"
+    )
+    attributes = {attribute.name for attribute in target.nested_type.attributes}
+    assert attributes - {"kind", "format", "path", "dsn", "options"} == set(JOB_OPTIONS)
+    layout = {
+        "partition_history": "month",
+        "partition_by": {"shop.orders": ["v"]},
+        "cluster_by": {"shop.orders": ["id", "v"], "shop.items": []},
+    }
+    config["target"] |= layout
+    state = core.make(SUBSCRIPTION, **config)
+    shown = service.call("GET", "/subscriptions/lake")["target"]
+    assert {name: shown[name] for name in layout} == layout
+    assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), config).action == "no-op"
+    # In place, as nothing is filled yet.
+    config["target"] |= {"partition_history": "day", "partition_by": {"shop.orders": []}}
+    plan = core.plan(SUBSCRIPTION, state, config)
+    assert plan.action == "update"
+    state = core.apply(plan)
+    assert service.call("GET", "/subscriptions/lake")["target"]["partition_history"] == "day"
+
+
 def test_a_slot_of_somebody_else_stays(
     core: Core, service: Service, config: dict[str, Any], database: Database
 ) -> None:
@@ -184,6 +211,16 @@ def test_import_and_drift(core: Core, service: Service, config: dict[str, Any]) 
             "invalid_request",
             ("target", "retention"),
         ),
+        (
+            {"target": {"kind": "lake", "path": "/l", "cluster_by": {"shop.orders": ["a,b"]}}},
+            "invalid_request",
+            ("target", "cluster_by"),
+        ),
+        (
+            {"target": {"kind": "lake", "path": "/l", "iceberg_catalog": "prod"}},
+            "unsupported_feature",
+            ("target", "iceberg_catalog"),
+        ),
         ({"target": {"kind": "postgres", "dsn": "host=db"}}, "unsupported_feature", None),
         ({"target": {"kind": "kafka", "options": {"topic": "t"}}}, "invalid_request", None),
         ({"source": "books"}, "unknown_source", ("source",)),
@@ -216,6 +253,14 @@ def test_what_the_service_refuses(
         (
             {"target": {"kind": "lake", "path": "/l", "on_schema_change": "x"}},
             ("target", "on_schema_change"),
+        ),
+        (
+            {"target": {"kind": "lake", "path": "/l", "partition_history": "hour"}},
+            ("target", "partition_history"),
+        ),
+        (
+            {"target": {"kind": "lake", "path": "/l", "partition_by": {"orders": ["id"]}}},
+            ("target", "partition_by"),
         ),
         ({"tables": ["orders"]}, ("tables",)),
         ({"tables": ["a.b"], "publications": ["p"]}, ("publications",)),

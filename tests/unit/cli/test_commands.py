@@ -84,6 +84,46 @@ def test_sources(service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
     assert [s["name"] for s in json.loads(run("source", "list", "--json")[1])] == ["shop"]
 
 
+def test_a_lakes_layout(service: FakeService, run: Run) -> None:
+    code, out, _ = run(
+        "subscription", "create", "a", "--source", "shop", "--database", "shop", "--lake", "/srv/lake",
+        "--partition-history", "day", "--partition-by", "s.orders=day(at), region", "--partition-by", "s.b=x",
+        "--cluster-by", "s.orders=id", "-j", "retention=7d", "--json",
+    )  # fmt: skip
+    lake = {
+        "kind": "lake",
+        "format": "delta",
+        "path": "/srv/lake",
+        "retention": "7d",
+        "partition_history": "day",
+        "partition_by": {"s.orders": ["day(at)", "region"], "s.b": ["x"]},
+        "cluster_by": {"s.orders": ["id"]},
+    }
+    assert (code, json.loads(out)["target"]) == (0, lake)
+    # Of what is by table only what is named changes.
+    altered = run(
+        "subscription",
+        "alter",
+        "a",
+        "--cluster-by",
+        "s.b=y,z",
+        "--cluster-by",
+        "s.orders=",
+        "--json",
+    )
+    lake["cluster_by"] = {"s.orders": [], "s.b": ["y", "z"]}
+    assert json.loads(altered[1])["target"] == lake
+    again = run("subscription", "alter", "a", "--cluster-by", "s.b=y", "--cluster-by", "s.b=z")
+    assert again[0] == 1
+    assert "named before" in again[2]
+    iceberg = run(
+        "subscription", "create", "b", "--source", "shop", "--database", "shop", "--lake", "/srv/b", "--format", "iceberg",
+        "--iceberg-catalog", "prod", "--iceberg-prefix", "shop_", "--json",
+    )  # fmt: skip
+    target = json.loads(iceberg[1])["target"]
+    assert (target["iceberg_catalog"], target["iceberg_prefix"]) == ("prod", "shop_")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

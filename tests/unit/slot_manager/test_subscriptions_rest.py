@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.subscription_stage import publication, table
 from spillway.engine.model import PublishedTable
+from spillway.slot_manager.subscriptions.models import LakeTarget
+from spillway.subscriber.lake_options import JOB_OPTIONS
 from spillway.subscriber.model import Failure, SubscriptionState, TableState
 
 if TYPE_CHECKING:
@@ -80,6 +82,29 @@ async def test_enable_disable_refresh_skip_log(
     log = await client.get("/v1/subscriptions/a/log?lines=1")
     assert log.json() == {"name": "a", "lines": ["two"]}
     assert (await client.get("/v1/subscriptions/a/log?lines=-1")).status_code == 400
+
+
+async def test_a_lakes_layout_goes_through(client: httpx.AsyncClient) -> None:
+    assert set(LakeTarget.model_fields) == {"kind", "format", "path", *JOB_OPTIONS}
+    lake = {
+        "kind": "lake",
+        "format": "delta",
+        "path": "/srv/lake",
+        "partition_history": "day",
+        "partition_by": {"public.orders": ["day(created_at)", "region"]},
+        "cluster_by": {"public.orders": []},
+    }
+    created = await create(client, target=lake)
+    assert (created.status_code, created.json()["target"]) == (201, lake)
+    for code, name, value in (
+        ("invalid_request", "partition_history", "hour"),
+        ("invalid_request", "partition_by", {"public.orders": "day(created_at)"}),
+        ("invalid_request", "cluster_by", {"orders": ["a"]}),
+        ("unsupported_feature", "iceberg_catalog", "prod"),
+    ):
+        refused = await create(client, name="b", target={**lake, name: value})
+        assert (refused.status_code, refused.json()["code"]) == (400, code), name
+        assert name in refused.text
 
 
 async def test_targets_are_a_union_by_kind(client: httpx.AsyncClient) -> None:

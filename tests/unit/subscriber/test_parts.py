@@ -17,6 +17,7 @@ from spillway.errors import InvalidRequest, LakeTableConflict, UnsupportedFeatur
 from spillway.pg.lsn import Lsn
 from spillway.subscriber.backoff import GOOD_WHILE_S, MAX_S, Backoff
 from spillway.subscriber.hold import LOCKED
+from spillway.subscriber.lake_options import JOB_OPTIONS
 from spillway.subscriber.lake_target import LakeTarget
 from spillway.subscriber.model import Failure, SubscriptionSpec, TableState
 from spillway.subscriber.run_log import RunLog
@@ -214,33 +215,80 @@ def plan(**changed: Any) -> RunPlan:
     return RunPlan(**values | changed)
 
 
+JOB = {
+    "on_schema_change": "pause",
+    "interval_s": 2.5,
+    "max_bytes_per_batch": 1000,
+    "maintenance_interval": "2h",
+    "retention": "7d",
+    "history_retention": "90d",
+    "driver_memory": "512m",
+    "master": "local[2]",
+    "metrics_port": 0,
+}
+DELTA = {
+    "partition_history": "day",
+    "partition_by": {"a.b": ["day(at)", "region"], "a.c": []},
+    "cluster_by": {"a.b": ["x", "y z"]},
+}
+ICEBERG = {"iceberg_catalog": "prod", "iceberg_prefix": "shop_"}
+
+
 def test_every_option_of_a_lake_is_one_of_its_job() -> None:
-    target = LakeTarget().check(
-        {
-            **LAKE,
-            "format": "parquet",
-            "on_schema_change": "pause",
-            "interval_s": 2.5,
-            "max_bytes_per_batch": 1000,
-            "maintenance_interval": "2h",
-            "retention": "7d",
-            "history_retention": "90d",
-            "driver_memory": "512m",
-            "master": "local[2]",
-            "metrics_port": 0,
-        }
-    )
-    program = LakeTarget().program(
-        plan(target=target, tables=("a.b", "a.--c"), skip_lsn=Lsn.parse("0/10"))
-    )
-    assert parse_command(list(program.arguments[3:]))
-    assert "--skip-to=0/10" in program.arguments
-    assert "--table=a.--c" in program.arguments
-    assert "s3cret" not in " ".join(program.arguments) + repr(program) + repr(plan())
-    assert program.environment == {"SPILLWAY_LAKE_SOURCE_DSN": "host=db password=s3cret"}
+    assert {*JOB, *DELTA, *ICEBERG} == set(JOB_OPTIONS)
+    for format_, more in (("delta", DELTA), ("iceberg", ICEBERG), ("parquet", {})):
+        target = LakeTarget().check({**LAKE, "format": format_, **JOB, **more})
+        program = LakeTarget().program(
+            plan(target=target, tables=("a.b", "a.--c"), skip_lsn=Lsn.parse("0/10"))
+        )
+        parsed = parse_command(list(program.arguments[3:]))
+        assert parsed["table_format"].value == format_
+        for name, value in more.items():
+            told = parsed[name]
+            if name in ("partition_by", "cluster_by"):
+                told = {t: c.split(",") if c else [] for t, c in (o.split("=") for o in told)}
+            assert told == value, name
+        assert "--skip-to=0/10" in program.arguments
+        assert "--table=a.--c" in program.arguments
+        assert "s3cret" not in " ".join(program.arguments) + repr(program) + repr(plan())
+        assert program.environment == {"SPILLWAY_LAKE_SOURCE_DSN": "host=db password=s3cret"}
     bare = LakeTarget().program(plan(copy_data=False))
     assert "--initial-load" not in bare.arguments
     assert bare.environment == {}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"partition_history": "month"},
+        {"partition_history": "none"},
+        {"partition_history": "hour"},
+        {"partition_by": {"a.b": ["day(at)", "region", "été 2"]}},
+        {"partition_by": {"a.b": []}},
+        {"partition_by": {"b": ["x"]}},
+        {"partition_by": {"a.b": ["week(at)"]}},
+        {"partition_by": {"a.b": ["day(at"]}},
+        {"partition_by": {"a.b": ["at", "day(at)"]}},
+        {"cluster_by": {"a.b": ["x", "f(y)"]}},
+        {"cluster_by": {"a b.c d": ["x"]}},
+        {"cluster_by": {"b": ["x"]}},
+    ],
+)
+def test_a_layout_is_refused_where_the_job_would_refuse_it(layout: dict[str, Any]) -> None:
+    from spillway.lake import layout as of_job
+
+    options = {
+        name: [f"{table}={','.join(columns)}" for table, columns in layout.get(name, {}).items()]
+        for name in ("partition_by", "cluster_by")
+    }
+    try:
+        of_job.parse(layout.get("partition_history"), **options)
+    except InvalidRequest:
+        with pytest.raises(InvalidRequest) as refused:
+            LakeTarget().check({**LAKE, **layout})
+        assert refused.value.details["field"] == f"target.{next(iter(layout))}"
+    else:
+        LakeTarget().check({**LAKE, **layout})
 
 
 @pytest.mark.parametrize(
@@ -250,6 +298,7 @@ def test_every_option_of_a_lake_is_one_of_its_job() -> None:
         ({"path": ""}, "path"),
         ({"path": "/a\nb"}, "path"),
         ({"path": None}, "path"),
+        ({"path": "/a?b", "format": "iceberg"}, "path"),
         ({"format": "orc"}, "format"),
         ({"retention": "7"}, "retention"),
         ({"interval_s": 0}, "interval_s"),
@@ -257,6 +306,18 @@ def test_every_option_of_a_lake_is_one_of_its_job() -> None:
         ({"driver_memory": "lots"}, "driver_memory"),
         ({"on_schema_change": "no"}, "on_schema_change"),
         ({"jars": "/x"}, "jars"),
+        ({"iceberg_catalog": "", "format": "iceberg"}, "iceberg_catalog"),
+        # What the job's options would take for something else.
+        ({"cluster_by": {"a.b": ["x,y"]}}, "cluster_by"),
+        ({"cluster_by": {"a.b": [" x"]}}, "cluster_by"),
+        ({"cluster_by": {"a.b": [""]}}, "cluster_by"),
+        ({"cluster_by": {"a.b": "x"}}, "cluster_by"),
+        ({"cluster_by": {"a.b": [7]}}, "cluster_by"),
+        ({"cluster_by": {"a.b=c": ["x"]}}, "cluster_by"),
+        ({"cluster_by": {"a.b\n": ["x"]}}, "cluster_by"),
+        ({"cluster_by": ["a.b"]}, "cluster_by"),
+        ({"partition_by": {"a.b": ["day( at )"]}}, "partition_by"),
+        ({"partition_by": {"a.b": ["x" * 5000]}}, "partition_by"),
     ],
 )
 def test_refused_lakes(changed: dict[str, Any], field: str) -> None:
@@ -264,6 +325,30 @@ def test_refused_lakes(changed: dict[str, Any], field: str) -> None:
         LakeTarget().check({**LAKE, **changed})
     assert raised.value.details["field"] == f"target.{field}"
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        *(({"format": "iceberg", name: value}, name) for name, value in DELTA.items()),
+        *(({"format": "parquet", name: value}, name) for name, value in DELTA.items()),
+        *(({name: value}, name) for name, value in ICEBERG.items()),
+        ({"format": "iceberg", "path": "s3://b/p"}, "format"),
+        ({"format": "parquet", "path": "s3://b/p"}, "format"),
+    ],
+)
+def test_what_a_format_has_not_is_refused(changed: dict[str, Any], field: str) -> None:
+    with pytest.raises(UnsupportedFeature) as raised:
+        LakeTarget().check({**LAKE, **changed})
+    assert raised.value.details["field"] == f"target.{field}"
+
+
+def test_how_a_lake_was_made_is_fixed() -> None:
+    fixed = LakeTarget().fixed
+    assert fixed(LAKE) == fixed({**LAKE, "partition_history": "none", "retention": "7d"})
+    assert fixed(LAKE) == fixed({**LAKE, "cluster_by": {"a.b": ["x"]}})
+    for name in ("partition_history", "iceberg_catalog", "iceberg_prefix"):
+        assert fixed(LAKE) != fixed({**LAKE, name: "other"})
 
 
 @pytest.mark.parametrize("field", ["streaming", "two_phase", "origin"])

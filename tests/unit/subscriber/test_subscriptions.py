@@ -315,11 +315,16 @@ async def test_alter(stage: Stage) -> None:
 async def test_a_target_moves_only_while_nothing_is_in_it(stage: Stage) -> None:
     await stage.create("a", target={"kind": "fake", "mode": "silent", "path": "/bad"})
     await stage.wait("a", failed)
-    good = {"kind": "fake", "path": "/good"}
+    good = {"kind": "fake", "path": "/good", "made_by": "x"}
     await stage.subscriptions.alter("a", {"target": good})
     await stage.wait("a", streams)
     with pytest.raises(Conflict, match="has filled its target"):
         await stage.subscriptions.alter("a", {"target": {"kind": "fake", "path": "/other"}})
+    # Nor how it was made, where its kind says so; all else can.
+    await stage.subscriptions.alter("a", {"target": {**good, "other": 1}})
+    with pytest.raises(Conflict, match="made_by is of how that was made") as raised:
+        await stage.subscriptions.alter("a", {"target": {**good, "made_by": "y"}})
+    assert raised.value.details["field"] == "target.made_by"
     with pytest.raises(Conflict, match=r"target\.kind"):
         await stage.subscriptions.alter("a", {"target": {"kind": "lake", "path": "/other"}})
 

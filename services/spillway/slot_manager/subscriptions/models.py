@@ -22,6 +22,33 @@ class LakeTarget(RequestModel):
         description="An absolute directory of the service's machine, or s3://bucket/prefix.",
         examples=["/srv/lake/shop"],
     )
+    partition_history: Literal["day", "month", "year", "none"] | None = Field(
+        default=None,
+        description="Delta: what of their commit's time histories are partitioned by. Can't change once the lake is filled.",
+    )
+    partition_by: dict[str, list[str]] | None = Field(
+        default=None,
+        description="Delta: what current tables are partitioned by, by schema.table: columns, or day(column), month(column), "
+        "year(column) of times; an empty list: nothing. Counts for tables that are made; one that is there must be loaded "
+        "anew first, or the job ends with `lake_table_conflict`.",
+        examples=[{"public.orders": ["day(created_at)", "region"]}],
+    )
+    cluster_by: dict[str, list[str]] | None = Field(
+        default=None,
+        description="Delta: columns by which maintenance brings a current table's rows together, by schema.table; an empty "
+        "list: none. A table that is left out stays as it was.",
+        examples=[{"public.orders": ["customer_id"]}],
+    )
+    iceberg_catalog: str | None = Field(
+        default=None,
+        description="Iceberg: the catalog for the tables, as PyIceberg's configuration on the service's machine names it; one "
+        "of the lake's own by default. Can't change once the lake is filled.",
+    )
+    iceberg_prefix: str | None = Field(
+        default=None,
+        description="Iceberg: before each namespace, in a catalog that has other tables, too. Can't change once the lake is "
+        "filled.",
+    )
     on_schema_change: Literal["evolve", "pause", "quarantine"] | None = Field(
         default=None,
         description="Where a table's columns change: follow, stop before, or set it aside.",
