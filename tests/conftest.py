@@ -4,6 +4,7 @@
 pg         a fresh database on the session's server, once on PostgreSQL 15 and once on 18
 pg15, pg18 the same on that one major
 session_cluster  the session's server of a major, for fixtures of a wider scope
+jar_folder  Delta's jars, for what starts a lake's job; without them, or without Java, the test is skipped
 fresh_cluster  a factory of servers of the test's own: ``fresh_cluster(17, wal_level="replica")``
 ========== ==================================================================================
 
@@ -18,17 +19,17 @@ from __future__ import annotations
 import platform
 import re
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from harness import jvm
 from harness.cluster import Cluster, Database
-from harness.servers import PINS
+from harness.servers import PINS, cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from pathlib import Path
 
     from harness.parallel import Sharing
     from spillway.demo.private_postgres import Setting
@@ -107,6 +108,19 @@ def _fresh_database(request: pytest.FixtureRequest, major: int) -> Iterator[Data
 @pytest.fixture(scope="session")
 def session_cluster() -> Callable[[int], Cluster]:
     return _session_cluster
+
+
+@pytest.fixture(scope="session")
+def jar_folder() -> Path:
+    from spillway.errors import JarsMissing, JavaMissing
+    from spillway.lake import jars
+
+    folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars").absolute()
+    try:
+        jars.resolve(folder)
+    except (JavaMissing, JarsMissing) as error:
+        pytest.skip(str(error))
+    return folder
 
 
 @pytest.fixture(params=[15, 18], ids=["pg15", "pg18"])

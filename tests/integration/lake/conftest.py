@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.lake import Lake
-from harness.servers import cache_directory
-from spillway.errors import JarsMissing, JavaMissing
-from spillway.lake import jars
 from spillway.lake.session import spark_session
 
 if TYPE_CHECKING:
@@ -20,18 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TESTS = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def jar_folder() -> Path:
-    folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
-    try:
-        jars.resolve(folder)
-    except JavaMissing as error:
-        pytest.skip(str(error))
-    except JarsMissing as error:
-        pytest.skip(str(error))
-    return folder
 
 
 @pytest.fixture(scope="session")

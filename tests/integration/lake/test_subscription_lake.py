@@ -1,6 +1,6 @@
-"""Subscriptions that fill a lake, with the real service and the real job: one lake's life, through kills and mistakes.
+"""Subscriptions that fill a lake, with the real service and the real job: one lake's life, through kills and mistakes; other formats and layouts.
 
-One test: each start of the job costs a JVM.
+One test of each kind: each start of the job costs a JVM.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from harness.serve_process import ServeProcess
 from spillway.lake.parquet_tables import current_path
@@ -157,3 +160,76 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
         assert rows_of(lake, "public.u") == [(1, "before"), (3, "after")]
     finally:
         serve.stop()
+
+
+def test_formats_have_their_layouts(
+    tmp_path: Path, pg15: Database, jar_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPILLWAY_JARS", str(jar_folder))
+    pg15.execute("CREATE TABLE o (id int PRIMARY KEY, v text)")
+    pg15.execute(
+        "INSERT INTO o SELECT i, CASE i % 2 WHEN 0 THEN 'even' ELSE 'odd' END FROM generate_series(1, 100) i"
+    )
+    # As a user configures PyIceberg: in the service's environment.
+    (tmp_path / "catalog").mkdir()
+    uri = f"sqlite:///{tmp_path}/catalog/shared.db"
+    for name, value in (("TYPE", "sql"), ("URI", uri), ("WAREHOUSE", f"file://{tmp_path}/catalog")):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__SHARED__{name}", value)
+    job = {"kind": "lake", "master": "local[1]", "driver_memory": "512m", "interval_s": 0.5}
+    targets = {
+        "ice": {
+            **job,
+            "format": "iceberg",
+            "path": str(tmp_path / "ice"),
+            "iceberg_catalog": "shared",
+            "iceberg_prefix": "shop_",
+        },
+        "delta": {
+            **job,
+            "format": "delta",
+            "path": str(tmp_path / "delta"),
+            "partition_history": "day",
+            "partition_by": {"public.o": ["v"]},
+            "cluster_by": {"public.o": ["id"]},
+        },
+    }
+    serve = ServeProcess(tmp_path / "data")
+    try:
+        service = serve.service()
+        service.create_source(pg15.dsn)
+        body = {"source": "main", "database": pg15.name, "tables": ["public.o"]}
+        for name, target in targets.items():
+            # One after the other: each is a JVM.
+            service.call("POST", "/subscriptions", json={**body, "name": name, "target": target})
+            info = wait(service, lambda s: s["state"] == "streaming", name)
+            assert [(t["table"], t["state"]) for t in info["table_states"]] == [
+                ("public.o", "ready")
+            ]
+        pg15.execute("UPDATE o SET v = 'changed' WHERE id <= 10; DELETE FROM o WHERE id > 95")
+        # Decoded, so that what is not confirmed counts as lag.
+        service.wait_decoded("ice", pg15)
+        for name, field, value in (
+            ("ice", "iceberg_prefix", "other_"),
+            ("delta", "partition_history", "month"),
+        ):
+            changed = {"target": {**targets[name], field: value}}
+            refused = service.problem("PATCH", f"/subscriptions/{name}", json=changed)
+            assert refused["code"] == "conflict"
+            assert field in refused["detail"]
+
+        for name in targets:
+            wait(service, lambda s: s["lag_seconds"] == 0, name)
+            service.call("DELETE", f"/subscriptions/{name}")
+        service.call("DELETE", "/sources/main")
+    finally:
+        serve.stop()
+    there = [tuple(row) for row in pg15.query("SELECT id, v FROM o ORDER BY id")]
+    catalog = load_catalog("shared", type="sql", uri=uri)
+    iceberg = catalog.load_table(("shop_current_public", "o")).scan().to_arrow()
+    current = DeltaTable(str(tmp_path / "delta" / "current" / "public.o"))
+    for rows in (iceberg, pa.table(current.to_pyarrow_table())):
+        found = zip(*(rows.column(name).to_pylist() for name in ("id", "v")), strict=True)
+        assert sorted(found) == there
+    assert current.metadata().partition_columns == ["_by_v"]
+    history = DeltaTable(str(tmp_path / "delta" / "history" / "public.o"))
+    assert history.metadata().partition_columns == ["_by_commit_time"]

@@ -5,24 +5,20 @@ Where there is none, the same three objects are made over the protocol.
 
 from __future__ import annotations
 
-import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from harness.servers import cache_directory
 from harness.service import service_in_process
 from harness.terraform_cli import Terraform, command_line
 from harness.terraform_core import TERRAFORM, Core
-from spillway.errors import JarsMissing, JavaMissing
-from spillway.lake import jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from harness.cluster import Database
     from harness.service import Service
@@ -31,13 +27,10 @@ TOKEN = "terraform's token"
 
 
 @pytest.fixture
-def lake_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
-    try:
-        jars.resolve(folder)
-    except (JavaMissing, JarsMissing) as error:
-        pytest.skip(str(error))
-    monkeypatch.setenv("SPILLWAY_JARS", str(folder.absolute()))
+def lake_service(
+    tmp_path: Path, jar_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Service]:
+    monkeypatch.setenv("SPILLWAY_JARS", str(jar_folder))
     with service_in_process(tmp_path / "data", token=TOKEN) as running:
         yield running
         for subscription in running.call("GET", "/subscriptions")["subscriptions"]:
