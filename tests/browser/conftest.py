@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +17,6 @@ from spillway.subscriber import targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -60,6 +61,24 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         patch.setattr(targets, "_BUILT_IN", kinds)
         with service_in_process(tmp_path_factory.mktemp("service")) as service:
             yield service
+
+
+@pytest.fixture
+def lake(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    jar_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Path]:
+    """Where a lake may be filled: for pictures a directory such as readers have."""
+    monkeypatch.setenv("SPILLWAY_JARS", str(jar_folder))
+    if not request.config.getoption("--screenshots"):
+        yield tmp_path / "lake"
+        return
+    made = Path("/srv/lake/shop")
+    made.mkdir(parents=True)
+    yield made
+    shutil.rmtree(made)
 
 
 def _drop_subscriptions(service: Service) -> None:

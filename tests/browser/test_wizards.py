@@ -1,13 +1,16 @@
-"""From an empty page to a slot that is read, by the pages alone."""
+"""From an empty page to a slot that is read and a lake that is filled, by the pages alone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from deltalake import DeltaTable
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from playwright.sync_api import Page
 
@@ -16,16 +19,25 @@ if TYPE_CHECKING:
 
     from .conftest import Visit
 
+SPARK_PATIENCE_MS = 300_000
 
-def test_a_newcomer_gets_to_a_slot(
+
+def test_a_newcomer_gets_to_a_lake_table(
     nothing: None,
     page: Page,
     cluster: Cluster,
     shop: Database,
     service: Service,
+    lake: Path,
     picture: Callable[..., None],
 ) -> None:
-    cluster.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN")
+    cluster.execute(
+        "DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN; GRANT pg_read_all_data TO reader"
+    )
+    shop.execute(
+        "DROP PUBLICATION IF EXISTS for_the_lake; CREATE PUBLICATION for_the_lake FOR TABLE orders"
+    )
+    shop.execute("TRUNCATE orders, customers; INSERT INTO customers VALUES (1, 'before', 'Bern')")
     page.goto("/")
     expect(page.get_by_role("heading", name="Nothing is decoded yet")).to_be_visible()
     picture(page, "empty")
@@ -60,13 +72,76 @@ def test_a_newcomer_gets_to_a_slot(
     page.get_by_role("button", name="Create slot").click()
     expect(page.get_by_text("The slot is created")).to_be_visible()
 
-    shop.execute("INSERT INTO orders (customer_id, total, status) VALUES (7, 19.90, 'new')")
+    shop.execute("INSERT INTO orders (customer_id, total, status) VALUES (1, 19.90, 'new')")
     service.wait_decoded("orders", shop)
     page.get_by_role("button", name="Peek").click()
     row = page.locator("#changes tbody tr")
     expect(row).to_have_count(1)
     expect(row).to_contain_text("public.orders")
     expect(row).to_contain_text("19.90")
+
+    page.get_by_role("link", name="Overview").first.click()
+    page.get_by_role("link", name="Create subscription").click()
+    page.get_by_label("Name", exact=True).fill("to_the_lake")
+    page.get_by_label("Where the lake is").fill("/srv/lake/shop")
+    page.get_by_role("radio", name="These tables").check()
+    picture(page, "create-subscription", full_page=True)
+    page.get_by_label("Where the lake is").fill("no/absolute/path")
+    page.get_by_role("button", name="Create subscription").click()
+    expect(page.get_by_role("alert")).to_contain_text("No table is ticked")
+    # What the mirrored catalog knows, and what would stand in the way.
+    expect(page.locator("label", has_text="public.visits").locator(".warn-text")).to_be_visible()
+    page.get_by_label("public.customers").check()
+    page.get_by_label("public.orders").check()
+    page.get_by_role("button", name="Create subscription").click()
+    expect(page.get_by_role("alert")).to_contain_text("no/absolute/path")
+    page.get_by_label("Where the lake is").fill(str(lake))
+    # What the format has of a layout, and no more.
+    page.get_by_text("Layout of its files").click()
+    page.get_by_label("Format").select_option("iceberg")
+    expect(page.get_by_label("Prefix of namespaces")).to_be_visible()
+    expect(page.get_by_label("Partition histories")).to_be_hidden()
+    page.get_by_label("Format").select_option("parquet")
+    expect(page.get_by_text("Layout of its files")).to_be_hidden()
+    page.get_by_label("Format").select_option("delta")
+    page.get_by_label("Partition histories").select_option("by month")
+    page.get_by_label("Partition current tables").fill("public.orders")
+    page.get_by_role("button", name="Create subscription").click()
+    expect(page.get_by_role("alert")).to_contain_text("Line 1 of the partitions can't be read")
+    page.get_by_label("Partition current tables").fill("public.orders = status")
+    page.get_by_role("button", name="Create subscription").click()
+    expect(page.get_by_text("The subscription is created")).to_be_visible()
+
+    # The real job: Spark takes its time to start. The page tells when it follows, and that the tables are copied.
+    state, tables = (
+        page.locator(".state-line .badge"),
+        page.locator("[data-live='tables'] tbody tr"),
+    )
+    expect(state).to_have_text("streaming", timeout=SPARK_PATIENCE_MS)
+    expect(tables.filter(has_text="public.orders")).to_contain_text("ready")
+    shop.execute(
+        "INSERT INTO customers VALUES (7, 'after', 'Basel'); UPDATE orders SET status = 'paid'"
+    )
+    for table in ("public.customers", "public.orders"):
+        expect(tables.filter(has_text=table).locator("td").nth(1)).to_have_text(
+            "1", timeout=SPARK_PATIENCE_MS
+        )
+    picture(page, "subscription")
+    page.get_by_text("Disable or enable").click()
+    page.get_by_role("button", name="Disable").click()
+    expect(page.locator(".state-line .badge")).to_have_text("paused")
+    for table, columns in (
+        ("customers", ("id", "name", "city")),
+        ("orders", ("id", "customer_id", "total", "status")),
+    ):
+        there = DeltaTable(str(lake / "current" / f"public.{table}"))
+        rows = pa.table(there.to_pyarrow_table()).select(columns).to_pylist()
+        found = [tuple(map(str, row.values())) for row in rows]
+        texts = ", ".join(f"{column}::text" for column in columns)
+        source = [tuple(row) for row in shop.query(f"SELECT {texts} FROM {table}")]
+        assert sorted(found) == sorted(source)
+    assert there.metadata().partition_columns == ["_by_status"]
+    shop.execute("DROP PUBLICATION for_the_lake")
 
 
 def test_a_connection_string_and_what_is_wrong_with_it(nothing: None, page: Page) -> None:
