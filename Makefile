@@ -27,6 +27,7 @@ demo: install ## PostgreSQL, the service, a workload, a lake; compares every row
 test: install ## the whole test suite, against real PostgreSQL servers; TESTS and WORKERS may be set
 	@PYTHONPATH=tests $(VENV)/python -m harness.servers
 	@PYTHONPATH=tests $(VENV)/python -m harness.browser >/dev/null
+	@PYTHONPATH=tests $(VENV)/python -m harness.jvm
 	@$(VENV)/pytest --numprocesses $(WORKERS) $(TESTS)
 
 .PHONY: serve
