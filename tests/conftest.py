@@ -16,6 +16,7 @@ servers of its own.
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import secrets

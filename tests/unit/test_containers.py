@@ -31,6 +31,11 @@ def test_variables_exist(name: str) -> None:
     assert set(SERVICES[name]["environment"]) <= known
 
 
+@pytest.mark.parametrize("name", OURS)
+def test_something_reaps_what_killed_jobs_leave(name: str) -> None:
+    assert SERVICES[name]["init"] is True
+
+
 def test_a_token_is_asked_for() -> None:
     assert parse_command(SERVICES["spillway"]["command"])["host"] == "0.0.0.0"
     assert ":?" in SERVICES["spillway"]["environment"]["SPILLWAY_TOKEN"]
