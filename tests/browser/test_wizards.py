@@ -126,7 +126,9 @@ def test_a_newcomer_gets_to_a_lake_table(
         expect(tables.filter(has_text=table).locator("td").nth(1)).to_have_text(
             "1", timeout=SPARK_PATIENCE_MS
         )
-    picture(page, "subscription")
+    page.goto("/ui/subscriptions/to_the_lake")
+    expect(page.locator("#live")).to_have_text("live")
+    picture(page, "subscription", full_page=True)
     page.get_by_text("Disable or enable").click()
     page.get_by_role("button", name="Disable").click()
     expect(page.locator(".state-line .badge")).to_have_text("paused")
