@@ -59,7 +59,8 @@ def main() -> None:
 
 def _draw(applied: str, again: str) -> None:
     # What comes before the actions is the plan, a screen of attributes.
-    actions = applied[applied.index("spillway_source.shop: Creating...") :]
+    begin = applied.index("spillway_source.shop: Creating...")
+    actions = applied[applied.rindex("\n", 0, begin) + 1 :]
     shown = "\n".join(line for line in actions.splitlines() if "Still creating" not in line)
     nothing = next(line for line in again.splitlines() if "No changes" in line)
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - a device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from pathlib import Path
@@ -79,6 +80,9 @@ def lake(
     made.mkdir(parents=True)
     yield made
     shutil.rmtree(made)
+    with contextlib.suppress(OSError):
+        # Others have something there, too.
+        made.parent.rmdir()
 
 
 def _drop_subscriptions(service: Service) -> None:
