@@ -9,6 +9,7 @@ import typer
 from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
 from spillway.cli.output import AsJson, print_changes, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
+from spillway.errors import InvalidRequest
 from spillway.pg.option_list import parse_option_list
 from spillway.settings import Settings
 
@@ -83,6 +84,25 @@ def list_slots(as_json: AsJson = False) -> None:
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show every column of a slot."""
     _show(_call("GET", "slots", name), as_json=as_json)
+
+
+@app.command()
+def alter(
+    name: Name,
+    option: PluginOptions = None,
+    no_options: Annotated[
+        bool, typer.Option("--no-options", help="None from now on: the plugin's defaults.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a slot that nobody has other plugin options, all of them; its position stays."""
+    if no_options == bool(option):
+        raise InvalidRequest(
+            "what the options are to be is not said",
+            hint="Give all of them with --option, or --no-options.",
+        )
+    body = {"options": parse_option_list(option)}
+    _show(_call("PATCH", "slots", name, body=body), as_json=as_json)
 
 
 @app.command()

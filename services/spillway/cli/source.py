@@ -13,6 +13,10 @@ from spillway.settings import Settings
 app = typer.Typer(help="Add, look at and drop sources: PostgreSQL clusters.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="SOURCE", help="The source's name.")]
+Dsn = Annotated[
+    str,
+    typer.Argument(help="A connection string of a role with REPLICATION; - reads it from stdin."),
+]
 
 _LIST_COLUMNS: Final = (
     "name", "state", "server_version_num", "received_lsn", "flushed_lsn", "decoding", "error",
@@ -22,12 +26,7 @@ _LIST_COLUMNS: Final = (
 @app.command()
 def add(
     name: Name,
-    dsn: Annotated[
-        str,
-        typer.Argument(
-            help="A connection string of a role with REPLICATION; - reads it from stdin."
-        ),
-    ],
+    dsn: Dsn,
     origin: Annotated[
         str, typer.Option(help="none: leave out what came in through a replication origin.")
     ] = "any",
@@ -47,10 +46,8 @@ def add(
 
     A password on a command line is seen by other users of the machine; with - it is not.
     """
-    if dsn == "-":
-        dsn = typer.get_text_stream("stdin").readline().strip()
     capture = {"origin": origin, "tables": table or [], "publications": publication or []}
-    body = {"name": name, "dsn": dsn, "capture": capture}
+    body = {"name": name, "dsn": _read(dsn), "capture": capture}
     _show(_call("POST", "sources", body=body), as_json=as_json)
 
 
@@ -71,9 +68,22 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def alter(name: Name, dsn: Dsn, as_json: AsJson = False) -> None:
+    """Reach the same cluster by another connection string; slots and consumers go on.
+
+    A password on a command line is seen by other users of the machine; with - it is not.
+    """
+    _show(_call("PATCH", "sources", name, body={"dsn": _read(dsn)}), as_json=as_json)
+
+
+@app.command()
 def drop(name: Name) -> None:
     """Stop receiving from a source and forget it; its slots must be gone."""
     _call("DELETE", "sources", name)
+
+
+def _read(dsn: str) -> str:
+    return typer.get_text_stream("stdin").readline().strip() if dsn == "-" else dsn
 
 
 def _with_decoding(source: dict[str, Any]) -> dict[str, Any]:

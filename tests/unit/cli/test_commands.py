@@ -67,6 +67,15 @@ def test_positions(service: FakeService, run: Run) -> None:
     assert "total_txns" in run("slot", "stats", "s3")[1]
 
 
+def test_options_of_a_slot_change(service: FakeService, run: Run) -> None:
+    altered = run("slot", "alter", "s1", "-o", "include-xids=0", "--json")
+    assert json.loads(altered[1])["options"] == {"include-xids": "0"}
+    assert run("slot", "alter", "s1")[0] == 1
+    assert run("slot", "alter", "s1", "-o", "include-xids=0", "--no-options")[0] == 1
+    assert service.engine.slots["s1"].options == {"include-xids": "0"}
+    assert json.loads(run("slot", "alter", "s1", "--no-options", "--json")[1])["options"] == {}
+
+
 def test_sources(service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"host=db password=secret\n")))
     code, out, _ = run("source", "add", "books", "-")
@@ -75,6 +84,9 @@ def test_sources(service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
     assert "secret" not in out
     assert "shop consistent 0/1000000" in run("source", "list")[1]
     assert json.loads(run("source", "show", "books", "--json")[1])["name"] == "books"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"host=new password=secret\n")))
+    code, out, _ = run("source", "alter", "books", "-", "--json")
+    assert (code, json.loads(out)["dsn"]) == (0, "host=new password=****")
     filtered = ("--origin", "none", "--table", "a.b", "--table", "c.*")
     code, out, _ = run("source", "add", "some", "host=db", *filtered, "--json")
     capture = {"origin": "none", "tables": ["a.b", "c.*"], "publications": []}
