@@ -71,7 +71,9 @@ def connect_error(
         password_rejected: libpq sent a password and no session came of it. Tells a wrong password when
             the server speaks another language.
     """
-    text = re.sub(r"\s+", " ", redact(message, dsn)).strip()
+    # Its lines end without a full stop.
+    text = re.sub(r"(?<=[\w)\"])\s*\n\s*", ". ", redact(message, dsn).strip())
+    text = re.sub(r"\s+", " ", text)
     text = re.sub(r"^connection failed: ", "", text)
     host, port = parameters.get("host", "(local socket)"), parameters.get("port", "5432")
     for kind, patterns in _PATTERNS:
