@@ -115,6 +115,8 @@ def test_a_newcomer_gets_to_a_lake_table(
     page.get_by_role("button", name="Create subscription").click()
     expect(page.get_by_role("alert")).to_contain_text("Line 1 of the partitions can't be read")
     page.get_by_label("Partition current tables").fill("public.orders = status")
+    page.get_by_text("How its job runs").click()
+    page.get_by_label("Options of the job").fill("driver_memory = 1g")
     page.get_by_role("button", name="Create subscription").click()
     expect(page.get_by_text("The subscription is created")).to_be_visible()
 

@@ -50,12 +50,10 @@ class Admin:
         self._pages = Pages(version)
         self._sampler = Sampler(engine, subscriptions)
         self._streams = Streams()
-        parts = (self._pages, engine, self._sampler, self._streams)
+        parts = (self._pages, engine, subscriptions, self._sampler, self._streams)
+        groups = (OverviewPages, SourcePages, SlotPages, SubscriptionPages)
         routes = [
-            *OverviewPages(*parts).routes(),
-            *SourcePages(*parts).routes(),
-            *SlotPages(*parts).routes(),
-            *SubscriptionPages(*parts, subscriptions).routes(),
+            *(route for group in groups for route in group(*parts).routes()),
             Route("/ui/login", self._login, methods=["GET", "POST"]),
             Route("/ui/logout", self._logout, methods=["POST"]),
             Route("/ui", self._home),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 DASH: Final = "\N{EN DASH}"
 
@@ -28,6 +28,14 @@ def size(value: float | None) -> str:
     if unit == "B":
         return f"{number:.0f} B"
     return f"{number:.2f} {unit}" if number < 10 else f"{number:.1f} {unit}"
+
+
+def assignments(values: Mapping[str, object]) -> str:
+    """Write options as a form's lines: ``name = value``, of lists ``name = one, another``."""
+    return "\n".join(
+        f"{name} = {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+        for name, value in values.items()
+    )
 
 
 def rate(value: float | None) -> str:

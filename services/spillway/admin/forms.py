@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from starlette.responses import RedirectResponse, Response
@@ -30,6 +31,10 @@ class Form:
     def texts(self, name: str) -> list[str]:
         """Give a field that may come several times."""
         return self._fields.get(name, [])
+
+    def lines(self, name: str) -> list[str]:
+        """Give the lines of a field that have something on them."""
+        return [line.strip() for line in self.text(name).splitlines() if line.strip()]
 
     def flag(self, name: str) -> bool:
         """Say whether a box was ticked."""
@@ -61,6 +66,15 @@ class Form:
         """
         return self._lines(name, "the options", "Write one option a line: name = value.")
 
+    def job_options(self, name: str) -> dict[str, str | float]:
+        """Read lines of ``option = value``; what is a number is one.
+
+        Raises:
+            InvalidRequest: a line is none.
+        """
+        lines = self._lines(name, "the job's options", "Write one option a line: name = value.")
+        return {option: _number(value) for option, value in lines.items()}
+
     def columns_by_table(self, name: str, what: str) -> dict[str, list[str]]:
         """Read lines of ``schema.table = column, column``.
 
@@ -85,6 +99,12 @@ class Form:
                 )
             found[key.strip()] = value.strip()
         return found
+
+
+def _number(text: str) -> str | float:
+    if text.isdecimal():
+        return int(text)
+    return float(text) if re.fullmatch(r"[0-9]+\.[0-9]+", text) else text
 
 
 def confirm_name(form: Form, name: str) -> None:

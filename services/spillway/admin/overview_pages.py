@@ -8,31 +8,18 @@ from typing import TYPE_CHECKING, Any
 from starlette.routing import Route
 
 from spillway.admin.live import changed_regions
+from spillway.admin.page_group import PageGroup
 from spillway.admin.sampler import pinned
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from spillway.admin.live import Streams
-    from spillway.admin.rendering import Pages
-    from spillway.admin.sampler import Sampler, View
-    from spillway.engine.interface import EngineInterface
+    from spillway.admin.sampler import View
 
 
-class OverviewPages:
+class OverviewPages(PageGroup):
     """``/``."""
-
-    def __init__(
-        self,
-        pages: Pages,
-        engine: EngineInterface,  # noqa: ARG002 - what every group of pages is given
-        sampler: Sampler,
-        streams: Streams,
-    ) -> None:
-        self._pages = pages
-        self._sampler = sampler
-        self._streams = streams
 
     def routes(self) -> list[Route]:
         return [Route("/", self._show), Route("/ui/live/overview", self._live)]

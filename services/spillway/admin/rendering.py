@@ -29,7 +29,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        names = ("size", "rate", "count", "duration", "since", "moment", "major")
+        names = ("size", "rate", "count", "duration", "since", "moment", "major", "assignments")
         self._environment.filters.update({name: getattr(formats, name) for name in names})
         self._environment.tests["code"] = formats.is_code
         self._environment.globals.update(

@@ -12,6 +12,7 @@ from spillway.admin.changes import OPERATIONS, Filter, rows_of
 from spillway.admin.charts import series_of
 from spillway.admin.forms import Form, confirm_name, done
 from spillway.admin.live import changed_regions, event
+from spillway.admin.page_group import PageGroup
 from spillway.engine.model import SlotSpec
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSlot
 from spillway.pg.lsn import Lsn
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from spillway.admin.live import Streams
-    from spillway.admin.rendering import Pages
-    from spillway.admin.sampler import Sampler, SlotView
-    from spillway.engine.interface import EngineInterface
+    from spillway.admin.sampler import SlotView
     from spillway.engine.model import SlotStats
 
 #: what a page of changes looks at
@@ -43,16 +41,8 @@ PLUGINS: Final = {
 _PLUGIN_OPTIONS: Final = {"pgoutput": "proto_version = 2\npublication_names = "}
 
 
-class SlotPages:
+class SlotPages(PageGroup):
     """``/ui/slots``."""
-
-    def __init__(
-        self, pages: Pages, engine: EngineInterface, sampler: Sampler, streams: Streams
-    ) -> None:
-        self._pages = pages
-        self._engine = engine
-        self._sampler = sampler
-        self._streams = streams
 
     def routes(self) -> list[Route]:
         slot = "/ui/slots/{name}"
@@ -66,6 +56,7 @@ class SlotPages:
             Route(f"{slot}/tail", self._tail),
             Route(f"{slot}/advance", self._advance, methods=["POST"]),
             Route(f"{slot}/rewind", self._rewind, methods=["POST"]),
+            Route(f"{slot}/alter", self._alter, methods=["POST"]),
             Route(f"{slot}/copy", self._copy, methods=["POST"]),
             Route(f"{slot}/drop", self._drop, methods=["POST"]),
             Route("/ui/live/slots/{name}", self._live),
@@ -233,6 +224,11 @@ class SlotPages:
         name, form = request.path_params["name"], Form(request)
         await self._engine.rewind(name, form.needed_lsn("lsn"))
         return await self._shown(request, "rewound")
+
+    async def _alter(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        await self._engine.alter_slot(name, Form(request).options("options"))
+        return await self._shown(request, "altered")
 
     async def _copy(self, request: Request) -> Response:
         form = Form(request)

@@ -15,29 +15,19 @@ from starlette.routing import Route
 from spillway.admin.charts import series_of
 from spillway.admin.forms import Form, confirm_name, done
 from spillway.admin.live import changed_regions
+from spillway.admin.page_group import PageGroup
 from spillway.errors import InvalidRequest, SourceError, SpillwayError, UnknownSource
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from spillway.admin.live import Streams
-    from spillway.admin.rendering import Pages
-    from spillway.admin.sampler import Sampler, SourceView
-    from spillway.engine.interface import EngineInterface
+    from spillway.admin.sampler import SourceView
 
 _TABLES_SHOWN: Final = 200
 
 
-class SourcePages:
+class SourcePages(PageGroup):
     """``/ui/sources``."""
-
-    def __init__(
-        self, pages: Pages, engine: EngineInterface, sampler: Sampler, streams: Streams
-    ) -> None:
-        self._pages = pages
-        self._engine = engine
-        self._sampler = sampler
-        self._streams = streams
 
     def routes(self) -> list[Route]:
         return [
@@ -48,6 +38,7 @@ class SourcePages:
             Route("/ui/sources/{name}", self._show),
             Route("/ui/sources/{name}/series", self._series),
             Route("/ui/sources/{name}/tables", self._tables),
+            Route("/ui/sources/{name}/alter", self._alter, methods=["POST"]),
             Route("/ui/sources/{name}/drop", self._drop, methods=["POST"]),
             Route("/ui/live/sources/{name}", self._live),
         ]
@@ -122,7 +113,7 @@ class SourcePages:
             "slots": view.slots_of(source.info.name),
         }
 
-    # -- adding and dropping ------------------------------------------------------------------
+    # -- adding, altering and dropping ------------------------------------------------------------------
 
     async def _new(self, request: Request) -> Response:
         return self._pages.page(request, "new_source.html", live="")
@@ -141,14 +132,29 @@ class SourcePages:
     async def _create(self, request: Request) -> Response:
         form = Form(request)
         try:
-            source = await self._engine.create_source(form.text("name"), _dsn(form))
+            capture = {
+                "origin": "none" if form.flag("capture_origin") else "any",
+                "tables": form.lines("capture_tables"),
+                "publications": form.lines("capture_publications"),
+            }
+            source = await self._engine.create_source(form.text("name"), _dsn(form), capture)
         except SourceError as error:
-            text = self._pages.text(
-                "parts/source_check.html", facts=None, problems=_problems(error)
-            )
-            return Response(text, status_code=error.http_status, media_type="text/html")
+            return self._missing(error)
         await self._sampler.look()
         return done(request, f"/ui/sources/{source.name}?note=added")
+
+    async def _alter(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        try:
+            await self._engine.alter_source(name, Form(request).text("dsn"))
+        except SourceError as error:
+            return self._missing(error)
+        await self._sampler.look()
+        return done(request, f"/ui/sources/{name}?note=altered")
+
+    def _missing(self, error: SourceError) -> Response:
+        text = self._pages.text("parts/source_check.html", facts=None, problems=_problems(error))
+        return Response(text, status_code=error.http_status, media_type="text/html")
 
     async def _drop(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -12,38 +12,22 @@ from starlette.routing import Route
 
 from spillway.admin.forms import Form, confirm_name, done
 from spillway.admin.live import changed_regions
+from spillway.admin.page_group import PageGroup
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSubscription
 from spillway.subscriber.model import SubscriptionSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
 
-    from spillway.admin.live import Streams
-    from spillway.admin.rendering import Pages
-    from spillway.admin.sampler import Sampler
-    from spillway.engine.interface import EngineInterface
-    from spillway.subscriber.interface import SubscriptionInterface
     from spillway.subscriber.model import SubscriptionInfo
 
 _LOG_LINES: Final = 60
 
 
-class SubscriptionPages:
+class SubscriptionPages(PageGroup):
     """``/ui/subscriptions``."""
-
-    def __init__(
-        self,
-        pages: Pages,
-        engine: EngineInterface,
-        sampler: Sampler,
-        streams: Streams,
-        subscriptions: SubscriptionInterface,
-    ) -> None:
-        self._pages = pages
-        self._engine = engine
-        self._sampler = sampler
-        self._streams = streams
-        self._subscriptions = subscriptions
 
     def routes(self) -> list[Route]:
         one = "/ui/subscriptions/{name}"
@@ -55,6 +39,7 @@ class SubscriptionPages:
             Route(one, self._show),
             Route(f"{one}/enable", self._enable, methods=["POST"]),
             Route(f"{one}/disable", self._disable, methods=["POST"]),
+            Route(f"{one}/alter", self._alter, methods=["POST"]),
             Route(f"{one}/refresh", self._refresh, methods=["POST"]),
             Route(f"{one}/skip", self._skip, methods=["POST"]),
             Route(f"{one}/drop", self._drop, methods=["POST"]),
@@ -74,6 +59,7 @@ class SubscriptionPages:
             "subscription.html",
             live=f"/ui/live/subscriptions/{name}",
             note=request.query_params.get("note", ""),
+            job=_job_of(one.target),
             **await self._values(one),
         )
 
@@ -154,7 +140,7 @@ class SubscriptionPages:
                 name=form.text("name"),
                 source=form.text("source"),
                 database=form.text("database"),
-                target=_lake(form),
+                target=_new_lake(form),
                 tables=tuple(tables) if what == "tables" else None,
                 publications=tuple(publications) if what == "publications" else None,
                 copy_data=form.flag("copy_data"),
@@ -163,6 +149,20 @@ class SubscriptionPages:
         return await self._done(request, made.name, "subscribed")
 
     # -- doing --------------------------------------------------------------------------------
+
+    async def _alter(self, request: Request) -> Response:
+        name, form = request.path_params["name"], Form(request)
+        one = await self._subscriptions.get(name)
+        wanted: dict[str, object] = {
+            "tables": tuple(form.lines("tables")) or None,
+            "publications": tuple(form.lines("publications")) or None,
+        }
+        if one.target["kind"] == "lake":
+            wanted["target"] = _lake(form, str(one.target["format"]), form.job_options("job"))
+        changes = {field: value for field, value in wanted.items() if value != getattr(one, field)}
+        if changes:
+            await self._subscriptions.alter(name, changes)
+        return await self._done(request, name, "altered")
 
     async def _enable(self, request: Request) -> Response:
         one = await self._subscriptions.enable(request.path_params["name"])
@@ -195,15 +195,29 @@ class SubscriptionPages:
         return done(request, f"/ui/subscriptions/{name}?note={note}")
 
 
-def _lake(form: Form) -> dict[str, Any]:
-    """Read the target; of the layout what the format has, as the rest of the form is hidden then."""
+def _new_lake(form: Form) -> dict[str, Any]:
+    """Read the target of the form that creates one; of the layout what the format has, as the rest is hidden then."""
     format_ = form.text("format") or "delta"
-    target: dict[str, Any] = {"kind": "lake", "format": format_, "path": form.text("path")}
+    more: dict[str, Any] = {}
     if format_ == "delta":
-        target["partition_history"] = form.text("partition_history")
+        more["partition_history"] = form.text("partition_history")
+    if format_ == "iceberg":
+        more["iceberg_catalog"] = form.text("iceberg_catalog")
+        more["iceberg_prefix"] = form.text("iceberg_prefix")
+    return _lake(form, format_, more | form.job_options("job"))
+
+
+def _lake(form: Form, format_: str, more: dict[str, Any]) -> dict[str, Any]:
+    own = {"kind": "lake", "format": format_, "path": form.text("path")}
+    # First, as they are shown, and whatever the lines of the job say.
+    target: dict[str, Any] = {**own, **more, **own}
+    if format_ == "delta":
         target["partition_by"] = form.columns_by_table("partition_by", "the partitions")
         target["cluster_by"] = form.columns_by_table("cluster_by", "the clusters")
-    if format_ == "iceberg":
-        target["iceberg_catalog"] = form.text("iceberg_catalog")
-        target["iceberg_prefix"] = form.text("iceberg_prefix")
-    return {name: value for name, value in target.items() if value}
+    return {name: value for name, value in target.items() if value not in ("", {})}
+
+
+def _job_of(target: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a lake that have a line each in the form."""
+    own_fields = ("kind", "format", "path", "partition_by", "cluster_by")
+    return {name: value for name, value in target.items() if name not in own_fields}

@@ -1,0 +1,37 @@
+"""A group of the admin UI's pages: what each of them is given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+    from spillway.admin.live import Streams
+    from spillway.admin.rendering import Pages
+    from spillway.admin.sampler import Sampler
+    from spillway.engine.interface import EngineInterface
+    from spillway.subscriber.interface import SubscriptionInterface
+
+
+class PageGroup(ABC):
+    """Pages about one kind of thing. Made once for a service."""
+
+    def __init__(
+        self,
+        pages: Pages,
+        engine: EngineInterface,
+        subscriptions: SubscriptionInterface,
+        sampler: Sampler,
+        streams: Streams,
+    ) -> None:
+        self._pages = pages
+        self._engine = engine
+        self._subscriptions = subscriptions
+        self._sampler = sampler
+        self._streams = streams
+
+    @abstractmethod
+    def routes(self) -> list[Route]:
+        """Return what the application serves of it."""
