@@ -46,7 +46,8 @@ Format = Annotated[
 IcebergCatalog = Annotated[
     str | None,
     typer.Option(
-        help="Iceberg: the catalog for the tables, as PyIceberg's configuration names it; one of the lake's own unless given.",
+        help="Iceberg: the catalog for the tables, as PyIceberg's configuration names it; one of the lake's own unless given, "
+        "which a lake on S3 can't have.",
     ),
 ]
 IcebergPrefix = Annotated[

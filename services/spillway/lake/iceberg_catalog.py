@@ -8,6 +8,10 @@
 A catalog by name is PyIceberg's to load: REST, Glue, Hive, SQL and others, as ``.pyiceberg.yaml`` or PYICEBERG_CATALOG__* say. Whatever it
 is, a table's commit is its compare-and-swap of the table's metadata, and files are below the lake's path.
 
+A lake on object storage has none of its own: a database is a file that is locked and written in place, which an object is not. So one is
+named before there are tables. It may know other lakes' tables, and a lake that was copied to another prefix still names it; so tables
+whose files are elsewhere are refused.
+
 A table has its source's name, in a namespace for each kind and schema, of one level as not every catalog has more:
 ``current_public.orders``, ``history_public.orders``, ``ddl.events``. A prefix keeps several lakes apart in one catalog.
 """
@@ -21,18 +25,27 @@ from dataclasses import asdict, dataclass
 from importlib import util
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway.errors import LakeError, LakeTableConflict, SpillwayError
+from spillway.errors import (
+    InvalidRequest,
+    LakeError,
+    LakeTableConflict,
+    SpillwayError,
+    UnsupportedFeature,
+)
 from spillway.lake.files import replace_json
+from spillway.lake.storage import ObjectPath, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
+    from spillway.lake.storage import LakePath
+
 _OWN: Final = "lake"
-_FILE_IO: Final = "spillway.lake.iceberg_files.SyncedFileIO"
+_FILES: Final = "spillway.lake.iceberg_files.SyncedFileIO"
+_OBJECTS: Final = "spillway.lake.iceberg_files.StoreFileIO"
 #: of SQLite, which one thread writes at a time
 _BUSY_S: Final = 60
 _naming: Final = threading.Lock()
@@ -48,7 +61,7 @@ class CatalogChoice:
     prefix: str = ""
 
 
-def chosen(path: Path) -> CatalogChoice | None:
+def chosen(path: LakePath) -> CatalogChoice | None:
     """Return what was stored for the lake at *path*, None when nothing was.
 
     Raises:
@@ -66,7 +79,31 @@ def chosen(path: Path) -> CatalogChoice | None:
         ) from error
 
 
-def choose(path: Path, choice: CatalogChoice) -> None:
+def check_choice(table_format: str, path: LakePath, choice: CatalogChoice) -> None:
+    """Refuse catalogs for other formats, and lakes that need one and have none.
+
+    Raises:
+        UnsupportedFeature: the first.
+        InvalidRequest: the second.
+    """
+    if table_format != "iceberg":
+        if choice != CatalogChoice():
+            raise UnsupportedFeature(
+                f"catalogs are of lakes in Iceberg, and the one at {path} is of {table_format}",
+                hint="Leave --iceberg-catalog and --iceberg-prefix out, or use --format iceberg.",
+            )
+    elif isinstance(path, ObjectPath) and choice.catalog is None and chosen(path) is None:
+        raise _unnamed(path)
+
+
+def _unnamed(path: ObjectPath) -> InvalidRequest:
+    return InvalidRequest(
+        f"the tables of a lake of Iceberg at {path} need a catalog that is named: a bucket can't have a database",
+        hint="Name one of PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__URI): --iceberg-catalog NAME.",
+    )
+
+
+def choose(path: LakePath, choice: CatalogChoice) -> None:
     """Store which catalog the lake at *path* is in, before it has tables.
 
     Raises:
@@ -100,17 +137,19 @@ def check_installed() -> None:
 class LakeCatalog:
     """The catalog of one lake. Threads share it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: LakePath) -> None:
         """Open it.
 
         Raises:
             LakeError: it can't be.
+            InvalidRequest: none was named, and the lake can't have its own.
         """
         check_installed()
         self._path = path
         choice = chosen(path)
         if choice is None:
             choice = CatalogChoice()
+            check_choice("iceberg", path, choice)
             choose(path, choice)
         self._prefix = choice.prefix
         what = f"the catalog of the lake at {path}"
@@ -127,7 +166,11 @@ class LakeCatalog:
         return (f"{self._prefix}{kind}_{schema}", table) if dot else (f"{self._prefix}{kind}", name)
 
     def load(self, kind: str, name: str) -> Table | None:
-        """Return a table as it is now, None when there is none."""
+        """Return a table as it is now, None when there is none.
+
+        Raises:
+            LakeTableConflict: it is another lake's.
+        """
         from pyiceberg.exceptions import (  # noqa: PLC0415 - an extra
             NoSuchNamespaceError,
             NoSuchTableError,
@@ -135,9 +178,10 @@ class LakeCatalog:
 
         with typed(f"{kind} of {name}"):
             try:
-                return self._catalog.load_table(self.identifier(kind, name))
+                table = self._catalog.load_table(self.identifier(kind, name))
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+        return self._own(table, kind, name)
 
     def create(self, kind: str, name: str, schema: Any, properties: dict[str, str]) -> Table:
         """Make a table without rows, below the lake's path."""
@@ -147,15 +191,28 @@ class LakeCatalog:
             # The library looks and then makes it: two threads that look at once would both make it.
             with _naming:
                 self._catalog.create_namespace_if_not_exists(namespace)
-            return self._catalog.create_table(
+            table = self._catalog.create_table(
                 identifier, schema, location=str(where), properties=properties
             )
+        return self._own(table, kind, name)
+
+    def _own(self, table: Table, kind: str, name: str) -> Table:
+        """Return *table* if its files are this lake's; one directory may have several names, one prefix has not."""
+        where = self._path / kind / name
+        if isinstance(where, ObjectPath) and stored_path(table.location()) != where:
+            raise LakeTableConflict(
+                f"the catalog has {'.'.join(table.name())} at {table.location()}, and this lake's is at {where}",
+                hint="The lake was copied, the catalog gives tables places of its own, or another lake has the same prefix: "
+                "load it afresh with an --iceberg-prefix of its own, or another catalog.",
+                relation=name,
+            )
+        return table
 
 
-def _opened(path: Path, choice: CatalogChoice) -> Catalog:
+def _opened(path: LakePath, choice: CatalogChoice) -> Catalog:
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - an extra
 
-    properties = {"py-io-impl": _FILE_IO}
+    properties = {"py-io-impl": _OBJECTS if isinstance(path, ObjectPath) else _FILES}
     if choice.catalog is not None:
         return load_catalog(choice.catalog, **properties)
     from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 - an extra
@@ -200,5 +257,5 @@ def failed(what: str, error: Exception) -> LakeError:
     )
 
 
-def _file(lake: Path) -> Path:
+def _file(lake: LakePath) -> LakePath:
     return lake / "_spillway" / "iceberg.json"

@@ -8,8 +8,10 @@ A file's columns have their field ids, in lists and structs, too. Its bounds are
 dates can't say, before the year 1 and after 9999, are values like others. Floats get none: footers leave NaN out, and readers don't
 agree on where it belongs.
 
-Everything that a commit names is durable before it: data files, and by :class:`SyncedFileIO` what PyIceberg writes. A file that no
-commit names, of a task that was repeated or a batch that was cut off, is removed by maintenance.
+Everything that a commit names is durable before it: data files, and by :class:`SyncedFileIO` what PyIceberg writes. On object storage
+a file is an object, which is there whole or not at all (:class:`~spillway.lake.storage.ObjectWriter`), and :class:`StoreFileIO` is
+PyIceberg's way to it, by the same client and environment as all else of the lake's. A file that no commit names, of a task that was
+repeated or a batch that was cut off, is removed by maintenance.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.conversions import to_bytes
+from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
@@ -46,8 +49,10 @@ from pyiceberg.utils.truncate import (
     truncate_upper_bound_text_string,
 )
 
+from spillway.errors import LakeError
 from spillway.lake.files import sync_directory
 from spillway.lake.net_effect import numbered, quoted
+from spillway.lake.storage import ObjectPath, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
     from pyspark.sql import DataFrame
 
+    from spillway.lake.storage import LakePath
 
 #: What an executor says of the files that it wrote.
 WRITTEN: Final = pa.schema(
@@ -70,6 +76,8 @@ _GROUP_BYTES: Final = 64 << 20
 _BOUND_LENGTH: Final = 16
 _COMPRESSION: Final = "zstd"
 _FIELD_ID: Final = b"PARQUET:field_id"
+#: An object up to it is read by one request, a larger one in the ranges that its reader asks for.
+_WHOLE_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +92,12 @@ class Written:
 class DataFileWriter:
     """Writes tables of one schema below a directory, as many files as it takes.
 
-    Memory: a row group.
+    Memory: a row group, and on object storage the parts of a file that are on their way.
     """
 
-    def __init__(self, directory: Path, schema: pa.Schema, file_bytes: int = _FILE_BYTES) -> None:
+    def __init__(
+        self, directory: LakePath, schema: pa.Schema, file_bytes: int = _FILE_BYTES
+    ) -> None:
         self._directory = directory
         self._schema = schema
         self._file_bytes = file_bytes
@@ -96,7 +106,7 @@ class DataFileWriter:
         self._bytes = 0
         self._file: Any = None
         self._writer: pq.ParquetWriter | None = None
-        self._path = directory
+        self._path: LakePath = directory
         self._done: list[Written] = []
 
     def write(self, rows: pa.Table) -> None:
@@ -113,7 +123,7 @@ class DataFileWriter:
         """Make what was written durable and return it."""
         self._write_held()
         self._close_file()
-        if self._done:
+        if self._done and isinstance(self._directory, Path):
             sync_new_directory(self._directory)
         return self._done
 
@@ -132,7 +142,8 @@ class DataFileWriter:
     def _open_file(self) -> None:
         self._path = self._directory / f"{uuid.uuid4()}.parquet"
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("wb")
+        at = self._path
+        self._file = at.open_writer() if isinstance(at, ObjectPath) else at.open("wb")
         self._writer = pq.ParquetWriter(
             self._file,
             self._schema,
@@ -147,8 +158,9 @@ class DataFileWriter:
             return
         self._writer.close()
         size = self._file.tell()
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        if isinstance(self._path, Path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self._file.close()
         footer = pa.BufferOutputStream()
         self._writer.writer.metadata.write_metadata_file(footer)
@@ -163,7 +175,7 @@ class WriteFiles:
     The rows' columns are *schema*'s, in its order, under whatever names.
     """
 
-    directory: Path
+    directory: LakePath
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -176,7 +188,7 @@ class WriteFiles:
             yield pa.RecordBatch.from_pylist(rows, schema=WRITTEN)
 
 
-def write_rows(rows: DataFrame, directory: Path, schema: pa.Schema) -> list[Written]:
+def write_rows(rows: DataFrame, directory: LakePath, schema: pa.Schema) -> list[Written]:
     """Write *rows* by Spark; those of *schema*'s columns that they lack are null to readers."""
     present = [field for field in schema if field.name in rows.columns]
     writing = WriteFiles(directory, pa.schema(present))
@@ -333,3 +345,57 @@ class _SyncedStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class StoreFileIO(FileIO):
+    """PyIceberg's files on object storage. What its configuration says of a store, or a catalog hands out, is not asked."""
+
+    def new_input(self, location: str) -> _Object:
+        return _Object(location)
+
+    def new_output(self, location: str) -> _Object:
+        return _Object(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        where = location if isinstance(location, str) else location.location
+        try:
+            _object(where).unlink(missing_ok=True)
+        except LakeError as error:
+            # Old metadata goes after a commit, which is not to fail for it: so the library wants it.
+            raise OSError(error.message) from error
+
+
+class _Object(InputFile, OutputFile):
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self._path = _object(location)
+
+    def __len__(self) -> int:
+        size = self._path.size()
+        if size is None:
+            raise FileNotFoundError(self.location)
+        return size
+
+    def exists(self) -> bool:
+        return self._path.size() is not None
+
+    def open(self, seekable: bool = True) -> Any:  # noqa: ARG002 - the library's name
+        return self._path.open_reader(_WHOLE_BYTES)
+
+    def create(self, overwrite: bool = False) -> Any:
+        if not overwrite and self.exists():
+            raise FileExistsError(self.location)
+        return self._path.open_writer()
+
+    def to_input_file(self) -> _Object:
+        return self
+
+
+def _object(location: str) -> ObjectPath:
+    path = stored_path(location)
+    if not isinstance(path, ObjectPath):
+        raise LakeError(
+            f"{location} is not on object storage, and the lake is",
+            hint="Its tables were made for a lake elsewhere: load them afresh.",
+        )
+    return path

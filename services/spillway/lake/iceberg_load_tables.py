@@ -78,7 +78,7 @@ class IcebergLoadTables(IcebergTables):
             )
 
         gone, written, _ = without(table, candidates, is_loaded)
-        with table.transaction() as transaction:
+        with self.transaction(table) as transaction:
             if _property(lsn) in table.properties:
                 transaction.remove_properties(_property(lsn))
             if gone:
@@ -95,7 +95,7 @@ class IcebergLoadTables(IcebergTables):
             table = self._create(CURRENT, name, schema, {KEY: json.dumps(key)})
         # Columns are those of their numbers; what can't be read as the new type is another column.
         sources = _same_columns(types.spark_schema(table.schema(), notes_of(table)), schema)
-        with typed(f"{CURRENT} of {name}"), table.transaction() as transaction:
+        with typed(f"{CURRENT} of {name}"), self.transaction(table) as transaction:
             types.follow_columns(transaction, lake, sources)
             after = transaction.table_metadata.schema()
             noted = types.noted(after, schema, lake, notes_of(table))

@@ -15,7 +15,6 @@ large for that is left to Spark, by :class:`~spillway.lake.direct_merge.NotDirec
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,6 +30,7 @@ from spillway.lake import iceberg_types as types
 from spillway.lake.direct_merge import NotDirect, last_changes, read_changes
 from spillway.lake.iceberg_files import DataFileWriter, Written
 from spillway.lake.net_effect import SET
+from spillway.lake.storage import stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +61,7 @@ def merge(
     Raises:
         NotDirect: this is not for one process.
     """
-    history = [Path(file.file_path) for file in changes]
+    history = [stored_path(file.file_path) for file in changes]
     last = last_changes(read_changes(history, start_lsn, columns), columns, key)
     schema = current.schema()
     files = snapshots.data_files(current, current.current_snapshot())
@@ -78,7 +78,7 @@ def merge(
     ):
         raise NotDirect("the batch touches large files")
     layout = types.file_schema(schema)
-    writer = DataFileWriter(Path(current.location()) / "data", layout, _MERGED_BYTES)
+    writer = DataFileWriter(stored_path(current.location()) / "data", layout, _MERGED_BYTES)
     for file in gone:
         rows = read_file(current, schema, file).select(layout.names).cast(layout)
         writer.write(rows.filter(pa.array(~_among(rows.select(list(key)), keys))))
@@ -95,7 +95,7 @@ def without(
     schema = table.schema()
     layout = types.file_schema(schema)
     gone, removed = [], 0
-    writer = DataFileWriter(Path(table.location()) / "data", layout)
+    writer = DataFileWriter(stored_path(table.location()) / "data", layout)
     for file in files:
         rows = read_file(table, schema, file).select(layout.names)
         kept = rows.filter(pc.invert(pc.fill_null(drop(rows), False)))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from spillway.errors import LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake import iceberg_snapshots as snapshots
 from spillway.lake import iceberg_types as types
+from spillway.lake import lease
 from spillway.lake.columns import spark_schema
 from spillway.lake.direct_merge import NotDirect
 from spillway.lake.iceberg_catalog import LakeCatalog, typed
@@ -37,19 +38,21 @@ from spillway.lake.iceberg_files import Written, data_file, write_rows
 from spillway.lake.iceberg_merge import merge
 from spillway.lake.joined_merge import merged_copies, merged_rows
 from spillway.lake.net_effect import COPIES, COPIES_FIELD, SET, NetEffect, quoted
+from spillway.lake.storage import spark_address, stored_path
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from spillway.lake.columns import Followed
     from spillway.lake.layout import Partition
+    from spillway.lake.storage import LakePath
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ _PROPERTIES: Final = {
 class IcebergTables:
     """See :class:`spillway.lake.tables.LakeTables`."""
 
-    def __init__(self, spark: SparkSession, path: Path, slot_name: str) -> None:
+    def __init__(self, spark: SparkSession, path: LakePath, slot_name: str) -> None:
         self._spark = spark
         self.path = path
         self.slot_name = slot_name
@@ -123,6 +126,13 @@ class IcebergTables:
         written = self._written(table, rows)
         self._append(kind, name, written, batch)
 
+    @contextmanager
+    def transaction(self, table: Table) -> Iterator[Transaction]:
+        """Yield a transaction on *table*, which is committed after the block if this process may still write to the lake."""
+        with table.transaction() as transaction:
+            yield transaction
+            lease.check(self.path)
+
     def _append(self, kind: str, name: str, written: Sequence[Written], batch: Batch) -> None:
         """Commit files, unless the table has the batch."""
 
@@ -140,7 +150,7 @@ class IcebergTables:
         properties: Mapping[str, str],
     ) -> None:
         files = [data_file(each, table.schema()) for each in written]
-        with table.transaction() as transaction:
+        with self.transaction(table) as transaction:
             transaction.set_properties(dict(properties))
             snapshots.Appending(transaction, table, said, files).commit()
 
@@ -153,6 +163,7 @@ class IcebergTables:
         with typed(f"{kind} of {name}"):
             for left in reversed(range(_ATTEMPTS)):
                 table = self.existing(kind, name)
+                lease.check(self.path)
                 try:
                     attempt(table)
                 except CommitFailedException:
@@ -171,7 +182,7 @@ class IcebergTables:
         if types.lake_schema(table.schema(), notes) != incoming:
 
             def attempt(table: Table) -> None:
-                with table.transaction() as transaction:
+                with self.transaction(table) as transaction:
                     with transaction.update_schema() as update:
                         types.add_columns(update, table.schema(), incoming)
                     after = transaction.table_metadata.schema()
@@ -205,7 +216,7 @@ class IcebergTables:
         schema = followed.frame.schema
         lake = to_arrow_schema(schema, timezone="UTC")
         table = self.existing(CURRENT, name)
-        with typed(f"{CURRENT} of {name}"), table.transaction() as transaction:
+        with typed(f"{CURRENT} of {name}"), self.transaction(table) as transaction:
             as_it_is = types.follow_columns(transaction, lake, followed.sources)
             after = transaction.table_metadata.schema()
             # Numbers of columns that have no name any more are forgotten with them; renamed ones keep theirs by id.
@@ -319,7 +330,7 @@ class IcebergTables:
         """Commit files in place of others."""
         added = [data_file(each, table.schema()) for each in written]
         failpoint("lake.before_merge")
-        with table.transaction() as transaction:
+        with self.transaction(table) as transaction:
             transaction.set_properties(dict(properties))
             snapshots.Replacing(transaction, table, said, gone, added).commit()
 
@@ -334,6 +345,7 @@ class IcebergTables:
             snapshots.SLOT: self.slot_name,
             types.NOTES: types.noted(iceberg, schema, lake, {}),
         }
+        lease.check(self.path)
         return self._catalog.create(kind, name, iceberg, said)
 
     def _written(self, table: Table, rows: DataFrame) -> list[Written]:
@@ -363,7 +375,7 @@ def read_files(
         schema: their columns.
         more: columns beside them, of the files.
     """
-    paths = [file.file_path for file in files]
+    paths = [spark_address(stored_path(file.file_path)) for file in files]
     named = [
         StructField(_by_id(field), field.dataType, True, field.metadata) for field in schema.fields
     ]
@@ -410,9 +422,9 @@ def _schema_of(table: Table, snapshot: Snapshot) -> Schema:
     return known.get(snapshot.schema_id, table.schema()) if snapshot.schema_id is not None else table.schema()  # fmt: skip
 
 
-def data_directory(table: Table) -> Path:
+def data_directory(table: Table) -> LakePath:
     """Return where a table's data files are."""
-    return Path(table.location()) / "data"
+    return stored_path(table.location()) / "data"
 
 
 def notes_of(table: Table) -> types.Notes:

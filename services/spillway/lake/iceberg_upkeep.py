@@ -18,7 +18,6 @@ that it replaces are still there. Memory: a file.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -29,14 +28,18 @@ from spillway.lake import iceberg_types as types
 from spillway.lake.iceberg_files import DataFileWriter
 from spillway.lake.iceberg_merge import read_file, without
 from spillway.lake.iceberg_tables import data_directory
+from spillway.lake.storage import ObjectPath, stored_path
 from spillway.lake.tables import HISTORY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from spillway.lake.iceberg_files import Written
     from spillway.lake.iceberg_tables import IcebergTables
+    from spillway.lake.storage import LakePath
 
 #: Files below a quarter of what is made of them are made into larger ones.
 _FILE_BYTES: Final = 128 << 20
@@ -111,15 +114,15 @@ class IcebergUpkeep:
         found = [
             entry
             for folder in ("data", "metadata")
-            for entry in (Path(table.location()) / folder).glob("**/*")
-            if entry.is_file() and entry.stat().st_mtime < before.timestamp()
+            for entry, written in _files_below(stored_path(table.location()) / folder)
+            if written < before.timestamp()
         ]
         if not found:
             return
         named = _named(table)
         for entry in found:
             if entry.name not in named:
-                entry.unlink()
+                entry.unlink(missing_ok=True)
 
     def _replace(self, gone: list[DataFile], written: list[Written]) -> None:
         """Commit files in place of others, as of the same LSN."""
@@ -137,6 +140,17 @@ class IcebergUpkeep:
     @staticmethod
     def _files(table: Table) -> list[DataFile]:
         return snapshots.data_files(table, table.current_snapshot())
+
+
+def _files_below(folder: LakePath) -> Iterator[tuple[LakePath, float]]:
+    """Yield all files below a folder, and when each was written, as a time stamp."""
+    if isinstance(folder, ObjectPath):
+        for entry, written in folder.objects():
+            yield entry, written.timestamp()
+        return
+    for file in folder.glob("**/*"):
+        if file.is_file():
+            yield file, file.stat().st_mtime
 
 
 def _known(table: Table, wanted: list[int]) -> list[int]:

@@ -107,6 +107,10 @@ class JobSettings:
     #: further options of the data source
     source_options: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def catalog_choice(self) -> CatalogChoice:
+        return CatalogChoice(self.iceberg_catalog, self.iceberg_prefix)
+
     def options(self) -> dict[str, str]:
         """Return the data source's options. The token is not among them when the environment has it."""
         options = {
@@ -180,9 +184,7 @@ def run_job(
             settings.path, settings.table_format, slot, has_checkpoint=has_checkpoint
         )
         if settings.table_format == "iceberg":
-            assert not isinstance(settings.path, ObjectPath)  # it was checked
-            choice = CatalogChoice(settings.iceberg_catalog, settings.iceberg_prefix)
-            iceberg_catalog.choose(settings.path, choice)
+            iceberg_catalog.choose(settings.path, settings.catalog_choice)
         job_record.store(
             settings.path,
             JobRecord(
@@ -263,11 +265,7 @@ def check_settings(settings: JobSettings) -> None:
         SpillwayError: of the format, or LakeError when a directory can't be made.
     """
     check_format(settings.table_format, settings.path)
-    if settings.table_format != "iceberg" and (settings.iceberg_catalog or settings.iceberg_prefix):
-        raise UnsupportedFeature(
-            f"catalogs are of lakes in Iceberg, and the one at {settings.path} is of {settings.table_format}",
-            hint="Leave --iceberg-catalog and --iceberg-prefix out, or use --format iceberg.",
-        )
+    iceberg_catalog.check_choice(settings.table_format, settings.path, settings.catalog_choice)
     if isinstance(settings.checkpoint, ObjectPath) and not isinstance(settings.path, ObjectPath):
         raise UnsupportedFeature(
             f"the checkpoint {settings.checkpoint} is on object storage and the lake is not",

@@ -66,7 +66,6 @@ class Lake:
     def catalog(self) -> LakeCatalog:
         """Return the catalog of a lake of Iceberg tables."""
         if self._catalog is None:
-            assert not isinstance(self.path, ObjectPath)  # table_formats sees to it
             self._catalog = LakeCatalog(self.path)
         return self._catalog
 

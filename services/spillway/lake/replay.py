@@ -33,7 +33,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError
-from spillway.lake import position
+from spillway.lake import iceberg_catalog, position
+from spillway.lake.iceberg_catalog import CatalogChoice
 from spillway.lake.payload import ENVELOPE
 from spillway.lake.session import session_for
 from spillway.lake.slot import SlotPosition
@@ -79,6 +80,9 @@ class ReplaySettings:
     #: of the plugin `arrow`, as the slot has them
     options: dict[str, str] = field(default_factory=dict)
     table_format: str = "delta"
+    #: of Iceberg tables: see :class:`spillway.lake.job.JobSettings`
+    iceberg_catalog: str | None = None
+    iceberg_prefix: str = ""
     #: ``schema.table`` names; empty: all
     tables: tuple[str, ...] = ()
     stretch_bytes: int = STRETCH_BYTES_DEFAULT
@@ -87,6 +91,10 @@ class ReplaySettings:
     master: str = "local[*]"
     driver_memory: str = "2g"
     jars: Path | None = None
+
+    @property
+    def catalog_choice(self) -> CatalogChoice:
+        return CatalogChoice(self.iceberg_catalog, self.iceberg_prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ def run_replay(
         SpillwayError: any kind; the lake is as it was, or has all of it.
     """
     check_format(settings.table_format, settings.path)
+    iceberg_catalog.check_choice(settings.table_format, settings.path, settings.catalog_choice)
     on_machine = settings.master.startswith("local")
     if isinstance(settings.path, ObjectPath) and settings.scratch is None and not on_machine:
         raise InvalidRequest(
@@ -240,6 +249,8 @@ class _Replay:
             SlotPosition(slot, encoding.plugin, source, database, plan.from_lsn, plan.to_lsn),
             has_checkpoint=False,
         )
+        if settings.table_format == "iceberg":
+            iceberg_catalog.choose(settings.path, settings.catalog_choice)
         reports: list[BatchReport] = []
         try:
             with (

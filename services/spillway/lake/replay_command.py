@@ -10,6 +10,8 @@ import typer
 from spillway.lake.command_options import (
     DriverMemory,
     Format,
+    IcebergCatalog,
+    IcebergPrefix,
     Jars,
     LakePath,
     Master,
@@ -56,6 +58,8 @@ def replay(
         ),
     ] = None,
     table_format: Format = TableFormat.DELTA,
+    iceberg_catalog: IcebergCatalog = None,
+    iceberg_prefix: IcebergPrefix = "",
     table: Tables = None,
     stretch_bytes: Annotated[
         int, typer.Option(min=1, help="Bytes of WAL that one task decodes.")
@@ -87,6 +91,8 @@ def replay(
             database=database,
             options=parse_option_list(option),
             table_format=table_format.value,
+            iceberg_catalog=iceberg_catalog,
+            iceberg_prefix=iceberg_prefix,
             tables=tuple(table or ()),
             stretch_bytes=stretch_bytes,
             scratch=scratch,

@@ -123,7 +123,7 @@ def spark_session(
     """Start, or return, this process's Spark session, with the data source `spillway` registered.
 
     Args:
-        table_format: ``delta`` puts Delta Lake on the class path, ``parquet`` needs nothing.
+        table_format: ``delta`` puts Delta Lake on the class path, the others need nothing.
         master: Spark's master URL.
         driver_memory: heap of the JVM; in local mode that is all there is.
         jar_folder: where :mod:`spillway.lake.jars` put the jars; its default when None.
@@ -133,7 +133,7 @@ def spark_session(
     Raises:
         SparkMissing: PySpark is not installed.
         JavaMissing: there is no Java runtime.
-        JarsMissing: Delta's jars are not there, or are not the pinned ones.
+        JarsMissing: Delta's jars, or those for object storage, are not there, or are not the pinned ones.
     """
     if util.find_spec("pyspark") is None:
         raise SparkMissing("PySpark is not installed", hint="pip install 'spillway[spark]'")
@@ -141,15 +141,16 @@ def spark_session(
     settings = dict(_SETTINGS)
     if master.startswith("local"):
         settings |= _LOCAL_SETTINGS
+    wanted: tuple[jars.Jar, ...] = ()
     if table_format == "delta":
-        on_s3 = isinstance(lake, ObjectPath)
-        wanted = (*jars.DELTA, *jars.S3) if on_s3 else jars.DELTA
-        paths = jars.verified(jar_folder or jars.default_folder(), wanted)
-        if on_s3:
-            settings |= object_storage_settings()
+        wanted += jars.DELTA
         settings |= _DELTA_SETTINGS
+    if isinstance(lake, ObjectPath):
+        wanted += jars.S3
+        settings |= object_storage_settings()
+    if wanted:
+        paths = jars.verified(jar_folder or jars.default_folder(), wanted)
         settings["spark.jars"] = ",".join(str(path) for path in paths)
-
     if short:
         # With one compiler the code cache would be 48 MB: Spark fills it, and spends a fifth of its time on making room.
         settings["spark.driver.extraJavaOptions"] = (

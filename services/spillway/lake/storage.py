@@ -11,6 +11,7 @@ directories                made, and synced                               are no
 one job a lake             ``flock``                                      a lease by conditional PUT (:mod:`.lease`)
 Spark's address            the path                                       ``s3a://bucket/key`` (:func:`spark_address`)
 delta-rs' address          the path                                       ``s3://bucket/key`` and :func:`storage_options`
+Iceberg's address          the path                                       ``s3://bucket/key`` (:func:`stored_path`)
 =========================  =============================================  =================================================
 
 How the store is reached is the environment's to say, under the names that AWS's own tools read, so that one setting does for all
@@ -32,14 +33,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from io import RawIOBase
+from io import BytesIO, RawIOBase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self, TypeAlias, cast
 
 from spillway.errors import InvalidRequest, LakeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
+    from types import TracebackType
 
     from obstore.store import S3Store
 
@@ -47,6 +50,9 @@ _SCHEMES: Final = ("s3://", "s3a://")
 #: Requests that fail for a passing reason are repeated so long.
 _RETRY_S: Final = 60
 _REQUEST_S: Final = 30
+#: An object that is written piece by piece goes in parts of it, two at a time: five megabytes at least, ten thousand parts at most.
+_PART_BYTES: Final = 8 << 20
+_PARTS_AT_ONCE: Final = 2
 #: What the error of a store says for people, in its XML.
 _STORE_SAYS: Final = re.compile(
     r"<Code>(?P<code>[^<]*)</Code>(?:.*?<Message>(?P<message>[^<]*)<)?", re.DOTALL
@@ -139,6 +145,15 @@ class ObjectPath:
                 for entry in batch:
                     yield ObjectPath(self.bucket, entry["path"])
 
+    def objects(self) -> Iterator[tuple[ObjectPath, datetime]]:
+        """Yield all objects below, and when each was written by the store's clock."""
+        import obstore  # noqa: PLC0415 - an extra
+
+        with _typed(self):
+            for batch in obstore.list(self._store, f"{self.key}/"):
+                for entry in batch:
+                    yield ObjectPath(self.bucket, entry["path"]), entry["last_modified"]
+
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
 
@@ -159,9 +174,25 @@ class ObjectPath:
         with _typed(self):
             return bytes(obstore.get_range(self._store, self.key, start=start, length=length))
 
-    def open_reader(self) -> RawIOBase:
-        """Return a binary file each of whose reads is a request: for the ends of large objects."""
-        return _Reader(self)
+    def open_reader(self, whole_bytes: int = 0) -> BinaryIO:
+        """Return a binary file each of whose reads is a request: for the ends of large objects.
+
+        One of up to *whole_bytes* is read at once, by one request.
+        """
+        import obstore  # noqa: PLC0415 - an extra
+
+        size = None
+        if whole_bytes:
+            with _typed(self):
+                found = obstore.get(self._store, self.key)
+                size = int(found.meta["size"])
+                if size <= whole_bytes:
+                    return BytesIO(bytes(found.bytes()))
+        return cast("BinaryIO", _Reader(self, size))
+
+    def open_writer(self) -> ObjectWriter:
+        """Return a binary file that becomes the object when it is closed."""
+        return ObjectWriter(self)
 
     def replace(self, text: str) -> None:
         """Make *text* the object, whatever it was."""
@@ -218,8 +249,9 @@ class ObjectPath:
 class _Reader(RawIOBase):
     """An object as a file."""
 
-    def __init__(self, path: ObjectPath) -> None:
-        size = path.size()
+    def __init__(self, path: ObjectPath, size: int | None) -> None:
+        if size is None:
+            size = path.size()
         if size is None:
             raise FileNotFoundError(str(path))
         self._path = path
@@ -245,6 +277,67 @@ class _Reader(RawIOBase):
             buffer[:length] = self._path.read_range(self._at, length)
             self._at += length
         return length
+
+    def readall(self) -> bytes:
+        rest = bytearray(max(0, self._size - self._at))
+        self.readinto(rest)
+        return bytes(rest)
+
+
+class ObjectWriter:
+    """An object as a file to write. It is there, whole and durable, when this is closed, and never if it isn't.
+
+    Memory: :data:`_PARTS_AT_ONCE` parts on their way, and the next. One that is not closed, after an error or a kill, leaves
+    parts of an upload at the most, which nothing lists as an object.
+    """
+
+    def __init__(self, path: ObjectPath) -> None:
+        import obstore  # noqa: PLC0415 - an extra
+
+        self._path = path
+        self._at = 0
+        self.closed = False
+        with _typed(path):
+            self._file = obstore.open_writer(
+                path._store,  # noqa: SLF001 - this module's
+                path.key,
+                buffer_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes | memoryview) -> int:
+        with _typed(self._path):
+            self._file.write(data)
+        length = memoryview(data).nbytes
+        self._at += length
+        return length
+
+    def tell(self) -> int:
+        return self._at
+
+    def flush(self) -> None:
+        """Do nothing: there is no half of an object."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            with _typed(self._path):
+                self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
 
 
 LakePath: TypeAlias = Path | ObjectPath
@@ -274,6 +367,18 @@ def lake_path(address: str | LakePath) -> LakePath:
             hint="Lakes are on local file systems and on S3 or what speaks its protocol: s3://bucket/lake.",
         )
     return Path(address)
+
+
+def stored_path(location: str) -> LakePath:
+    """Return the path of a file or table as its format's metadata have it: a directory's, or an object's."""
+    for scheme in _SCHEMES:
+        if location.startswith(scheme):
+            bucket, _, key = location.removeprefix(scheme).partition("/")
+            return ObjectPath(bucket, key.strip("/"))
+    if location.startswith("file:"):
+        # Other engines' way to say it.
+        location = "/" + location.removeprefix("file:").lstrip("/")
+    return Path(location)
 
 
 def spark_address(path: LakePath) -> str:

@@ -34,16 +34,11 @@ def check_format(table_format: str, path: LakePath) -> None:
         raise UnsupportedFeature(
             f"a lake of plain Parquet files can't be at {path}: a batch is committed by renaming its directory, and "
             "object storage has neither",
-            hint="Use --format delta, which commits by writing one object, or a directory.",
+            hint="Use --format delta or iceberg, which commit by one write, or a directory.",
         )
     if table_format == "iceberg":
         check_installed()
-        if isinstance(path, ObjectPath):
-            raise UnsupportedFeature(
-                f"a lake of Iceberg tables can't be at {path}: its catalog and its files are a directory's",
-                hint="Use --format delta, or a directory.",
-            )
-        if "?" in str(path):
+        if "?" in str(path) and not isinstance(path, ObjectPath):
             raise InvalidRequest(
                 f"a lake of Iceberg tables can't be at {path}: the catalog's database is named by a URL",
                 hint="Name a directory without a question mark.",
@@ -62,10 +57,10 @@ def lake_tables(
     if table_format == "iceberg":
         from spillway.lake.iceberg_tables import IcebergTables  # noqa: PLC0415
 
-        return IcebergTables(spark, _directory("iceberg", path), slot_name)
+        return IcebergTables(spark, _checked("iceberg", path), slot_name)
     from spillway.lake.parquet_tables import ParquetTables  # noqa: PLC0415
 
-    return ParquetTables(spark, _directory("parquet", path), slot_name)
+    return ParquetTables(spark, _directory(path), slot_name)
 
 
 def load_tables(
@@ -82,11 +77,16 @@ def load_tables(
     if table_format == "iceberg":
         from spillway.lake.iceberg_load_tables import IcebergLoadTables  # noqa: PLC0415
 
-        return IcebergLoadTables(spark, _directory("iceberg", path), slot_name)
-    return ParquetLoadTables(spark, _directory("parquet", path), slot_name)
+        return IcebergLoadTables(spark, _checked("iceberg", path), slot_name)
+    return ParquetLoadTables(spark, _directory(path), slot_name)
 
 
-def _directory(table_format: str, path: LakePath) -> Path:
+def _checked(table_format: str, path: LakePath) -> LakePath:
     check_format(table_format, path)
-    assert isinstance(path, Path)  # it was checked
     return path.absolute()
+
+
+def _directory(path: LakePath) -> Path:
+    checked = _checked("parquet", path)
+    assert isinstance(checked, Path)  # it was checked
+    return checked

@@ -15,13 +15,12 @@ from harness.arrow_slot import Table, delete, insert, truncate, update
 from harness.killed_driver import run_killed
 from harness.lake import Lake
 from harness.service import service_in_process
-from spillway.errors import LakeError, LakeTableConflict, UnsupportedFeature
+from spillway.errors import LakeError, LakeTableConflict
 from spillway.lake.initial_load_run import LoadSettings, run_load
 from spillway.lake.job import JobSettings, run_job
 from spillway.lake.maintenance import Upkeep, maintain
 from spillway.lake.read import Lake as Reader
-from spillway.lake.storage import lake_path
-from spillway.lake.table_formats import check_format, lake_tables, load_tables
+from spillway.lake.table_formats import lake_tables, load_tables
 from spillway.lake.verify import VerifySettings, verify
 
 if TYPE_CHECKING:
@@ -229,8 +228,6 @@ def test_a_catalog_by_name(
     rows = load_catalog("shared", **properties).load_table("shop_current_public.items").scan()
     assert sorted(rows.to_arrow().column("id").to_pylist()) == [1, 2]
     assert Reader(lake.spark, lake.path).at().current("public.items").count() == 2
-    with pytest.raises(UnsupportedFeature, match="can't be at s3://bucket/lake"):
-        check_format("iceberg", lake_path("s3://bucket/lake"))
 
 
 TABLES = """

@@ -1,7 +1,7 @@
 """A lake in a bucket of a real S3 server: kept by two jobs, of which the first one is killed.
 
 Each job is a process of its own, as `spillway lake run` is, and its JVM has the jars for S3. What is there afterwards is read by delta-rs,
-which shares nothing with Spark's access to the store.
+which shares nothing with Spark's access to the store, and in Iceberg by PyIceberg's own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from harness.arrow_slot import ArrowSlot, Table, delete, insert, update
 from harness.object_store import BUCKET, object_store
@@ -42,6 +43,7 @@ LAKE = ObjectPath(BUCKET, "company/lake")
 #: Does what it is told by lines, and answers each with one.
 _JOB = """
 import json, sys
+from datetime import UTC, datetime, timedelta
 from dataclasses import replace
 from pathlib import Path
 from spillway.failpoints import armed
@@ -88,8 +90,13 @@ def answer(command, *words):
     if command == "replay":
         asked = {name: Path(value) for name, value in json.loads(words[0]).items()}
         into = lake_path(lake) / "replayed"
+        if settings.iceberg_catalog is not None:
+            asked |= {"iceberg_catalog": settings.iceberg_catalog, "iceberg_prefix": "replayed_"}
         done = run_replay(
-            ReplaySettings(path=into, slot="r", source="main", database=words[1], stretch_bytes=20_000, **asked),
+            ReplaySettings(
+                path=into, slot="r", source="main", database=words[1], stretch_bytes=20_000,
+                table_format=settings.table_format, **asked,
+            ),
             spark=spark,
         )
         pin = Lake(spark, into).at()
@@ -98,9 +105,12 @@ def answer(command, *words):
         pin = Lake(spark, lake).at()
         return sorted(json.loads(row["_row"])["id"] for row in pin.quarantine(words[0]).collect())
     if command == "maintain":
-        tables = table_formats.lake_tables("delta", spark, settings.path, settings.slot)
+        tables = table_formats.lake_tables(settings.table_format, spark, settings.path, settings.slot)
+        now = datetime.now(UTC) + timedelta(days=int(words[0]) if words else 0)
         with position.locked(settings.path):
-            done = maintenance.maintain(spark, settings.path, "delta", tables, maintenance.Upkeep())
+            done = maintenance.maintain(
+                spark, settings.path, settings.table_format, tables, maintenance.Upkeep(), now=now
+            )
         return [done.failures, len(done.tables)]
     if command == "killed":
         with armed(words[0]):
@@ -109,7 +119,7 @@ def answer(command, *words):
     rows = sorted(tuple(row) for row in pin.current("public.items").collect())
     return {"lsn": str(pin.lsn), "rows": rows, "changes": pin.history("public.items").count()}
 
-with session_for(settings, "delta", None, short=True) as spark:
+with session_for(settings, settings.table_format, None, short=True) as spark:
     secrets = [name for name, value in spark.sparkContext.getConf().getAll() if "not a secret" in value]
     print(json.dumps(secrets), file=answers, flush=True)
     for line in sys.stdin:
@@ -313,10 +323,119 @@ def test_a_source_and_its_lake_in_a_bucket(
     assert len(reads) == 500 + 501
 
 
+@pytest.mark.timeout(1200)
+def test_an_iceberg_lake_in_a_bucket(
+    store: None,
+    jar_folder_s3: Path,
+    pg15: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed when a table's files are there and its commit is not; all that is done to a lake; read at the end without Spark."""
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    for name, value in catalog.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__SHARED__{name.upper()}", value)
+    # Delta's jars are not asked for.
+    folder = tmp_path / "jars"
+    folder.mkdir()
+    for jar in jars.S3:
+        (folder / jar.file_name).symlink_to(jar_folder_s3 / jar.file_name)
+    pg15.execute(
+        """
+        CREATE TABLE items (id int PRIMARY KEY, name text);
+        INSERT INTO items SELECT g, 'n' || g FROM generate_series(1, 500) g;
+        CREATE TABLE bag (a int, b text);
+        ALTER TABLE bag REPLICA IDENTITY FULL;
+        """
+    )
+    state, archive = tmp_path / "begin.snap", tmp_path / "archive"
+    saved = ["--wal-dir", pg15.cluster.wal_directory, "--dsn", pg15.dsn, "--save-state", state]
+    assert main(["decode", *map(str, saved)]) == 0
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name, "arrow")
+        settings = {
+            "slot": "s", "grpc": service.grpc_address, "source_dsn": pg15.dsn,
+            "table_format": "iceberg", "iceberg_catalog": "shared", "iceberg_prefix": "shop_",
+        }  # fmt: skip
+
+        def change(*statements: str) -> None:
+            for statement in statements:
+                pg15.execute(statement)
+            service.wait_decoded("s", pg15)
+
+        with started(settings, folder) as job:
+            assert job.secrets == []
+            change("INSERT INTO bag SELECT g % 3, 'x' FROM generate_series(1, 10) g")
+            assert job.tell("run", '{"initial_load":true}')["quarantined"] == []
+            before = job.tell("pin")
+            assert len(before["rows"]) == 500
+            change(
+                "UPDATE items SET name = 'new' WHERE id < 10",
+                "DELETE FROM bag WHERE a = 1",
+                "ALTER TABLE items ADD n int DEFAULT 7",
+                "INSERT INTO items VALUES (501, 'added', 8)",
+            )
+            assert job.tell("verify") == [[], 507]
+            assert job.tell("pin", before["lsn"]) == before
+            change("UPDATE items SET n = 9 WHERE id = 501", "INSERT INTO bag VALUES (7, 'on')")
+            written = objects_below("current/public.items/data")
+            assert job.tell("killed", "lake.before_merge=kill@1") is None
+            assert job.process.wait(60) == -signal.SIGKILL
+            left = objects_below("current/public.items/data") - written
+        assert len(left) == 1
+        with started(settings, folder) as job:
+            assert job.tell("verify") == [[], 508]
+            change("ALTER TABLE items DROP n", "INSERT INTO items VALUES (502, 'aside')")
+            done = job.tell("run", '{"on_schema_change":"quarantine"}')
+            assert [line.split()[0] for line in done["quarantined"]] == ["public.items"]
+            assert job.tell("quarantine", "public.items") == [502]
+            change("UPDATE items SET name = 'back' WHERE id = 502")
+            assert job.tell("run", '{"on_schema_change":"evolve"}')["quarantined"] == []
+            assert job.tell("load", "public.items") == 1
+            change("UPDATE items SET name = 'after the load' WHERE id = 1")
+            job.tell("run")
+            assert job.tell("maintain", "8") == [{}, 4]
+            assert not objects_below("current/public.items/data") & left
+            change("DELETE FROM items WHERE id = 502")
+            assert job.tell("verify") == [[], 508]
+
+            pg15.cluster.execute("CHECKPOINT")
+            shutil.copytree(
+                pg15.cluster.wal_directory, archive, ignore=shutil.ignore_patterns("*[a-z]*")
+            )
+            given = json.dumps({"archive": str(archive), "state": str(state)}).replace(" ", "")
+            bag = [list(row) for row in pg15.query("SELECT a, b FROM bag ORDER BY a, b")]
+            assert job.tell("replay", given, pg15.name) == [True, bag]
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+
+    client = {
+        "s3.endpoint": os.environ["AWS_ENDPOINT_URL_S3"], "s3.region": "us-east-1",
+        "s3.access-key-id": "lake", "s3.secret-access-key": "not a secret",
+    }  # fmt: skip
+    shared = load_catalog("shared", **catalog, **client)
+    current = shared.load_table("shop_current_public.items")
+    rows = {row["id"]: row["name"] for row in current.scan().to_arrow().to_pylist()}
+    assert len(rows) == 501
+    assert (rows[1], rows[2], rows[501]) == ("after the load", "new", "added")
+    operations = shared.load_table("shop_history_public.items").scan().to_arrow().column("_op")
+    assert operations.to_pylist().count("R") == 500 + 502
+
+
+def objects_below(folder: str) -> set[str]:
+    return {str(path) for path, _ in (LAKE / folder).objects()}
+
+
 def test_what_object_storage_is_not_for(store: None, tmp_path: Path) -> None:
     settings = JobSettings("slot", LAKE, LAKE / "checkpoint", table_format="parquet")
     with pytest.raises(UnsupportedFeature, match="plain Parquet"):
         run_job(settings)
+    settings = JobSettings("slot", LAKE, LAKE / "checkpoint", table_format="iceberg")
+    with pytest.raises(InvalidRequest, match="need a catalog that is named"):
+        run_job(settings)
+    with pytest.raises(InvalidRequest, match="need a catalog that is named"):
+        run_replay(ReplaySettings(tmp_path, LAKE, table_format="iceberg"))
     with pytest.raises(UnsupportedFeature, match="checkpoint"):
         run_job(JobSettings("slot", tmp_path, LAKE / "checkpoint"))
     with pytest.raises(UnsupportedFeature, match="plain Parquet"):
