@@ -58,7 +58,7 @@ class LakeTarget(TargetKind):
                 hint="Give an absolute path of the service's machine, or s3://bucket/prefix.",
                 field="target.path",
             )
-        _check_place(table_format, str(path))
+        _check_place(table_format, str(path), in_catalog="iceberg_catalog" in given)
         check_options(given)
         return given
 
@@ -131,15 +131,22 @@ class LakeTarget(TargetKind):
         return Program(tuple(words), {"SPILLWAY_LAKE_SOURCE_DSN": plan.dsn})
 
 
-def _check_place(table_format: str, path: str) -> None:
+def _check_place(table_format: str, path: str, *, in_catalog: bool) -> None:
     """Refuse formats that need what such a place hasn't."""
-    if table_format != "delta" and not path.startswith("/"):
+    in_bucket = not path.startswith("/")
+    if table_format == "parquet" and in_bucket:
         raise UnsupportedFeature(
-            f"a lake of {table_format} can't be at {path}: its commits are a directory's",
-            hint='Give format "delta", or a directory.',
+            f"a lake of parquet can't be at {path}: its commits are a directory's",
+            hint='Give format "delta" or "iceberg", or a directory.',
             field="target.format",
         )
-    if table_format == "iceberg" and "?" in path:
+    if table_format == "iceberg" and in_bucket and not in_catalog:
+        raise InvalidRequest(
+            f"a lake of iceberg at {path} needs a catalog that is named: a bucket can't have a database",
+            hint="Name one of PyIceberg's configuration in iceberg_catalog; for a lake that is there, the one that it is in.",
+            field="target.iceberg_catalog",
+        )
+    if table_format == "iceberg" and not in_bucket and "?" in path:
         raise InvalidRequest(
             f"a lake of iceberg can't be at {path}: its catalog's database is named by a URL",
             hint="Name a directory without a question mark.",

@@ -333,7 +333,6 @@ def test_refused_lakes(changed: dict[str, Any], field: str) -> None:
         *(({"format": "iceberg", name: value}, name) for name, value in DELTA.items()),
         *(({"format": "parquet", name: value}, name) for name, value in DELTA.items()),
         *(({name: value}, name) for name, value in ICEBERG.items()),
-        ({"format": "iceberg", "path": "s3://b/p"}, "format"),
         ({"format": "parquet", "path": "s3://b/p"}, "format"),
     ],
 )
@@ -341,6 +340,14 @@ def test_what_a_format_has_not_is_refused(changed: dict[str, Any], field: str) -
     with pytest.raises(UnsupportedFeature) as raised:
         LakeTarget().check({**LAKE, **changed})
     assert raised.value.details["field"] == f"target.{field}"
+
+
+def test_iceberg_in_a_bucket_needs_a_catalog() -> None:
+    lake = {**LAKE, "format": "iceberg", "path": "s3://b/p"}
+    with pytest.raises(InvalidRequest, match="needs a catalog") as raised:
+        LakeTarget().check(lake)
+    assert raised.value.details["field"] == "target.iceberg_catalog"
+    assert LakeTarget().check({**lake, "iceberg_catalog": "shared"})["path"] == "s3://b/p"
 
 
 def test_how_a_lake_was_made_is_fixed() -> None:
