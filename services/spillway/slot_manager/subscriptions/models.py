@@ -42,7 +42,7 @@ class LakeTarget(RequestModel):
     iceberg_catalog: str | None = Field(
         default=None,
         description="Iceberg: the catalog for the tables, as PyIceberg's configuration on the service's machine names it; one "
-        "of the lake's own by default. Can't change once the lake is filled.",
+        "of the lake's own by default, which a bucket can't have. Can't change once the lake is filled.",
     )
     iceberg_prefix: str | None = Field(
         default=None,
