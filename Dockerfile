@@ -6,7 +6,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* \
  && pip install --no-cache-dir uv
 WORKDIR /src
-COPY pyproject.toml uv.lock README.md LICENSE ./
+COPY pyproject.toml setup.py uv.lock README.md LICENSE ./
 COPY services services
 RUN UV_PROJECT_ENVIRONMENT=/opt/spillway uv sync --frozen --no-dev --no-editable --extra spark \
  && /opt/spillway/bin/python -m compileall -q /opt/spillway

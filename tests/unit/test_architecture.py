@@ -269,9 +269,7 @@ def test_a_module_opens_with_what_it_is(module: Module) -> None:
 
 
 def test_every_kernel_is_built() -> None:
-    pyproject = (PROJECT / "pyproject.toml").read_text()
     for path in sorted((SOURCE / "_kernels").glob("*.pyx")):
-        assert f'name = "spillway._kernels.{path.stem}"' in pyproject
         assert importlib.import_module(f"spillway._kernels.{path.stem}")
 
 
