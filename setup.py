@@ -20,6 +20,8 @@ setup(
             Extension(f"spillway._kernels.{path.stem}", [str(path)], extra_compile_args=_FLAGS)
             for path in sorted(Path("services/spillway/_kernels").glob("*.pyx"))
         ],
+        # Not beside the sources: whatever is in the package gets into the wheel.
+        build_dir="build/cython",
         nthreads=_AT_ONCE,
         quiet=True,
     ),
