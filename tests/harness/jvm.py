@@ -42,7 +42,8 @@ def start_quickly() -> None:
     options = list(_OPTIONS)
     archive = _archive()
     if archive is not None and archive.exists():
-        options.append(f"-XX:SharedArchiveFile={archive}")
+        # Quoted: the variable is cut at spaces, and a clone's path may have some.
+        options.append(f'"-XX:SharedArchiveFile={archive}"')
     os.environ["JAVA_TOOL_OPTIONS"] = " ".join(options)
 
 
@@ -62,7 +63,7 @@ def _make(archive: Path) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
         made = Path(directory, "made.jsa")
-        options = " ".join((*_OPTIONS, f"-XX:ArchiveClassesAtExit={made}"))
+        options = " ".join((*_OPTIONS, f'"-XX:ArchiveClassesAtExit={made}"'))
         done = subprocess.run(
             [sys.executable, "-m", "harness.jvm_classes"],
             env={**os.environ, "JAVA_TOOL_OPTIONS": options, "PYTHONPATH": str(_TESTS)},
