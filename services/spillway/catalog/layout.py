@@ -320,6 +320,9 @@ TRACKED_CATALOGS: Final = {
     )
 }  # fmt: skip
 
+#: The columns that may be NULL, of those that are read; in their row types they come last. The server counts on all others.
+_NULLABLE: Final = frozenset({"attmissingval", "prqual", "prattrs"})
+
 #: Index keys that say "nothing there": rows with them are not indexed. A mapped relation has relfilenode
 #: 0, most relations have no TOAST table.
 NULL_KEYS: Final = frozenset({(PG_CLASS.oid, CLASS_BY_RELFILENODE), (PG_CLASS.oid, CLASS_BY_TOAST)})
@@ -400,6 +403,7 @@ class CatalogLayout:
             errors,
         )
         self._row_type: Final[Any] = catalog.row_type
+        self._never_null: Final = len(set(catalog.columns) - _NULLABLE)
         self._encoding: Final = encoding
         self._errors: Final = errors
 
@@ -410,6 +414,8 @@ class CatalogLayout:
             ValueError: the tuple contradicts itself.
         """
         row = self._row_type(*self._deformer.deform(infomask2, infomask, hoff, data))
+        if None in row[: self._never_null]:
+            raise ValueError(f"{self.catalog.name}.{self.names[row.index(None)]} is NULL")
         if self.catalog is PG_ATTRIBUTE:
             if row.attmissingval is not None:
                 element = element_of_array(

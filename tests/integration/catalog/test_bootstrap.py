@@ -53,6 +53,8 @@ def test_other_majors_under_load(fresh_cluster: Any, major: int) -> None:
         replays.append(CatalogReplay(bootstrap_sql(database.dsn), cluster, audit=True))
         replays.append(CatalogReplay(bootstrap_raw(database.dsn), cluster, audit=True))
         time.sleep(1)
+        # Clients that wait for each other's locks do so for three seconds.
+        load.wait_for(20)
     assert load.transactions > 20
     for replay in replays:
         replay.run()
@@ -73,6 +75,7 @@ def test_raw_without_full_page_writes(fresh_cluster: Any) -> None:
             assert begun.mirror.locations.current[1259].complete, "files where no images are"
             replays.append(CatalogReplay(begun, cluster, audit=True))
             time.sleep(0.3)
+        load.wait_for(20)
     assert load.transactions > 20
     for replay in replays:
         replay.run()

@@ -17,7 +17,13 @@ from harness.catalog_pages import empty_mirror, locator, page
 from spillway._kernels.crc32c import crc32c
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
 from spillway.catalog.descriptors import DescriptorRegistry
-from spillway.catalog.layout import NAMESPACE_BY_OID, PG_ATTRIBUTE, PG_NAMESPACE, PgAttribute
+from spillway.catalog.layout import (
+    NAMESPACE_BY_OID,
+    PG_ATTRIBUTE,
+    PG_NAMESPACE,
+    PG_PUBLICATION_REL,
+    PgAttribute,
+)
 from spillway.catalog.missing_value import UnreadableMissing, element_of_array, varlena_body
 from spillway.catalog.numeric_datum import numeric_body_of_text
 from spillway.catalog.relation_map import parse_map_file, parse_update
@@ -90,6 +96,17 @@ def _unpacked(mirror: CatalogMirror) -> list[int]:
     storage = mirror.storage_at(locator(PG_NAMESPACE))
     assert storage is not None
     return [block for block, page in storage.pages.items() if page.unpack is None]
+
+
+def test_what_is_never_null_is_not_read_as_null() -> None:
+    storages = empty_mirror().locations.storages.values()
+    layouts = {storage.layout.catalog.oid: storage.layout for storage in storages}
+    data = b"\0" + struct.pack("<I64s", 11, b"a")
+    with pytest.raises(ValueError, match=r"pg_namespace\.nspname is NULL"):
+        layouts[PG_NAMESPACE.oid].row(1, 0, 24, data)
+    # Neither rule nor list of columns: pg_publication_rel's other columns may be NULL.
+    row = layouts[PG_PUBLICATION_REL.oid].row(3, 0, 24, b"\0" + struct.pack("<III", 1, 2, 3))
+    assert row == (1, 2, 3, None, None)
 
 
 def test_tuples_are_made_of_pages_that_are_asked_for() -> None:
