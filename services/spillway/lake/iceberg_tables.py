@@ -393,6 +393,10 @@ def read_files(
 
 
 def _by_id(field: StructField) -> str:
+    # Where a query asks for a part of a struct only, Spark forgets the struct's id, and finds nothing under another name.
+    # History's old key is the only one; neither it nor what is in it is ever given another name.
+    if isinstance(field.dataType, StructType):
+        return field.name
     return f"field {field.metadata[types.SPARK_FIELD_ID]} of Iceberg"
 
 
