@@ -14,6 +14,7 @@ ours is the reduction, and what delta-rs leaves to its caller:
   doesn't write them, another one that runs OPTIMIZE may: files are looked at once (:func:`check_files`).
 - It writes the statistics of decimals as doubles, and a maximum that leaves NaN out, which Spark takes for the greatest value: readers
   would leave out files that hold what they look for. So columns have statistics where these are exact (:func:`_has_statistics`).
+- It commits no merge that changes nothing, and a commit is what says that the table has the batch (:func:`merge`).
 - It doesn't sync. :func:`sync_commit` does, after the commit and before anybody says that the batch is durable. A power failure
   between the two can leave a commit that names a file which isn't whole, as it can with Spark's commits.
 - Its local paths are URLs that are decoded once too often: :func:`open_table` refuses those that would not come out the same.
@@ -272,6 +273,7 @@ def merge(
     names = [name for name in changes.column_names if name != SET]
     values = {quoted(name): f"s.{quoted(name)}" for name in names}
     is_set = f"s.{quoted(SET)}"
+    version = table.version()
     merger = table.merge(
         changes,
         " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key),
@@ -285,6 +287,13 @@ def merge(
     )
     merger = merger.when_matched_update(values, is_set).when_matched_delete(f"NOT {is_set}")
     merger.when_not_matched_insert(values, is_set).execute()
+    if table.version() == version:
+        # Rows that came and went: delta-rs commits nothing then, and the table is to say all the same how far it is.
+        partition_by = table.metadata().partition_columns
+        table.create_write_transaction(
+            [], "append", table.schema(), partition_by, commit_properties=commit
+        )
+        table.update_incremental()
 
 
 def compact(table: DeltaTable, schema: pa.Schema) -> bool:

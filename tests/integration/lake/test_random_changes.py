@@ -1,0 +1,73 @@
+"""Random transactions, DDL among them, on a real server: after each batch the lake is what the source is."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from harness.lake_workload import SETUP, LakeWorkload
+from harness.service import service_in_process
+from spillway.lake.job import JobSettings, run_job
+from spillway.lake.verify import VerifySettings, verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psycopg
+    from pyspark.sql import SparkSession
+
+    from harness.cluster import Database
+
+#: SPILLWAY_LAKE_BATCHES: how many, to look for longer
+BATCHES = int(os.environ.get("SPILLWAY_LAKE_BATCHES", "2"))
+TRANSACTIONS = 10
+#: a batch of them is cut in several
+FEW_BYTES = 20_000
+
+
+@pytest.mark.parametrize(("table_format", "seed"), [("delta", 3), ("iceberg", 100)])
+def test_random_changes(
+    spark: SparkSession,
+    pg18: Database,
+    tmp_path: Path,
+    table_format: Literal["delta", "iceberg", "parquet"],
+    seed: int,
+) -> None:
+    """A failing seed of SPILLWAY_FUZZ_SEED is to be put among the parameters."""
+    rng = random.Random(int(os.environ.get("SPILLWAY_FUZZ_SEED", seed)))
+    workload = LakeWorkload(rng)
+    with service_in_process(tmp_path / "data") as service, pg18.connect() as connection:
+        _run(connection, [SETUP, *workload.created])
+        service.create_source(pg18.dsn)
+        service.create_slot("s", pg18.name, "arrow")
+        settings = JobSettings(
+            slot="s",
+            path=tmp_path / "lake",
+            checkpoint=tmp_path / "checkpoint",
+            table_format=table_format,
+            grpc=service.grpc_address,
+        )
+        for _ in range(BATCHES):
+            for _ in range(TRANSACTIONS):
+                _run(connection, workload.transaction())
+            _run(connection, workload.settle())
+            service.wait_decoded("s", pg18)
+            bytes_max = rng.choice((settings.max_bytes_per_batch, FEW_BYTES))
+            run_job(replace(settings, max_bytes_per_batch=bytes_max), spark=spark)
+            found = verify(
+                VerifySettings(settings.path, pg18.dsn, grpc=service.grpc_address), spark=spark
+            )
+            assert [str(table) for table in found.tables if not table.equal] == []
+            assert len(found.tables) == len(workload.tables)
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+
+
+def _run(connection: psycopg.Connection[object], statements: list[str]) -> None:
+    for statement in statements:
+        print(f"{statement};")
+        connection.execute(statement)
