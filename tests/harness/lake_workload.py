@@ -1,11 +1,12 @@
 """Random transactions over a few tables whose shape changes: what a lake must follow, by a seed.
 
-Only what the lake says that it follows: see docs/reference/lake-types.md and limits.md. Names start with the table's.
+Only what the lake says that it follows: see docs/reference/lake-types.md and limits.md. What rewrites a table, or gives it a column
+with a value, is followed by a row at once: the lake learns of it by the table's next change.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -31,13 +32,21 @@ _TYPES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "timestamp": (("'2024-02-29 12:34:56.789012'", "'1800-01-01'"), ()),
     "timestamptz": (("'2024-02-29 12:34:56.789012+05'", "'1800-01-01 UTC'"), ()),
     "bool": (("true", "false"), ("text",)),
+    "numeric(9,2)": (("1.25",), ()),
+    "numeric(12,2)": (("-3.20",), ()),
+    "numeric(20,2)": (("1e15",), ()),
+    "numeric(20,6)": (("0.000001",), ()),
+    "numeric(30,4)": (("1e20",), ()),
+    "varchar": (("''", "'abc'"), ()),
     "varchar(20)": (("''", "'abc'", "E'ä\\n\"'"), ("text", "varchar(40)")),
+    "varchar(40)": (("''", "'abc'"), ()),
     "text": (("''", "'abc'", "E'\\\\x \\t,{}'", "'TOASTED'"), ("varchar",)),
     "uuid": (("'00000000-0000-0000-0000-00000000000a'",), ("text",)),
     "jsonb": (("""'{"a": [1, null, "x"]}'""", "'null'", "'TOASTEDJSON'"), ("text",)),
     "mood": (("'sad'", "'glad'"), ("text",)),
     "bytea": (("'\\x00ff'", "''", "decode('TOASTED', 'escape')"), ()),
     "int4[]": (("'{1,NULL,3}'", "'{}'", "'{{1,2},{3,4}}'"), ("int8[]",)),
+    "int8[]": (("'{9000000000}'",), ()),
     "text[]": (("'{a,NULL,\"b c\"}'", "'{}'"), ()),
     "int4range": (("'[1,5)'", "'empty'"), ()),
     "interval": (("'1 mon 2 days 03:04:05.6'",), ()),
@@ -46,7 +55,23 @@ _TYPES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 SETUP: Final = "CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE TYPE pair AS (a int, b text)"
 #: long, and hard to compress: not in the row
 _LONG: Final = "(SELECT string_agg(md5({n}::text || g), '') FROM generate_series(1, 200) g)"
-KEYS: Final = 25
+_KEYS: Final = 25
+
+# Kinds of statements, as often as they are to come.
+_DDL: Final = (
+    "add",
+    "default",
+    "drop",
+    "rename",
+    "swap",
+    "type",
+    "again",
+    "truncate",
+    "rewrite",
+    "add",
+    "type",
+)
+_DML: Final = ("insert", "update", "delete", "key", "many", "insert", "update", "insert", "update")
 
 
 @dataclass
@@ -54,9 +79,8 @@ class Table:
     name: str
     #: "id", "pair" (two columns), "index", "full"
     key: str
-    columns: dict[str, str] = field(default_factory=dict)
-    #: a column was given a default, or rewritten, since the last row
-    must_change: bool = False
+    #: their types by name
+    columns: dict[str, str]
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -64,7 +88,7 @@ class Table:
 
 
 class LakeWorkload:
-    """Statements of random transactions, each list to be run by one simple query or one by one."""
+    """Lists of statements, each to be run one by one."""
 
     def __init__(self, rng: random.Random, tables: int = 3) -> None:
         self.rng = rng
@@ -75,7 +99,7 @@ class LakeWorkload:
     def transaction(self) -> list[str]:
         """Return the statements of one transaction."""
         rng = self.rng
-        saved = [Table(t.name, t.key, dict(t.columns), t.must_change) for t in self.tables]
+        saved = [Table(t.name, t.key, dict(t.columns)) for t in self.tables]
         statements = ["BEGIN"]
         for _ in range(rng.randint(1, 5)):
             table = rng.choice(self.tables)
@@ -85,9 +109,6 @@ class LakeWorkload:
                 statements += ["SAVEPOINT s", *self._change(table), "ROLLBACK TO s"]
             else:
                 statements += self._change(table)
-        for table in self.tables:
-            if table.must_change:
-                statements.append(self._insert(table))
         if rng.random() < 0.15:
             self.tables = saved
             statements.append("ROLLBACK")
@@ -126,27 +147,12 @@ class LakeWorkload:
             statements.append(f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX {index}")
         elif key == "full" or rng.random() < 0.2:
             statements.append(f"ALTER TABLE {name} REPLICA IDENTITY FULL")
-        table.must_change = True
         return statements
 
     def _ddl(self, table: Table) -> list[str]:
         rng = self.rng
         others = [c for c in table.columns if c not in (*table.key_columns, "id")]
-        kind = rng.choice(
-            (
-                "add",
-                "add",
-                "default",
-                "drop",
-                "rename",
-                "swap",
-                "type",
-                "type",
-                "again",
-                "truncate",
-                "rewrite",
-            )
-        )
+        kind = rng.choice(_DDL)
         if kind == "add":
             column, type_ = self._name("c"), rng.choice(list(_TYPES))
             table.columns[column] = type_
@@ -154,7 +160,6 @@ class LakeWorkload:
         if kind == "default":
             column, type_ = self._name("c"), rng.choice(list(_TYPES))
             table.columns[column] = type_
-            table.must_change = True
             value = rng.choice([v for v in _TYPES[type_][0] if "TOASTED" not in v] or ["NULL"])
             statement = f"ALTER TABLE {table.name} ADD {column} {type_} DEFAULT {value}"
             return [statement, self._insert(table)]
@@ -162,7 +167,7 @@ class LakeWorkload:
             return [f"TRUNCATE {table.name}"]
         if kind == "again":
             return [f"DROP TABLE {table.name}", *self._create(table.name), *self.settle()]
-        if kind == "rewrite" and not table.must_change:
+        if kind == "rewrite":
             return [f"CLUSTER {table.name} USING {table.name}_pkey"] if table.key == "id" else []
         if len(others) < 2:
             return []
@@ -184,33 +189,30 @@ class LakeWorkload:
                 f"ALTER TABLE {table.name} RENAME passing TO {other}",
             ]
         if kind == "type":
-            wider = _TYPES.get(table.columns[column], ((), ()))[1]
+            wider = _TYPES[table.columns[column]][1]
             if not wider:
                 return []
             table.columns[column] = rng.choice(wider)
-            table.must_change = True
             statement = f"ALTER TABLE {table.name} ALTER {column} TYPE {table.columns[column]}"
             return [statement, self._insert(table)]
         return []
 
     def _change(self, table: Table) -> list[str]:
         rng = self.rng
-        kind = rng.choice(
-            ("insert", "insert", "insert", "update", "update", "update", "delete", "key", "many")
-        )
+        kind = rng.choice(_DML)
         if kind == "insert":
             return [self._insert(table)]
         where = f"WHERE id % {rng.randint(1, 6)} = {rng.randrange(3)}"
         if kind == "many":
             return [self._insert(table) for _ in range(rng.randint(2, 12))]
         if kind == "delete":
-            return [f"DELETE FROM {table.name} {where} AND id > {rng.randrange(KEYS)}"]
+            return [f"DELETE FROM {table.name} {where} AND id > {rng.randrange(_KEYS)}"]
         if kind == "key":
             if table.key in ("id", "index"):
                 # Over all there is: no two become one.
                 return [
                     (
-                        f"UPDATE {table.name} SET id = id + 1000 WHERE id = {rng.randrange(KEYS)}"
+                        f"UPDATE {table.name} SET id = id + 1000 WHERE id = {rng.randrange(_KEYS)}"
                         f" AND NOT EXISTS (SELECT FROM {table.name} o WHERE o.id = {table.name}.id + 1000)"
                     )
                 ]
@@ -223,9 +225,8 @@ class LakeWorkload:
         return [f"UPDATE {table.name} SET {sets} {where}"]
 
     def _insert(self, table: Table) -> str:
-        table.must_change = False
         values = {c: self._value(table, c) for c in table.columns}
-        values["id"] = str(self.rng.randrange(KEYS))
+        values["id"] = str(self.rng.randrange(_KEYS))
         if "k" in values:
             values["k"] = self.rng.choice(("'a'", "'b'", "''"))
         statement = (
@@ -240,12 +241,7 @@ class LakeWorkload:
         type_ = table.columns[column]
         if self.rng.random() < 0.15:
             return "NULL"
-        base = "varchar(20)" if type_.startswith("varchar") else type_
-        values = _TYPES.get(base, ((), ()))[0] or {
-            "numeric(9,2)": ("1.25",), "numeric(12,2)": ("-3.20",), "numeric(20,2)": ("1e15",), "numeric(30,4)": ("1e20",),
-            "numeric(20,6)": ("0.000001",), "int8[]": ("'{9000000000}'",),
-        }[type_]  # fmt: skip
-        value = self.rng.choice(values)
+        value = self.rng.choice(_TYPES[type_][0])
         if value == "'-0'" and table.key == "full":
             return "0"
         self.count += 1

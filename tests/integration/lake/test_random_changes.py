@@ -29,7 +29,7 @@ TRANSACTIONS = 10
 FEW_BYTES = 20_000
 
 
-@pytest.mark.parametrize(("table_format", "seed"), [("delta", 3), ("iceberg", 100)])
+@pytest.mark.parametrize(("table_format", "seed"), [("delta", 8), ("iceberg", 10)])
 def test_random_changes(
     spark: SparkSession,
     pg18: Database,
