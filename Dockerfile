@@ -15,7 +15,9 @@ FROM python:3.13-slim-bookworm
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --system --create-home --home-dir /var/lib/spillway spillway
+ && useradd --system --create-home --home-dir /var/lib/spillway spillway \
+ # A new volume takes owner and mode of the directory that it is mounted on.
+ && install --directory --owner=spillway --group=spillway --mode=0700 /var/lib/spillway /lake
 COPY --from=build /opt/spillway /opt/spillway
 ENV PATH=/opt/spillway/bin:$PATH SPILLWAY_JARS=/opt/spillway/jars
 RUN python -m spillway.lake.jars --into "$SPILLWAY_JARS" --with s3

@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from harness.commands import parse_command
+from spillway.lake.job import _STOP_TIMEOUT_S
 from spillway.lake.storage import ObjectPath, lake_path
 from spillway.settings import Settings
+from spillway.subscriber.supervisor import STOP_GRACE_S
 
 PROJECT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
@@ -34,6 +36,40 @@ def test_variables_exist(name: str) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_something_reaps_what_killed_jobs_leave(name: str) -> None:
     assert SERVICES[name]["init"] is True
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_volumes_belong_to_the_user_who_writes_to_them(name: str) -> None:
+    image = (PROJECT / "Dockerfile").read_text()
+    user = re.search(r"^USER (\S+)$", image, re.MULTILINE)
+    assert user is not None
+    made = re.search(r"install --directory --owner=(\S+) .*?--mode=\S+ (.+)$", image, re.MULTILINE)
+    assert made is not None
+    assert made[1] == user[1]
+    assert image.index(made[0]) < image.index(user[0])
+    mounted = {volume.split(":")[1] for volume in SERVICES[name].get("volumes", [])}
+    assert mounted <= set(made[2].split())
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_stop_waits_as_long_as_the_program_may_take(name: str) -> None:
+    # Docker's own ten seconds would cut every batch.
+    takes_s = _STOP_TIMEOUT_S if "lake" in SERVICES[name]["command"] else STOP_GRACE_S * 2
+    grace = SERVICES[name]["stop_grace_period"]
+    amount, unit = int(grace[:-1]), {"s": 1, "m": 60}[grace[-1]]
+    assert amount * unit > takes_s
+
+
+def test_what_stays_up_is_started_again() -> None:
+    for name, service in SERVICES.items():
+        # A job is run by hand and ends by itself.
+        stays = not {"lake", "lake-s3"} & set(service.get("profiles", [])) or name == "minio"
+        assert (service.get("restart") == "unless-stopped") is stays, name
+
+
+def test_health_is_that_of_the_process() -> None:
+    # Who is unhealthy is killed by some orchestrators; a source that is away is no reason for that.
+    assert "/healthz" in SERVICES["spillway"]["healthcheck"]["test"][-1]
 
 
 def test_a_token_is_asked_for() -> None:
