@@ -51,6 +51,7 @@ from spillway.lake.initial_load_state import (
     table_lock,
 )
 from spillway.lake.initial_load_tables import NO_BATCH, loaded_rows
+from spillway.lake.late_workers import Patience
 from spillway.lake.net_effect import COPIES, quoted
 from spillway.lake.payload import lake_schema, merge_schemas, relation_of
 from spillway.lake.schema_changes import shape_text
@@ -344,7 +345,8 @@ class InitialLoad:
         for chunk in range(self.tables.loaded_chunks(table.directory, snapshot.lsn), state.chunks):
             ranges = state.ranges(chunk)
             copy = CopyRanges(self._source, snapshot, copied.plan, columns, ranges)
-            for attempt in range(1, _ATTEMPTS + 1):
+            patience, failures = Patience(self._stopping), 0
+            while True:
                 if self._stopping.is_set():
                     raise NotReady(
                         f"the load of {table.name} was stopped",
@@ -360,7 +362,10 @@ class InitialLoad:
                         raise _SnapshotLost(DDL_WAITS) from error
                     if not snapshot.alive():
                         raise _SnapshotLost(_ENDED) from error
-                    if attempt == _ATTEMPTS:
+                    if patience.waited(error):
+                        continue
+                    failures += 1
+                    if failures == _ATTEMPTS:
                         raise typed_error(
                             error,
                             what=f"loading {table.name} failed",

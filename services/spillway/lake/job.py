@@ -27,6 +27,7 @@ from spillway.errors import LakeError, NotReady, SpillwayError, UnsupportedFeatu
 from spillway.lake import boundaries, iceberg_catalog, job_record, layout, maintenance, position
 from spillway.lake.iceberg_catalog import CatalogChoice
 from spillway.lake.job_record import JobRecord
+from spillway.lake.late_workers import Patience
 from spillway.lake.layout import Layout
 from spillway.lake.maintenance import Upkeep
 from spillway.lake.quarantine import quarantined
@@ -57,9 +58,6 @@ _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.5
 #: A batch is let finish this long after a stop was asked for; then it is cut, which a restart mends.
 _STOP_TIMEOUT_S: Final = 60.0
-#: A query begins with new Python processes, which Spark gives ten seconds, whatever else the machine has to do.
-_WORKER_LATE: Final = "Python worker failed to connect back"
-_STARTS: Final = 3
 #: What Spark says of a query whose source does not answer yet, and of one that has ended.
 _NOT_AT_WORK: Final = ("Initializing", "Terminated", "Stopped")
 
@@ -343,26 +341,32 @@ class _Run:
             writer = writer.trigger(
                 processingTime=f"{round(settings.interval_s * 1000)} milliseconds"
             )
-        for starts_left in reversed(range(_STARTS)):
+        patience, batches = Patience(self._stopping), 0
+        while True:
             try:
                 query = writer.start()
             except Exception as error:
                 raise self._typed(error) from error
             try:
-                if self._wait(query, starts_left):
-                    break
+                ended = self._wait(query)
             finally:
                 if query.isActive:
                     query.stop()
+            if ended is None:
+                break
+            if self._summary.batches > batches:
+                batches = self._summary.batches
+                patience.got_on()
+            if not patience.waited(self._failure or ended):
+                raise self._typed(ended) from ended
+            self._failure = None
+            if self._stopping.is_set():
+                break
         self._summary.quarantined = tuple(map(str, quarantined(settings.path).values()))
         return self._summary
 
-    def _wait(self, query: StreamingQuery, starts_left: int) -> bool:
-        """Wait until the query ends; return False if it is to be started again.
-
-        Raises:
-            SpillwayError: it failed.
-        """
+    def _wait(self, query: StreamingQuery) -> Exception | None:
+        """Wait until the query ends, and return what ended it; None when that was asked for, or all is done."""
         from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - an extra
 
         try:
@@ -374,13 +378,9 @@ class _Run:
                 self._note_begun(query)
         except StreamingQueryException as error:
             if self._stopping.is_set() and self._failure is None:
-                return True
-            if starts_left and _WORKER_LATE in str(self._failure or error):
-                _log.warning("the machine is busy: Spark's Python did not start in time; again")
-                self._failure = None
-                return False
-            raise self._typed(error) from error
-        return True
+                return None
+            return error
+        return None
 
     def _note_begun(self, query: StreamingQuery) -> None:
         """Tell once that the query has found its place in the slot: what ends it before that is a start that failed."""
