@@ -56,6 +56,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── WalLevelNotLogical       wal_level_not_logical
     │   ├── MissingReplicationPrivilege    missing_replication_privilege
     │   ├── ReplicationNotAllowedByHba     replication_not_allowed_by_hba
+    │   ├── TableNotReadable         table_not_readable
     │   ├── WalSendersExhausted      max_wal_senders_exhausted
     │   ├── ReplicationSlotsExhausted      max_replication_slots_exhausted
     │   ├── SourceInRecovery         source_in_recovery
@@ -477,6 +478,13 @@ class ReplicationNotAllowedByHba(SourceError):
 
     code = "replication_not_allowed_by_hba"
     sqlstate = "28000"
+
+
+class TableNotReadable(SourceError):
+    """The role may not read a table whole, which an initial copy needs; the hint is the SQL that grants it."""
+
+    code = "table_not_readable"
+    sqlstate = "42501"
 
 
 class WalSendersExhausted(SourceError):

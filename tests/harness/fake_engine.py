@@ -55,10 +55,11 @@ from spillway.errors import (
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 from spillway.receiver.checks import SourceFacts
+from spillway.receiver.table_privileges import Lack, not_readable
 from spillway.store.rows import Fence
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
 CREATED_AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 FIRST_LSN = Lsn.parse("0/1000000")
@@ -87,6 +88,8 @@ class FakeEngine:
         #: by source and database
         self.tables: dict[tuple[str, str], list[TableInfo]] = {}
         self.publications: dict[tuple[str, str], list[PublicationInfo]] = {}
+        #: schema.table that the source's role may not read
+        self.unreadable: list[str] = []
         self.is_ready = True
         #: raised by the next call, whatever it is
         self.next_error: Exception | None = None
@@ -175,6 +178,15 @@ class FakeEngine:
         shown = re.sub(r"password=\S+", "password=****", dsn)
         self.sources[name] = dataclasses.replace(source, dsn=shown)
         return self.sources[name]
+
+    async def check_readable(
+        self, source: str, database: str, tables: Sequence[str] | None
+    ) -> None:
+        await self.get_source(source)
+        denied = [n for n in self.unreadable if tables is None or n in tables]
+        if denied:
+            lacks = [Lack(*name.split("."), False, True, False) for name in denied]
+            raise not_readable("spillway", lacks, 180000)
 
     async def list_tables(self, source: str, database: str) -> list[TableInfo]:
         await self.get_source(source)

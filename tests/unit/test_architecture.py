@@ -50,7 +50,13 @@ KNOWS_ONLY = {
     # archives, of which it knows what it hands its executors.
     # Its initial load asks the source itself, and makes of rows what the plugin makes of changes.
     "lake": GROUND
-    | {"stream.client", "replay", "receiver.checks", "receiver.connect_errors"}
+    | {
+        "stream.client",
+        "replay",
+        "receiver.checks",
+        "receiver.table_privileges",
+        "receiver.connect_errors",
+    }
     | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # What it starts are clients; slots are the engine's, and what must be remembered the store's.
     "subscriber": GROUND | {"engine", "store"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from spillway.engine.model import (
@@ -71,6 +71,17 @@ class EngineInterface(Protocol):
 
     async def primary_cost(self, name: str) -> PrimaryCost:
         """Ask the source's primary what it keeps for us: a connection and a query."""
+        ...
+
+    async def check_readable(
+        self, source: str, database: str, tables: Sequence[str] | None
+    ) -> None:
+        """Check that the source's role may read *tables* (``schema.table``; None: all) whole, as an initial copy does.
+
+        Raises:
+            TableNotReadable: the hint is the SQL that grants what is missing.
+            SourceError: the source can't be asked.
+        """
         ...
 
     async def list_plugins(self) -> list[PluginInfo]: ...

@@ -13,9 +13,11 @@ from spillway.engine import inventory
 from spillway.engine.model import PluginInfo
 from spillway.engine.preview import read_preview
 from spillway.plugins.registry import is_built_in, plugin_names
+from spillway.receiver.primary import with_database
+from spillway.receiver.table_privileges import check_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from spillway.engine.model import (
         Preview,
@@ -64,6 +66,13 @@ class Looking(ABC):
     async def primary_cost(self, name: str) -> PrimaryCost:
         """Ask the primary what it keeps for the source."""
         return await self._sources.primary_cost(name)
+
+    async def check_readable(
+        self, source: str, database: str, tables: Sequence[str] | None
+    ) -> None:
+        """Ask the source whether its role may read *tables*."""
+        dsn = with_database(self._sources.get(source).row.dsn, database)
+        await self._in_worker(check_readable, dsn, tables)
 
     async def list_plugins(self) -> list[PluginInfo]:
         """List the output plugins that slots may have."""

@@ -46,6 +46,7 @@ from spillway.lake.initial_load_state import (
     RANGE_BYTES,
     LoadState,
     Stage,
+    has_table,
     load_state,
     store_state,
     table_lock,
@@ -185,7 +186,7 @@ class InitialLoad:
                 state = load_state(self._path, directory)
                 begun = state is not None and state.stage != Stage.DONE
                 if not begun:
-                    if missing_only and self._has(directory):
+                    if missing_only and has_table(self._path, directory):
                         continue
                     if state is not None and not resync:
                         if not wanted:
@@ -225,9 +226,6 @@ class InitialLoad:
                 hint="Give the DSN of the slot's own source.",
                 slot=slot.slot_name,
             )
-
-    def _has(self, directory: str) -> bool:
-        return any((self._path / kind / directory).exists() for kind in (HISTORY, CURRENT))
 
     def _load_together(self, group: Sequence[SourceTable]) -> None:
         remaining = list(group)

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake import layout, position
 from spillway.lake.initial_load_source import Source
-from spillway.lake.initial_load_state import RANGE_BYTES, loading_lock
+from spillway.lake.initial_load_state import RANGE_BYTES, is_to_load, loading_lock
 from spillway.lake.layout import Layout
 from spillway.lake.session import session_for
 from spillway.lake.slot import DEFAULT_ADDRESS, connect
 from spillway.lake.table_formats import load_tables
 from spillway.receiver.checks import check_source
+from spillway.receiver.table_privileges import check_readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -101,6 +102,8 @@ def run_load(
             slot=slot.slot_name,
         )
 
+    check_load(settings, settings.tables, missing_only=False, resync=settings.resync)
+
     def made_anew(table: str) -> bool:
         return settings.resync and (not settings.tables or table in settings.tables)
 
@@ -118,6 +121,39 @@ def run_load(
         return load.run(chosen)
 
 
+def check_load(
+    settings: LoadsFrom, tables: Sequence[str], *, missing_only: bool, resync: bool = False
+) -> None:
+    """Find what stands in a load's way while no Spark was started for it.
+
+    Args:
+        settings: whose DSN, and which lake.
+        tables: those that are to be loaded; all when it is empty.
+        missing_only: as of :meth:`~spillway.lake.initial_load.InitialLoad.choose`.
+        resync: the same.
+
+    Raises:
+        InvalidRequest: there is no DSN.
+        SourceError: the server, or what the role may, is not fit for it; the hint is what mends it.
+        LakeError: there is no table of a name.
+    """
+    if not settings.source_dsn:
+        raise InvalidRequest(
+            "an initial load reads from the source, and its DSN is not given",
+            hint=f"Set {ENVIRONMENT}; its role needs REPLICATION and SELECT on the tables.",
+        )
+    check_source(settings.source_dsn)
+    path = settings.path.absolute()
+    names = [
+        table.name
+        for table in Source(settings.source_dsn, {}).tables(tables)
+        if is_to_load(
+            path, table.directory, missing_only=missing_only, resync=resync or bool(tables)
+        )
+    ]
+    check_readable(settings.source_dsn, names)
+
+
 @contextmanager
 def prepared(
     settings: LoadsFrom,
@@ -129,21 +165,14 @@ def prepared(
     table_format: str = "",
     range_bytes: int = RANGE_BYTES,
 ) -> Iterator[InitialLoad]:
-    """Yield a load of the lake, which is the only one meanwhile.
+    """Yield a load of the lake, which is the only one meanwhile; :func:`check_load` comes before it.
 
     Raises:
-        InvalidRequest: there is no DSN.
-        SourceError: the server is not fit for it; the message has what to do.
+        SourceError: the server refuses.
         LakeTableConflict: the lake is being loaded.
     """
-    if not settings.source_dsn:
-        raise InvalidRequest(
-            "an initial load reads from the source, and its DSN is not given",
-            hint=f"Set {ENVIRONMENT}; its role needs REPLICATION and SELECT on the tables.",
-        )
     from spillway.lake.initial_load import InitialLoad  # noqa: PLC0415 - imports PySpark
 
-    check_source(settings.source_dsn)
     path = settings.path.absolute()
     tables = load_tables(table_format or settings.table_format, spark, path, settings.slot)
     with loading_lock(path):

@@ -40,6 +40,7 @@ from spillway.plugins.arrow_copy import session_settings
 from spillway.plugins.arrow_schema import SchemaOptions, TablePlan, plan_table
 from spillway.receiver.connect_errors import connect_error
 from spillway.receiver.conninfo import parse_dsn, redact, resolve_hosts, sql_conninfo
+from spillway.receiver.table_privileges import check_readable
 
 if TYPE_CHECKING:
     import threading
@@ -324,7 +325,9 @@ class Source:
                         relation=name,
                     ) from None
                 except psycopg.errors.InsufficientPrivilege:
-                    raise _not_readable(schema, table) from None
+                    # It was revoked since it was looked at.
+                    check_readable(self._dsn, [name])
+                    raise _Changed(f"privileges on {name} were granted") from None
                 except psycopg.errors.UndefinedTable:
                     raise _Changed(f"{name} was dropped") from None
                 except psycopg.Error as error:
@@ -341,7 +344,8 @@ class Source:
             return None
         oid, kind, persistence, identity, relfilenode, readable = row
         if not readable:
-            raise _not_readable(schema, table)
+            check_readable(self._dsn, [f"{schema}.{table}"])
+            raise _Changed(f"privileges on {schema}.{table} were granted")
         columns = tuple(
             ColumnDescriptor(*column) for column in connection.execute(_COLUMNS, [oid]).fetchall()
         )
@@ -414,14 +418,6 @@ class Source:
             hint="Check the source's log.",
             sqlstate=error.sqlstate,
         )
-
-
-def _not_readable(schema: str, table: str) -> LakeError:
-    return LakeError(
-        f"the role of the source's DSN may not read {schema}.{table}",
-        hint=f'GRANT USAGE ON SCHEMA "{schema}" TO …; GRANT SELECT ON "{schema}"."{table}" TO …;',
-        relation=f"{schema}.{table}",
-    )
 
 
 def begin_with_snapshot(connection: Connection, settings: Mapping[str, str], name: str) -> None:

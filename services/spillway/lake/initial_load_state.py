@@ -24,6 +24,7 @@ from spillway.errors import LakeTableConflict
 from spillway.lake import lease
 from spillway.lake.files import replace_json
 from spillway.lake.storage import ObjectPath
+from spillway.lake.tables import CURRENT, HISTORY
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -125,6 +126,21 @@ def is_loading(path: LakePath, directory: str) -> bool:
     """Say whether the table's current state is a load's to write. To be acted upon under :func:`table_lock`."""
     state = load_state(path, directory)
     return state is not None and state.stage != Stage.DONE
+
+
+def is_to_load(path: LakePath, directory: str, *, missing_only: bool, resync: bool) -> bool:
+    """Say whether a load of all tables takes this one; see :meth:`InitialLoad.choose`."""
+    state = load_state(path, directory)
+    if state is not None and state.stage != Stage.DONE:
+        return True
+    if missing_only and has_table(path, directory):
+        return False
+    return state is None or resync
+
+
+def has_table(path: LakePath, directory: str) -> bool:
+    """Say whether the lake has anything of a table: from changes, or loaded before."""
+    return any((path / kind / directory).exists() for kind in (HISTORY, CURRENT))
 
 
 def loading_tables(path: LakePath) -> list[str]:

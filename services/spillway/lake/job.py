@@ -24,7 +24,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from spillway.errors import LakeError, NotReady, SpillwayError, UnsupportedFeature
-from spillway.lake import boundaries, iceberg_catalog, job_record, layout, maintenance, position
+from spillway.lake import (
+    boundaries,
+    iceberg_catalog,
+    initial_load_run,
+    job_record,
+    layout,
+    maintenance,
+    position,
+)
 from spillway.lake.iceberg_catalog import CatalogChoice
 from spillway.lake.job_record import JobRecord
 from spillway.lake.late_workers import Patience
@@ -192,6 +200,8 @@ def run_job(
                 settings.on_schema_change,
             ),
         )
+        if settings.initial_load:
+            initial_load_run.check_load(settings, settings.tables, missing_only=True)
         if settings.until_lsn is not None:
             _wait_until_decoded(client, settings.slot, settings.until_lsn)
         with (
@@ -451,9 +461,7 @@ def _initial_load(
     report: Callable[[object], None],
 ) -> Iterator[Callable[[], None]]:
     """Take the tables that the lake lacks away from the job, and yield what loads them."""
-    from spillway.lake.initial_load_run import prepared  # noqa: PLC0415 - imports PySpark
-
-    with prepared(settings, spark, slot, stopping, report) as load:
+    with initial_load_run.prepared(settings, spark, slot, stopping, report) as load:
         chosen = load.choose(settings.tables, missing_only=True, resync=False)
 
         def run() -> None:

@@ -40,7 +40,7 @@ from spillway.subscriber.supervisor import Service, Supervisor
 from spillway.subscriber.targets import TargetKind, target_kind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
     from pathlib import Path
 
     from spillway.engine.interface import EngineInterface
@@ -133,6 +133,7 @@ class Subscriptions:
                 await supervisor.clear(files=True)
                 made = await self._make_slot(supervisor)
                 await self._resolve(supervisor)
+                await self._check_readable(supervisor.row)
             except BaseException:
                 await self._undo_create(supervisor, drop_slot=made)
                 raise
@@ -155,6 +156,7 @@ class Subscriptions:
             if {"tables", "publications"} & wanted.keys():
                 resolved = await resolve(self._engine, altered, kind)
                 altered = replace(altered, resolved_tables=resolved)
+                await self._check_readable(altered, {*(row.resolved_tables or ())})
             async with self._stopped(supervisor):
                 if "options" in wanted:
                     await self._engine.alter_slot(row.slot, altered.options)
@@ -181,6 +183,8 @@ class Subscriptions:
             row = supervisor.row
             resolved = await resolve(self._engine, row, target_kind(row.target.get("kind")))
             if resolved != _tuple(row.resolved_tables):
+                found = replace(row, resolved_tables=resolved)
+                await self._check_readable(found, {*(row.resolved_tables or ())})
                 phase = "begun" if row.phase == "copied" else row.phase
                 await self._update(supervisor, resolved_tables=resolved, phase=phase)
                 if not supervisor.is_started:
@@ -304,6 +308,20 @@ class Subscriptions:
             )
         if dict(slot.options) != dict(row.options):
             await self._engine.alter_slot(row.slot, row.options)
+        if row.phase != "copied":
+            await self._check_readable(row)
+
+    async def _check_readable(self, row: SubscriptionRow, had: Collection[str] = ()) -> None:
+        """Check that what is to be copied can be, before a program is started for it; *had* is what was copied, or is.
+
+        Raises:
+            TableNotReadable: with the SQL that mends it.
+        """
+        if not row.copy_data:
+            return
+        tables = row.resolved_tables
+        wanted = None if tables is None else [name for name in tables if name not in had]
+        await self._engine.check_readable(row.source, row.database, wanted)
 
     async def _make_slot(self, supervisor: Supervisor) -> bool:
         """Make its slot, or take the one that is there; return whether it was made."""

@@ -20,6 +20,7 @@ from spillway.errors import (
     NotReady,
     SpillwayError,
     SubscriptionFailed,
+    TableNotReadable,
     UnknownPublication,
     UnknownSource,
     UnknownSubscription,
@@ -99,6 +100,31 @@ async def test_a_failure_is_told_and_mended_by_an_alteration(
     altered = await stage.subscriptions.alter("a", {"target": {"kind": "fake", "mode": "run"}})
     assert altered.error is None
     await stage.wait("a", streams)
+
+
+async def test_tables_that_may_not_be_read_are_found_before_anything_is_started(
+    stage: Stage,
+) -> None:
+    stage.engine.tables[("shop", "shop")] = [table("public.a"), table("public.b")]
+    stage.engine.unreadable = ["public.b"]
+    with pytest.raises(TableNotReadable) as caught:
+        await stage.create("a", tables=("public.a", "public.b"))
+    assert caught.value.hint == "GRANT SELECT ON public.b TO spillway;"
+    # Nothing is left of it.
+    assert "a" not in stage.engine.slots
+    assert await stage.subscriptions.list_all() == []
+    # Without a copy nothing is read there.
+    other = {"kind": "fake", "path": "/elsewhere"}
+    await stage.create("c", tables=("public.b",), copy_data=False, target=other)
+    await stage.create("a", tables=("public.a",))
+    await stage.wait("a", streams)
+    with pytest.raises(TableNotReadable):
+        await stage.subscriptions.alter("a", {"tables": ("public.a", "public.b")})
+    assert (await stage.subscriptions.get("a")).tables == ("public.a",)
+    # What was granted mends it; a table that it had is not asked about again.
+    stage.engine.unreadable = ["public.a"]
+    altered = await stage.subscriptions.alter("a", {"tables": ("public.a", "public.b")})
+    assert altered.tables == ("public.a", "public.b")
 
 
 async def test_disable_and_enable(stage: Stage) -> None:
