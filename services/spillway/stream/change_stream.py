@@ -8,6 +8,9 @@ Two things happen at once in a stream: batches go out, feedback comes in. ::
 Either ends the other: an error in one cancels the other, a client that goes away cancels both, and in
 every case leaving ``engine.stream`` frees the slot. A client that is silent is fine; one that is gone
 without saying so is found out by HTTP/2 pings (see ``server``).
+
+A client that closes its side (PostgreSQL's CopyDone) asks for no more than there is: it gets what was decoded by then, or
+what is before the stream's ``upto_lsn``, and the stream ends.
 """
 
 from __future__ import annotations
@@ -88,6 +91,7 @@ class _Session:
         self._wal_end = Lsn(0)
         self._confirm_lsn = Lsn(0)
         self._flush_lsn = Lsn(0)
+        self._client_is_done = False
         self._heard_at_s = time.monotonic()
         self._sent_at_s = time.monotonic()
 
@@ -103,7 +107,7 @@ class _Session:
         ) as stream:
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._send(stream))
+                    tasks.create_task(self._send(stream, bounded=start.upto_lsn != 0))
                     tasks.create_task(self._take_feedback(stream))
             except BaseExceptionGroup as failed:
                 raise _first(failed) from None
@@ -120,7 +124,9 @@ class _Session:
             )
         return request.start
 
-    async def _send(self, stream: SlotStream) -> None:
+    async def _send(self, stream: SlotStream, *, bounded: bool) -> None:
+        # Where a client that is done wants to be; None as long as it is not, or when upto_lsn says it.
+        end_lsn: Lsn | None = None
         # Something is sent at once, so that the client learns that the slot is its own.
         greeting = True
         while True:
@@ -133,10 +139,14 @@ class _Session:
                 await self._write_keepalive()
             if batch.final:
                 return
+            if self._client_is_done and not bounded:
+                end_lsn = end_lsn or batch.wal_end
+                if not batch.messages.count or batch.confirm_lsn >= end_lsn:
+                    return
             greeting = False
 
     async def _take_feedback(self, stream: SlotStream) -> None:
-        """Confirm until the client closes its side; the stream goes on without, if it has not ended."""
+        """Confirm until the client closes its side."""
         async for request in self._requests:
             self._heard_at_s = time.monotonic()
             if not request.HasField("feedback"):
@@ -151,6 +161,7 @@ class _Session:
                 self._flush_lsn = max(self._flush_lsn, Lsn(feedback.flush_lsn))
             if feedback.reply_requested:
                 await self._write_keepalive()
+        self._client_is_done = True
 
     async def _write_changes(self, batch: StreamBatch) -> None:
         async with self._writing:

@@ -295,19 +295,58 @@ async def test_protocol_violations(
     await until(lambda: engine.streams_open == 0)
 
 
-async def test_a_stock_client_that_half_closes(target: str, engine: FakeEngine) -> None:
-    engine.commit("shop", "a")
-    async with grpc.aio.insecure_channel(target) as channel:
+async def half_closed(target: str, **start: Any) -> list[bytes]:
+    """Send Start and nothing more, as grpcurl does, and return the payloads until the service ends the stream."""
+    async with grpc.aio.insecure_channel(target) as channel, asyncio.timeout(30):
         call = change_stream_pb2_grpc.ChangeStreamStub(channel).Stream(
-            iter([pb.StreamRequest(start=pb.Start(slot_name="s1"))])
+            iter([pb.StreamRequest(start=pb.Start(slot_name="s1", **start))])
         )
-        async for response in call:
-            if response.HasField("changes"):
-                assert response.changes.payload == b"a"
-                assert list(response.changes.message_length) == [1]
-                break
-        call.cancel()
+        payloads = [r.changes.payload async for r in call if r.HasField("changes")]
+        assert await call.code() is grpc.StatusCode.OK
+    return payloads
+
+
+async def test_a_client_that_closes_its_side_gets_what_there_is(
+    target: str, engine: FakeEngine
+) -> None:
+    assert await half_closed(target) == []
     await until(lambda: engine.streams_open == 0)
+    for _ in range(5):
+        engine.commit("shop", "a" * 2000)
+    assert b"".join(await half_closed(target, batch_bytes=1024)) == b"a" * 10_000
+    await until(lambda: engine.streams_open == 0)
+    # Nothing was confirmed.
+    assert len(b"".join(await half_closed(target))) == 10_000
+
+
+async def test_a_stream_with_an_end_goes_there_though_the_client_has_closed_its_side(
+    target: str, engine: FakeEngine
+) -> None:
+    engine.commit("shop", "a")
+    reading = asyncio.create_task(half_closed(target, upto_lsn=engine.decoded_lsn + 0x1000))
+    await until(lambda: engine.streams_open == 1)
+    await asyncio.sleep(0.1)
+    engine.commit("shop", "b")
+    engine.move_wal(0x2000)
+    assert b"".join(await reading) == b"ab"
+    await until(lambda: engine.streams_open == 0)
+
+
+async def test_an_end_comes_though_more_is_written_all_the_time(
+    target: str, engine: FakeEngine
+) -> None:
+    engine.commit("shop", "a" * 2000)
+
+    async def write() -> None:
+        while True:
+            engine.commit("shop", "b" * 2000)
+            await asyncio.sleep(0)
+
+    writing = asyncio.create_task(write())
+    try:
+        assert b"".join(await half_closed(target, batch_bytes=1024)).startswith(b"a" * 2000)
+    finally:
+        writing.cancel()
 
 
 async def test_a_service_that_goes_away(engine: FakeEngine, unused_tcp_port: int) -> None:
