@@ -1,13 +1,11 @@
-"""Generate the gRPC modules of proto/ into services/spillway/stream/_generated (``make proto``).
+"""Generate the gRPC modules of proto/ into services/spillway/v1 (``make proto``).
 
-protoc names Python modules by the path of the .proto file, ``spillway.v1.…``; in this package they live
-elsewhere, so their imports of one another are rewritten. The files' registered names stay: reflection
-shows ``spillway/v1/…``.
+protoc names Python modules by the path of the .proto file, ``spillway.v1.…``, and that is where they live: stubs that a
+user generates have the same name, and either does for both.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from importlib import resources
@@ -17,8 +15,7 @@ from typing import Final
 from grpc_tools import protoc
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-OUTPUT: Final = ROOT / "services" / "spillway" / "stream" / "_generated"
-PACKAGE: Final = "spillway.stream._generated"
+OUTPUT: Final = ROOT / "services" / "spillway" / "v1"
 
 
 def generate(output: Path) -> list[Path]:
@@ -41,11 +38,8 @@ def generate(output: Path) -> list[Path]:
             sys.exit(status)
         written = []
         for made in sorted(Path(scratch).rglob("*_pb2*.py*")):
-            text = re.sub(
-                r"\bfrom spillway\.v1 import\b", f"from {PACKAGE} import", made.read_text()
-            )
             target = output / made.name
-            target.write_text(text)
+            target.write_text(made.read_text())
             written.append(target)
     return written
 

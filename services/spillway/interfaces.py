@@ -62,7 +62,9 @@ async def listening(
     )
     # gRPC binds by number, so a free port has to be found first.
     grpc_port = grpc_port or _free_port(host)
-    grpc_server = await create_grpc_server(engine, host=host, port=grpc_port, token=token)
+    grpc_server = await create_grpc_server(
+        engine, subscriptions, host=host, port=grpc_port, token=token
+    )
     await grpc_server.start()
     admin.start()
     http = asyncio.create_task(server.serve(sockets=[listener]), name="spillway-http")

@@ -76,7 +76,11 @@ class FakeService:
 
         async def start() -> Any:
             server = await create_grpc_server(
-                self.engine, host="127.0.0.1", port=self.grpc_port, token=self.token
+                self.engine,
+                self.subscriptions,
+                host="127.0.0.1",
+                port=self.grpc_port,
+                token=self.token,
             )
             await server.start()
             return server

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spillway.errors import Conflict, DuplicateName, UnknownSubscription
 from spillway.pg.lsn import Lsn
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec, SubscriptionState
+from spillway.subscriber.subscriptions import check_unused
 from spillway.subscriber.targets import target_kind
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class FakeSubscriptions:
         return self.subscriptions[name]
 
     # The interface
+
+    async def check_unused(self, source: str) -> None:
+        check_unused(source, [n for n, s in self.subscriptions.items() if s.source == source])
 
     async def create(self, spec: SubscriptionSpec) -> SubscriptionInfo:
         target = target_kind(spec.target.get("kind")).check(spec.target)

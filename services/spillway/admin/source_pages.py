@@ -159,6 +159,7 @@ class SourcePages(PageGroup):
     async def _drop(self, request: Request) -> Response:
         name = request.path_params["name"]
         confirm_name(Form(request), name)
+        await self._subscriptions.check_unused(name)
         await self._engine.drop_source(name)
         await self._sampler.look()
         return done(request, "/")

@@ -6,5 +6,5 @@ without looking at single messages; ``status`` is the one place where errors bec
 statuses errors again.
 
 For clients there is ``client`` (synchronous, used by ``spillway recv`` and by Spark's tasks), which needs nothing of the
-service but ``_generated``, made of ``proto/spillway/v1``.
+service but ``spillway.v1``, made of ``proto/spillway/v1``.
 """

@@ -24,8 +24,8 @@ import grpc
 from spillway.errors import InvalidRequest, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire
-from spillway.stream._generated import change_stream_pb2
 from spillway.stream.status import errors_as_statuses
+from spillway.v1 import change_stream_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

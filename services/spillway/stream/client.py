@@ -24,8 +24,8 @@ import grpc
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire
-from spillway.stream._generated import change_stream_pb2, slots_pb2, slots_pb2_grpc
 from spillway.stream.status import error_from_rpc
+from spillway.v1 import change_stream_pb2, slots_pb2, slots_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

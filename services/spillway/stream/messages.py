@@ -1,23 +1,27 @@
-"""Sources and slots as protobuf messages."""
+"""What the engine and the subscriber tell, as protobuf messages."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from spillway.stream._generated import slots_pb2
+from spillway.v1 import slots_pb2, subscriptions_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from spillway.engine.model import (
         Change,
         DatabaseSession,
+        PublicationInfo,
         SlotInfo,
         SlotStats,
         SourceInfo,
+        TableInfo,
     )
+    from spillway.subscriber.model import SubscriptionInfo
 
 
 def source_message(source: SourceInfo) -> slots_pb2.Source:
@@ -105,6 +109,106 @@ def stats_message(stats: SlotStats) -> slots_pb2.SlotStats:
 def change_message(change: Change) -> slots_pb2.Change:
     """Make a Change."""
     return slots_pb2.Change(lsn=change.lsn, xid=change.xid, data=change.data)
+
+
+def table_message(table: TableInfo) -> slots_pb2.Table:
+    """Make a Table."""
+    return slots_pb2.Table(
+        schema=table.schema,
+        name=table.name,
+        kind=table.kind,
+        partition_of=table.partition_of,
+        replica_identity=table.replica_identity,
+        primary_key=table.primary_key,
+        identity_columns=table.identity_columns,
+        columns=[
+            slots_pb2.TableColumn(
+                name=column.name,
+                type=column.type,
+                not_null=column.not_null,
+                generated=column.generated,
+            )
+            for column in table.columns
+        ],
+        publications=table.publications,
+        captured=table.captured,
+        warnings=table.warnings,
+    )
+
+
+def publication_message(publication: PublicationInfo) -> slots_pb2.Publication:
+    """Make a Publication."""
+    return slots_pb2.Publication(
+        name=publication.name,
+        all_tables=publication.all_tables,
+        publish_insert=publication.insert,
+        publish_update=publication.update,
+        publish_delete=publication.delete,
+        publish_truncate=publication.truncate,
+        via_root=publication.via_root,
+        tables=[
+            slots_pb2.PublishedTable(
+                schema=table.schema,
+                name=table.name,
+                columns=table.columns or (),
+                all_columns=table.columns is None,
+                has_row_filter=table.has_row_filter,
+                row_filter=table.row_filter,
+            )
+            for table in publication.tables
+        ],
+        schemas=publication.schemas,
+    )
+
+
+def subscription_message(subscription: SubscriptionInfo) -> subscriptions_pb2.Subscription:
+    """Make a Subscription."""
+    failure = subscription.error
+    message = subscriptions_pb2.Subscription(
+        name=subscription.name,
+        source=subscription.source,
+        database=subscription.database,
+        slot=subscription.slot,
+        tables=_names(subscription.tables),
+        publications=_names(subscription.publications),
+        enabled=subscription.enabled,
+        copy_data=subscription.copy_data,
+        origin=subscription.origin,
+        streaming=subscription.streaming,
+        two_phase=subscription.two_phase,
+        options=dict(subscription.options),
+        state=str(subscription.state),
+        error=None
+        if failure is None
+        else subscriptions_pb2.SubscriptionFailure(
+            code=failure.code, message=failure.message, hint=failure.hint
+        ),
+        confirmed_flush_lsn=subscription.confirmed_flush_lsn or 0,
+        lag_bytes=subscription.lag_bytes,
+        lag_seconds=subscription.lag_seconds,
+        rows=subscription.rows,
+        restarts=subscription.restarts,
+        pid=subscription.pid,
+        table_states=[
+            subscriptions_pb2.SubscribedTable(
+                table=table.table,
+                state=table.state,
+                changes=table.changes,
+                bytes_copied=table.bytes_copied,
+                bytes_total=table.bytes_total,
+                reason=table.reason,
+            )
+            for table in subscription.table_states
+        ],
+        created_at=_timestamp(subscription.created_at),
+    )
+    target: dict[str, Any] = dict(subscription.target)
+    message.target.update(target)
+    return message
+
+
+def _names(names: Sequence[str] | None) -> subscriptions_pb2.Names | None:
+    return None if names is None else subscriptions_pb2.Names(names=names)
 
 
 def _timestamp(moment: datetime | None) -> Timestamp | None:

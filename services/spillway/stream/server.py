@@ -1,4 +1,4 @@
-"""The gRPC server: both services, health and reflection, behind the token."""
+"""The gRPC server: its services, health and reflection, behind the token."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from spillway.errors import AddressUnavailable, Unauthenticated
-from spillway.stream import change_stream, slot_service, status
-from spillway.stream._generated import slots_pb2_grpc
+from spillway.stream import change_stream, slot_service, status, subscription_service
+from spillway.v1 import slots_pb2_grpc, subscriptions_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from spillway.engine.interface import EngineInterface
+    from spillway.subscriber.interface import SubscriptionInterface
 
 _MIB: Final = 1024 * 1024
 
@@ -40,7 +41,12 @@ _OPTIONS: Final = (
 
 
 async def create_grpc_server(
-    engine: EngineInterface, *, host: str, port: int, token: str | None
+    engine: EngineInterface,
+    subscriptions: SubscriptionInterface,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
 ) -> Any:
     """Make a grpc.aio.Server that listens on *host* and *port*.
 
@@ -48,7 +54,8 @@ async def create_grpc_server(
     the event loop that it runs on.
 
     Args:
-        engine: what does the work.
+        engine: what does the work of sources and slots.
+        subscriptions: what does that of subscriptions.
         host: an address or a name; ``::`` for every address.
         port: the TCP port.
         token: the bearer token that callers must present; None only where *host* is loopback.
@@ -59,9 +66,15 @@ async def create_grpc_server(
     interceptors = [] if token is None else [_TokenInterceptor(token)]
     server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
     register: Any = slots_pb2_grpc.add_SlotServiceServicer_to_server
-    register(slot_service.SlotService(engine), server)
+    register(slot_service.SlotService(engine, subscriptions), server)
+    register = subscriptions_pb2_grpc.add_SubscriptionServiceServicer_to_server
+    register(subscription_service.SubscriptionService(subscriptions), server)
     server.add_generic_rpc_handlers((change_stream.ChangeStream(engine).generic_handler(),))
-    names = (slot_service.SERVICE_NAME, change_stream.SERVICE_NAME)
+    names = (
+        slot_service.SERVICE_NAME,
+        subscription_service.SERVICE_NAME,
+        change_stream.SERVICE_NAME,
+    )
     await _add_health(server, names)
     reflection.enable_server_reflection(
         (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server

@@ -1,32 +1,48 @@
-"""SlotService: the REST calls over gRPC, with the same semantics and the same errors."""
+"""SlotService: REST's calls of sources and slots over gRPC, with the same semantics and the same errors.
+
+What may be long (changes, tables, publications) comes in parts of bounded size, so that an answer may be of any length.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from google.protobuf.message import Message
 
 from spillway.engine.model import SlotSpec
 from spillway.pg.lsn import Lsn
-from spillway.stream._generated import slots_pb2, slots_pb2_grpc
-from spillway.stream.messages import change_message, slot_message, source_message, stats_message
+from spillway.stream.messages import (
+    change_message,
+    publication_message,
+    slot_message,
+    source_message,
+    stats_message,
+    table_message,
+)
 from spillway.stream.status import errors_as_statuses
+from spillway.v1 import slots_pb2, slots_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from spillway.engine.interface import EngineInterface
     from spillway.engine.model import Change
+    from spillway.subscriber.interface import SubscriptionInterface
+
+_Message = TypeVar("_Message", bound=Message)
 
 SERVICE_NAME: Final = "spillway.v1.SlotService"
 
-#: Bytes of changes after which a part of an answer is sent.
+#: Bytes after which a part of an answer is sent.
 _PART_BYTES: Final = 256 * 1024
 
 
 class SlotService(slots_pb2_grpc.SlotServiceServicer):
     """One method a call; ``context`` is grpc.aio's."""
 
-    def __init__(self, engine: EngineInterface) -> None:
+    def __init__(self, engine: EngineInterface, subscriptions: SubscriptionInterface) -> None:
         self._engine = engine
+        self._subscriptions = subscriptions
 
     @errors_as_statuses
     async def CreateSource(
@@ -53,11 +69,41 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
         return source_message(await self._engine.get_source(request.name))
 
     @errors_as_statuses
+    async def AlterSource(
+        self, request: slots_pb2.AlterSourceRequest, context: Any
+    ) -> slots_pb2.Source:
+        return source_message(await self._engine.alter_source(request.name, request.dsn))
+
+    @errors_as_statuses
     async def DropSource(
         self, request: slots_pb2.DropSourceRequest, context: Any
     ) -> slots_pb2.DropSourceResponse:
+        await self._subscriptions.check_unused(request.name)
         await self._engine.drop_source(request.name)
         return slots_pb2.DropSourceResponse()
+
+    @errors_as_statuses
+    async def ListTables(self, request: slots_pb2.ListTablesRequest, context: Any) -> None:
+        tables = await self._engine.list_tables(request.source, request.database)
+        for part in _parts(map(table_message, tables)):
+            await context.write(slots_pb2.ListTablesResponse(tables=part))
+
+    @errors_as_statuses
+    async def ListPublications(
+        self, request: slots_pb2.ListPublicationsRequest, context: Any
+    ) -> None:
+        found = await self._engine.list_publications(request.source, request.database)
+        for part in _parts(map(publication_message, found)):
+            await context.write(slots_pb2.ListPublicationsResponse(publications=part))
+
+    @errors_as_statuses
+    async def ListPlugins(
+        self, request: slots_pb2.ListPluginsRequest, context: Any
+    ) -> slots_pb2.ListPluginsResponse:
+        plugins = await self._engine.list_plugins()
+        return slots_pb2.ListPluginsResponse(
+            plugins=[slots_pb2.Plugin(name=p.name, built_in=p.built_in) for p in plugins]
+        )
 
     @errors_as_statuses
     async def CreateSlot(
@@ -86,6 +132,11 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
     @errors_as_statuses
     async def GetSlot(self, request: slots_pb2.GetSlotRequest, context: Any) -> slots_pb2.Slot:
         return slot_message(await self._engine.get_slot(request.slot_name))
+
+    @errors_as_statuses
+    async def AlterSlot(self, request: slots_pb2.AlterSlotRequest, context: Any) -> slots_pb2.Slot:
+        options = dict(request.options)
+        return slot_message(await self._engine.alter_slot(request.slot_name, options))
 
     @errors_as_statuses
     async def DropSlot(
@@ -144,13 +195,19 @@ def _lsn(number: int) -> Lsn | None:
 
 async def _write_parts(context: Any, changes: Sequence[Change]) -> None:
     """Send changes in messages of bounded size; one change is never cut."""
-    part: list[slots_pb2.Change] = []
+    for part in _parts(map(change_message, changes)):
+        await context.write(slots_pb2.ReadChangesResponse(changes=part))
+
+
+def _parts(messages: Iterable[_Message]) -> Iterator[list[_Message]]:
+    """Gather *messages* in lists of about the size of a part."""
+    part: list[_Message] = []
     size = 0
-    for change in changes:
-        part.append(change_message(change))
-        size += len(change.data)
+    for message in messages:
+        part.append(message)
+        size += message.ByteSize()
         if size >= _PART_BYTES:
-            await context.write(slots_pb2.ReadChangesResponse(changes=part))
+            yield part
             part, size = [], 0
     if part:
-        await context.write(slots_pb2.ReadChangesResponse(changes=part))
+        yield part

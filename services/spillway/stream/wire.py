@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from spillway._kernels.message_buffer import total_length
 from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
-from spillway.stream._generated import change_stream_pb2
+from spillway.v1 import change_stream_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

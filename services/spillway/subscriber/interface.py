@@ -56,6 +56,14 @@ class SubscriptionInterface(Protocol):
         """Drop a subscription and its slot; the target stays as it is."""
         ...
 
+    async def check_unused(self, source: str) -> None:
+        """Check that no subscription is of *source*, which is to be dropped.
+
+        Raises:
+            Conflict: they are named.
+        """
+        ...
+
     async def log(self, name: str, lines: int) -> list[str]:
         """Return the last *lines* of what its programs printed."""
         ...

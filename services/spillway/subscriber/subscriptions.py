@@ -230,6 +230,12 @@ class Subscriptions:
     async def get(self, name: str) -> SubscriptionInfo:
         return await self._info(self._supervisor(name))
 
+    async def check_unused(self, source: str) -> None:
+        """Check that no subscription is of *source*; see the interface."""
+        check_unused(
+            source, [s.row.name for s in self._supervisors.values() if s.row.source == source]
+        )
+
     async def log(self, name: str, lines: int) -> list[str]:
         """Return the last lines of its programs' output."""
         if not 0 <= lines <= _LOG_LINES_MAX:
@@ -488,6 +494,17 @@ class Subscriptions:
                 log.info('slot "%s" was gone already', row.slot)
         await self._metadata.remove_subscription(row.name)
         del self._supervisors[row.name]
+
+
+def check_unused(source: str, held: Sequence[str]) -> None:
+    """Refuse to drop *source* while subscriptions, *held*, are of it."""
+    if held:
+        raise Conflict(
+            f'source "{source}" still has subscriptions: {", ".join(sorted(held))}',
+            hint="Drop them first.",
+            source=source,
+            subscriptions=sorted(held),
+        )
 
 
 def _wanted(row: SubscriptionRow, changes: Mapping[str, object]) -> dict[str, Any]:

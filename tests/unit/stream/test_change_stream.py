@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from harness.fake_engine import FIRST_LSN, FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
 from spillway.errors import (
     AddressUnavailable,
     InvalidOption,
@@ -22,10 +23,10 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.stream import change_stream
-from spillway.stream._generated import change_stream_pb2 as pb
-from spillway.stream._generated import change_stream_pb2_grpc
 from spillway.stream.client import ChangeStreamReader, open_stream
 from spillway.stream.server import create_grpc_server
+from spillway.v1 import change_stream_pb2 as pb
+from spillway.v1 import change_stream_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -353,7 +354,9 @@ async def test_a_service_that_goes_away(engine: FakeEngine, unused_tcp_port: int
     address = f"127.0.0.1:{unused_tcp_port}"
     with pytest.raises(NotReady, match="can't be reached"):
         await opened(address)
-    server = await create_grpc_server(engine, host="127.0.0.1", port=unused_tcp_port, token=None)
+    server = await create_grpc_server(
+        engine, FakeSubscriptions(), host="127.0.0.1", port=unused_tcp_port, token=None
+    )
     await server.start()
     stream = await opened(address)
     await server.stop(0)
@@ -366,7 +369,7 @@ async def test_a_service_that_goes_away(engine: FakeEngine, unused_tcp_port: int
 async def test_token(engine: FakeEngine, unused_tcp_port: int) -> None:
     address = f"127.0.0.1:{unused_tcp_port}"
     server = await create_grpc_server(
-        engine, host="127.0.0.1", port=unused_tcp_port, token="s3cret"
+        engine, FakeSubscriptions(), host="127.0.0.1", port=unused_tcp_port, token="s3cret"
     )
     await server.start()
     for token in (None, "wrong", ""):
@@ -380,6 +383,10 @@ async def test_token(engine: FakeEngine, unused_tcp_port: int) -> None:
 async def test_a_taken_port(target: str, engine: FakeEngine) -> None:
     with pytest.raises(AddressUnavailable) as caught:
         await create_grpc_server(
-            engine, host="127.0.0.1", port=int(target.rpartition(":")[2]), token=None
+            engine,
+            FakeSubscriptions(),
+            host="127.0.0.1",
+            port=int(target.rpartition(":")[2]),
+            token=None,
         )
     assert "--grpc-port" in caught.value.hint

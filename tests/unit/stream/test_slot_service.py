@@ -12,10 +12,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from harness.fake_engine import CREATED_AT, FIRST_LSN, FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
+from harness.subscription_stage import publication, table
 from spillway.errors import CorruptWal
-from spillway.stream._generated import slots_pb2 as pb
-from spillway.stream._generated import slots_pb2_grpc
+from spillway.stream.messages import table_message
 from spillway.stream.server import create_grpc_server
+from spillway.subscriber.model import SubscriptionSpec
+from spillway.v1 import slots_pb2 as pb
+from spillway.v1 import slots_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -74,6 +78,53 @@ async def test_slots(stub: Any, engine: FakeEngine) -> None:
     assert copied.slot_name == "s3"
     await stub.DropSlot(pb.DropSlotRequest(slot_name="s3"))
     assert set(engine.slots) == {"s1", "s2"}
+
+
+async def test_what_is_altered(stub: Any, engine: FakeEngine) -> None:
+    altered = await stub.AlterSource(pb.AlterSourceRequest(name="shop", dsn="host=new password=x"))
+    assert altered.dsn == "host=new password=****"
+    request = pb.AlterSlotRequest(slot_name="s1", options={"include-xids": "0"})
+    assert dict((await stub.AlterSlot(request)).options) == {"include-xids": "0"}
+    assert await stub.AlterSlot(pb.AlterSlotRequest(slot_name="s1")) == await stub.GetSlot(
+        pb.GetSlotRequest(slot_name="s1")
+    )
+    assert not engine.slots["s1"].options
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.AlterSlot(pb.AlterSlotRequest(slot_name="none"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_what_there_is_comes_in_parts(stub: Any, engine: FakeEngine) -> None:
+    names = [f"public.t{number:05}" for number in range(12_000)]
+    engine.tables["shop", "shop"] = [table(name) for name in names]
+    engine.publications["shop", "shop"] = [publication("p", *names[:2])]
+    asked = pb.ListTablesRequest(source="shop", database="shop")
+    parts = [part async for part in stub.ListTables(asked)]
+    assert len(parts) > 1
+    assert max(part.ByteSize() for part in parts) < 512 * 1024
+    found = [one for part in parts for one in part.tables]
+    assert [f"{one.schema}.{one.name}" for one in found] == names
+    assert found[0] == table_message(table(names[0]))
+    listed = stub.ListPublications(pb.ListPublicationsRequest(source="shop", database="shop"))
+    (published,) = [one async for part in listed for one in part.publications]
+    assert (published.name, [t.name for t in published.tables]) == ("p", ["t00000", "t00001"])
+    assert published.tables[0].all_columns
+    plugins = (await stub.ListPlugins(pb.ListPluginsRequest())).plugins
+    assert [p.name for p in plugins] == [p.name for p in await engine.list_plugins()]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        [_ async for _ in stub.ListTables(pb.ListTablesRequest(source="none", database="shop"))]
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_source_with_subscriptions_stays(
+    stub: Any, engine: FakeEngine, subscriptions: FakeSubscriptions
+) -> None:
+    target = {"kind": "lake", "path": "/lake"}
+    await subscriptions.create(SubscriptionSpec("a", "shop", "shop", target))
+    with pytest.raises(grpc.aio.AioRpcError, match="still has subscriptions: a") as caught:
+        await stub.DropSource(pb.DropSourceRequest(name="shop"))
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "shop" in engine.sources
 
 
 async def test_peek_and_get(stub: Any, engine: FakeEngine) -> None:
@@ -141,7 +192,7 @@ async def test_reflection(channel: grpc.aio.Channel) -> None:
 
 async def test_token(engine: FakeEngine, unused_tcp_port: int) -> None:
     server = await create_grpc_server(
-        engine, host="127.0.0.1", port=unused_tcp_port, token="s3cret"
+        engine, FakeSubscriptions(), host="127.0.0.1", port=unused_tcp_port, token="s3cret"
     )
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{unused_tcp_port}") as channel:

@@ -14,7 +14,7 @@ from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 from spillway.stream import wire
-from spillway.stream._generated.change_stream_pb2 import Changes, Keepalive, StreamResponse
+from spillway.v1.change_stream_pb2 import Changes, Keepalive, StreamResponse
 
 messages = st.lists(
     st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=300)),

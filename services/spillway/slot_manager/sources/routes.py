@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter, Response
 
-from spillway.errors import Conflict
 from spillway.slot_manager.dependencies import Engine, NoQuery, Subscriptions
 from spillway.slot_manager.sources.models import (
     AlterSource,
@@ -50,12 +49,5 @@ async def alter_source(name: str, body: AlterSource, engine: Engine) -> SourceVi
 @router.delete("/{name}", status_code=204, operation_id="drop_source")
 async def drop_source(name: str, engine: Engine, subscriptions: Subscriptions) -> None:
     """Stop receiving from a source and forget it; its subscriptions and slots must be gone."""
-    held = [s.name for s in await subscriptions.list_all() if s.source == name]
-    if held:
-        raise Conflict(
-            f'source "{name}" still has subscriptions: {", ".join(held)}',
-            hint="Drop them first.",
-            source=name,
-            subscriptions=held,
-        )
+    await subscriptions.check_unused(name)
     await engine.drop_source(name)

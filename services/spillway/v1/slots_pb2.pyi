@@ -45,6 +45,136 @@ class GetSourceRequest(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
+class AlterSourceRequest(_message.Message):
+    __slots__ = ("name", "dsn")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DSN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dsn: str
+    def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ...) -> None: ...
+
+class ListTablesRequest(_message.Message):
+    __slots__ = ("source", "database")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    database: str
+    def __init__(self, source: _Optional[str] = ..., database: _Optional[str] = ...) -> None: ...
+
+class ListTablesResponse(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("schema", "name", "kind", "partition_of", "replica_identity", "primary_key", "identity_columns", "columns", "publications", "captured", "warnings")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_OF_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_KEY_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PUBLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    CAPTURED_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    schema: str
+    name: str
+    kind: str
+    partition_of: _containers.RepeatedScalarFieldContainer[str]
+    replica_identity: str
+    primary_key: _containers.RepeatedScalarFieldContainer[str]
+    identity_columns: _containers.RepeatedScalarFieldContainer[str]
+    columns: _containers.RepeatedCompositeFieldContainer[TableColumn]
+    publications: _containers.RepeatedScalarFieldContainer[str]
+    captured: bool
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, schema: _Optional[str] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., partition_of: _Optional[_Iterable[str]] = ..., replica_identity: _Optional[str] = ..., primary_key: _Optional[_Iterable[str]] = ..., identity_columns: _Optional[_Iterable[str]] = ..., columns: _Optional[_Iterable[_Union[TableColumn, _Mapping]]] = ..., publications: _Optional[_Iterable[str]] = ..., captured: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TableColumn(_message.Message):
+    __slots__ = ("name", "type", "not_null", "generated")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NOT_NULL_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    not_null: bool
+    generated: bool
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., not_null: _Optional[bool] = ..., generated: _Optional[bool] = ...) -> None: ...
+
+class ListPublicationsRequest(_message.Message):
+    __slots__ = ("source", "database")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    database: str
+    def __init__(self, source: _Optional[str] = ..., database: _Optional[str] = ...) -> None: ...
+
+class ListPublicationsResponse(_message.Message):
+    __slots__ = ("publications",)
+    PUBLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    publications: _containers.RepeatedCompositeFieldContainer[Publication]
+    def __init__(self, publications: _Optional[_Iterable[_Union[Publication, _Mapping]]] = ...) -> None: ...
+
+class Publication(_message.Message):
+    __slots__ = ("name", "all_tables", "publish_insert", "publish_update", "publish_delete", "publish_truncate", "via_root", "tables", "schemas")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ALL_TABLES_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_INSERT_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_UPDATE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_DELETE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    VIA_ROOT_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    all_tables: bool
+    publish_insert: bool
+    publish_update: bool
+    publish_delete: bool
+    publish_truncate: bool
+    via_root: bool
+    tables: _containers.RepeatedCompositeFieldContainer[PublishedTable]
+    schemas: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., all_tables: _Optional[bool] = ..., publish_insert: _Optional[bool] = ..., publish_update: _Optional[bool] = ..., publish_delete: _Optional[bool] = ..., publish_truncate: _Optional[bool] = ..., via_root: _Optional[bool] = ..., tables: _Optional[_Iterable[_Union[PublishedTable, _Mapping]]] = ..., schemas: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PublishedTable(_message.Message):
+    __slots__ = ("schema", "name", "columns", "all_columns", "has_row_filter", "row_filter")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    ALL_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    HAS_ROW_FILTER_FIELD_NUMBER: _ClassVar[int]
+    ROW_FILTER_FIELD_NUMBER: _ClassVar[int]
+    schema: str
+    name: str
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    all_columns: bool
+    has_row_filter: bool
+    row_filter: str
+    def __init__(self, schema: _Optional[str] = ..., name: _Optional[str] = ..., columns: _Optional[_Iterable[str]] = ..., all_columns: _Optional[bool] = ..., has_row_filter: _Optional[bool] = ..., row_filter: _Optional[str] = ...) -> None: ...
+
+class ListPluginsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPluginsResponse(_message.Message):
+    __slots__ = ("plugins",)
+    PLUGINS_FIELD_NUMBER: _ClassVar[int]
+    plugins: _containers.RepeatedCompositeFieldContainer[Plugin]
+    def __init__(self, plugins: _Optional[_Iterable[_Union[Plugin, _Mapping]]] = ...) -> None: ...
+
+class Plugin(_message.Message):
+    __slots__ = ("name", "built_in")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BUILT_IN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    built_in: bool
+    def __init__(self, name: _Optional[str] = ..., built_in: _Optional[bool] = ...) -> None: ...
+
 class DropSourceRequest(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +283,21 @@ class GetSlotRequest(_message.Message):
     SLOT_NAME_FIELD_NUMBER: _ClassVar[int]
     slot_name: str
     def __init__(self, slot_name: _Optional[str] = ...) -> None: ...
+
+class AlterSlotRequest(_message.Message):
+    __slots__ = ("slot_name", "options")
+    class OptionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SLOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    slot_name: str
+    options: _containers.ScalarMap[str, str]
+    def __init__(self, slot_name: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DropSlotRequest(_message.Message):
     __slots__ = ("slot_name",)

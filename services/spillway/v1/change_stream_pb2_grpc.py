@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from spillway.stream._generated import change_stream_pb2 as spillway_dot_v1_dot_change__stream__pb2
+from spillway.v1 import change_stream_pb2 as spillway_dot_v1_dot_change__stream__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

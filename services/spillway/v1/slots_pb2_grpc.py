@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from spillway.stream._generated import slots_pb2 as spillway_dot_v1_dot_slots__pb2
+from spillway.v1 import slots_pb2 as spillway_dot_v1_dot_slots__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -49,10 +49,30 @@ class SlotServiceStub:
                 request_serializer=spillway_dot_v1_dot_slots__pb2.GetSourceRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_slots__pb2.Source.FromString,
                 _registered_method=True)
+        self.AlterSource = channel.unary_unary(
+                '/spillway.v1.SlotService/AlterSource',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.AlterSourceRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.Source.FromString,
+                _registered_method=True)
         self.DropSource = channel.unary_unary(
                 '/spillway.v1.SlotService/DropSource',
                 request_serializer=spillway_dot_v1_dot_slots__pb2.DropSourceRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_slots__pb2.DropSourceResponse.FromString,
+                _registered_method=True)
+        self.ListTables = channel.unary_stream(
+                '/spillway.v1.SlotService/ListTables',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.ListTablesRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.ListTablesResponse.FromString,
+                _registered_method=True)
+        self.ListPublications = channel.unary_stream(
+                '/spillway.v1.SlotService/ListPublications',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.ListPublicationsRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.ListPublicationsResponse.FromString,
+                _registered_method=True)
+        self.ListPlugins = channel.unary_unary(
+                '/spillway.v1.SlotService/ListPlugins',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.ListPluginsRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.ListPluginsResponse.FromString,
                 _registered_method=True)
         self.CreateSlot = channel.unary_unary(
                 '/spillway.v1.SlotService/CreateSlot',
@@ -67,6 +87,11 @@ class SlotServiceStub:
         self.GetSlot = channel.unary_unary(
                 '/spillway.v1.SlotService/GetSlot',
                 request_serializer=spillway_dot_v1_dot_slots__pb2.GetSlotRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.Slot.FromString,
+                _registered_method=True)
+        self.AlterSlot = channel.unary_unary(
+                '/spillway.v1.SlotService/AlterSlot',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.AlterSlotRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_slots__pb2.Slot.FromString,
                 _registered_method=True)
         self.DropSlot = channel.unary_unary(
@@ -127,7 +152,33 @@ class SlotServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterSource(self, request, context):
+        """Another way to the same cluster.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DropSource(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTables(self, request, context):
+        """What there is to subscribe to, as of where decoding is; in parts, for a database may have many.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPublications(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPlugins(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,6 +200,13 @@ class SlotServiceServicer:
 
     def GetSlot(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterSlot(self, request, context):
+        """Other options of its plugin; its position stays.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -219,10 +277,30 @@ def add_SlotServiceServicer_to_server(servicer, server):
                     request_deserializer=spillway_dot_v1_dot_slots__pb2.GetSourceRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_slots__pb2.Source.SerializeToString,
             ),
+            'AlterSource': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterSource,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.AlterSourceRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.Source.SerializeToString,
+            ),
             'DropSource': grpc.unary_unary_rpc_method_handler(
                     servicer.DropSource,
                     request_deserializer=spillway_dot_v1_dot_slots__pb2.DropSourceRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_slots__pb2.DropSourceResponse.SerializeToString,
+            ),
+            'ListTables': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListTables,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.ListTablesRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.ListTablesResponse.SerializeToString,
+            ),
+            'ListPublications': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListPublications,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.ListPublicationsRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.ListPublicationsResponse.SerializeToString,
+            ),
+            'ListPlugins': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPlugins,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.ListPluginsRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.ListPluginsResponse.SerializeToString,
             ),
             'CreateSlot': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateSlot,
@@ -237,6 +315,11 @@ def add_SlotServiceServicer_to_server(servicer, server):
             'GetSlot': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSlot,
                     request_deserializer=spillway_dot_v1_dot_slots__pb2.GetSlotRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.Slot.SerializeToString,
+            ),
+            'AlterSlot': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterSlot,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.AlterSlotRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_slots__pb2.Slot.SerializeToString,
             ),
             'DropSlot': grpc.unary_unary_rpc_method_handler(
@@ -367,6 +450,33 @@ class SlotService:
             _registered_method=True)
 
     @staticmethod
+    def AlterSource(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/AlterSource',
+            spillway_dot_v1_dot_slots__pb2.AlterSourceRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.Source.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DropSource(request,
             target,
             options=(),
@@ -383,6 +493,87 @@ class SlotService:
             '/spillway.v1.SlotService/DropSource',
             spillway_dot_v1_dot_slots__pb2.DropSourceRequest.SerializeToString,
             spillway_dot_v1_dot_slots__pb2.DropSourceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTables(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/spillway.v1.SlotService/ListTables',
+            spillway_dot_v1_dot_slots__pb2.ListTablesRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.ListTablesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPublications(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/spillway.v1.SlotService/ListPublications',
+            spillway_dot_v1_dot_slots__pb2.ListPublicationsRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.ListPublicationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPlugins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/ListPlugins',
+            spillway_dot_v1_dot_slots__pb2.ListPluginsRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.ListPluginsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -463,6 +654,33 @@ class SlotService:
             target,
             '/spillway.v1.SlotService/GetSlot',
             spillway_dot_v1_dot_slots__pb2.GetSlotRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.Slot.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterSlot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/AlterSlot',
+            spillway_dot_v1_dot_slots__pb2.AlterSlotRequest.SerializeToString,
             spillway_dot_v1_dot_slots__pb2.Slot.FromString,
             options,
             channel_credentials,
