@@ -336,7 +336,9 @@ class FakeEngine:
         self.change_slot(slot_name, confirmed_flush_lsn=confirm_lsn)
         return changes
 
-    async def preview(self, slot_name: str, start_lsn: Lsn | None, limit: int) -> Preview:
+    async def preview(
+        self, slot_name: str, start_lsn: Lsn | None, limit: int, skip: int = 0
+    ) -> Preview:
         self._raise_next()
         slot = self._slot(slot_name)
         begin = slot.confirmed_flush_lsn if start_lsn is None else start_lsn
@@ -346,7 +348,11 @@ class FakeEngine:
             if transaction.final_lsn >= (begin or 0)
             for change in transaction.changes
         ]
-        return Preview(tuple(changes[:limit]), self._end, max(0, len(changes) - limit), more=False)
+        shown = changes[skip : skip + limit]
+        if len(changes) - skip > limit:
+            rest = (begin or Lsn(0), skip + limit)
+            return Preview(tuple(shown), self._end, rest, more=True, cut=True)
+        return Preview(tuple(shown), self._end, None, more=False)
 
     @asynccontextmanager
     async def stream(

@@ -30,6 +30,8 @@ _PEEKED_CHANGES: Final = 200
 #: what the tail takes at a time; the page keeps as many rows
 _TAIL_CHANGES: Final = 200
 _TAIL_POLL_S: Final = 0.5
+#: of a number in an address
+_DIGITS_MAX: Final = 16
 
 #: the built-in plugins, in a person's words
 PLUGINS: Final = {
@@ -126,7 +128,10 @@ class SlotPages(PageGroup):
         query = request.query_params
         name = request.path_params["name"]
         start = Lsn.parse(query["from"]) if query.get("from") else None
-        preview = await self._engine.preview(name, start, _PEEKED_CHANGES)
+        skip = query.get("skip", "0")
+        if not (skip.isdecimal() and len(skip) < _DIGITS_MAX):
+            raise InvalidRequest(f"skip is {skip!r}", hint="It is a number of changes.")
+        preview = await self._engine.preview(name, start, _PEEKED_CHANGES, int(skip))
         rows, seen = rows_of(preview.changes, _filter(request))
         return HTMLResponse(
             self._pages.text(
@@ -136,6 +141,7 @@ class SlotPages(PageGroup):
                 preview=preview,
                 name=name,
                 start=start,
+                skipped=int(skip),
                 query={"table": query.get("table", ""), "op": query.get("op", "")},
             )
         )
@@ -162,8 +168,8 @@ class SlotPages(PageGroup):
                 yield event("problem", self._pages.text("parts/error.html", error=error))
                 return
             rows, _ = rows_of(preview.changes, wanted)
-            left_out = preview.left_out > 0
-            if preview.more or preview.next_lsn is None:
+            left_out = preview.cut
+            if preview.more:
                 # Faster than it can be read: go on with what is new by then.
                 left_out, start = True, decoded
             else:

@@ -134,8 +134,13 @@ class EngineInterface(Protocol):
         """
         ...
 
-    async def preview(self, slot_name: str, start_lsn: Lsn | None, limit: int) -> Preview:
-        """Show up to *limit* changes as JSON, from *start_lsn* or what is confirmed, beside the consumer."""
+    async def preview(
+        self, slot_name: str, start_lsn: Lsn | None, limit: int, skip: int = 0
+    ) -> Preview:
+        """Show up to *limit* changes as JSON, from *start_lsn* or what is confirmed, beside the consumer.
+
+        *skip* changes of the first transaction are left out: those that a preview before has shown.
+        """
         ...
 
     def stream(

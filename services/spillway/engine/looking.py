@@ -96,10 +96,12 @@ class Looking(ABC):
         spilled = session.spill_stats() if session else (0, 0, 0)
         return slot.stats(*spilled)
 
-    async def preview(self, slot_name: str, start_lsn: Lsn | None, limit: int) -> Preview:
+    async def preview(
+        self, slot_name: str, start_lsn: Lsn | None, limit: int, skip: int = 0
+    ) -> Preview:
         """Show changes as JSON, beside the consumer."""
         slot = self._slot(slot_name)
         slot.check_valid()
         start = slot.confirmed_flush_lsn if start_lsn is None else start_lsn
         session = await self._session(slot)
-        return await self._in_worker(read_preview, session, slot_name, start, limit)
+        return await self._in_worker(read_preview, session, slot_name, start, limit, skip)

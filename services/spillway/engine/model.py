@@ -210,12 +210,14 @@ class Preview:
     """Changes for a person to read; each ``data`` is a JSON object as wal2json's format 2 has it."""
 
     changes: tuple[Change, ...]
-    #: where to go on; None: inside a transaction that is too long to be passed over
-    next_lsn: Lsn | None
-    #: changes of the last transaction that were too many
-    left_out: int
+    #: where the next preview begins: behind the last transaction of which something is shown
+    next_lsn: Lsn
+    #: (start_lsn, skip) of the preview that goes on inside that one; None: it is shown whole, or too much of it came before
+    rest: tuple[Lsn, int] | None
     #: something follows
     more: bool
+    #: the last transaction is not shown whole
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

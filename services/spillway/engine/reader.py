@@ -170,6 +170,11 @@ class SlotReader:
         return self._chunks is None
 
     @property
+    def ends_at(self) -> int:
+        """Where the transaction ends that the last step began and did not end; 0 between two."""
+        return 0 if self.between or self._header is None else self._header.end_lsn
+
+    @property
     def place(self) -> int:
         """Where the next step begins, between two transactions: what has its final_lsn here or later comes next."""
         return self._cursor.place if self._run is None else self._run.next_lsn()
