@@ -21,11 +21,11 @@ _BUTTON = re.compile(r'<button[^>]*hx-vals="([^"]*)"[^>]*>([^<]*)</button>')
 
 
 @pytest.fixture
-def service(tmp_path: Path, pg: Database) -> Iterator[Service]:
+def service(tmp_path: Path, pg15: Database) -> Iterator[Service]:
     with service_in_process(tmp_path / "data") as running:
-        running.create_source(pg.dsn)
-        pg.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-        running.create_slot("s", pg.name)
+        running.create_source(pg15.dsn)
+        pg15.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        running.create_slot("s", pg15.name)
         yield running
         running.drop_slot("s")
         running.call("DELETE", "/sources/main")
@@ -43,12 +43,12 @@ def page(service: Service, **query: object) -> tuple[list[int], dict[str, dict[s
     return ids, buttons, " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
 
 
-def test_every_change_is_come_to(service: Service, pg: Database) -> None:
-    pg.execute("INSERT INTO t VALUES (1, 'a')")
-    pg.execute("INSERT INTO t SELECT g, 'b' FROM generate_series(2, 1000) g")
+def test_every_change_is_come_to(service: Service, pg15: Database) -> None:
+    pg15.execute("INSERT INTO t VALUES (1, 'a')")
+    pg15.execute("INSERT INTO t SELECT g, 'b' FROM generate_series(2, 1000) g")
     for number in range(1001, 1100):
-        pg.execute(f"INSERT INTO t VALUES ({number}, 'c')")
-    service.wait_decoded("s", pg)
+        pg15.execute(f"INSERT INTO t VALUES ({number}, 'c')")
+    service.wait_decoded("s", pg15)
     ids, buttons, text = page(service)
     seen, pages = list(ids), 1
     # Sentences have blanks between them.
@@ -63,12 +63,12 @@ def test_every_change_is_come_to(service: Service, pg: Database) -> None:
     assert "after the first" not in text
 
 
-def test_a_transaction_is_passed_over(service: Service, pg: Database) -> None:
+def test_a_transaction_is_passed_over(service: Service, pg15: Database) -> None:
     # Wide rows that don't compress, so that the transaction is more than what a page reads and throws away.
     wide = "(SELECT string_agg(md5((i * g)::text), '') FROM generate_series(1, 12000) i)"
-    pg.execute(f"INSERT INTO t SELECT g, {wide} FROM generate_series(1, 220) g")
-    pg.execute("INSERT INTO t VALUES (1000, 'next')")
-    service.wait_decoded("s", pg)
+    pg15.execute(f"INSERT INTO t SELECT g, {wide} FROM generate_series(1, 220) g")
+    pg15.execute("INSERT INTO t VALUES (1000, 'next')")
+    service.wait_decoded("s", pg15)
     ids, buttons, text = page(service)
     seen = list(ids)
     while more := buttons.get("More of this transaction"):

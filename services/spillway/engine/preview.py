@@ -69,7 +69,7 @@ def read_preview(
             made_bytes += len(step.messages.payload)
             if step.exhausted:
                 return Preview(tuple(changes), Lsn(reader.confirm_lsn), None, more=False)
-            if shown < made or not reader.between and len(changes) >= limit:
+            if shown < made or (not reader.between and len(changes) >= limit):
                 rest = (Lsn(commit_lsn), shown) if made_bytes <= _PASSED_OVER_BYTES_MAX else None
                 end_lsn = reader.ends_at or reader.confirm_lsn
                 return Preview(tuple(changes), Lsn(end_lsn), rest, more=True, cut=True)
