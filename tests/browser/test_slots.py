@@ -57,8 +57,11 @@ def test_long_transactions_are_paged(
     service.wait_decoded(slot, shop)
     page.goto(f"/ui/slots/{slot}")
     page.get_by_role("button", name="Peek").click()
-    expect(page.locator("#changes")).to_contain_text("The last transaction has 4,8")
-    page.get_by_role("button", name="What comes after").click()
+    expect(page.locator("#changes")).to_contain_text("The last transaction has more.")
+    page.get_by_role("button", name="More of this transaction").click()
+    expect(page.locator("#changes")).to_contain_text("after the first 200 of that transaction. ")
+    expect(page.locator("#changes tbody tr").last).to_contain_text("customer 399")
+    page.get_by_role("button", name="Pass it over").click()
     expect(page.locator("#changes tbody tr")).to_contain_text(["the last one"])
 
 

@@ -203,3 +203,31 @@ def test_without_scripts_forms_work_too(
     page.get_by_role("button", name="Copy slot").click()
     expect(page.get_by_role("alert")).to_contain_text("already exists")
     assert {s["slot_name"] for s in service.call("GET", "/slots")["slots"]} == {"audit", "twin"}
+
+
+def test_the_source_that_is_chosen_brings_its_own_databases(
+    source: str, shop: Database, pg15: Database, service: Service, page: Page
+) -> None:
+    service.create_source(pg15.dsn, name="other")
+    try:
+        page.goto(f"/ui/slots/new?source={source}")
+        expect(page.get_by_label("Database")).to_have_value(shop.name)
+        page.get_by_label("Source").select_option("other")
+        expect(page.get_by_label("Database")).to_have_value(pg15.name)
+        assert page.locator("#databases option").evaluate_all("all => all.map(o => o.value)") == [
+            pg15.name
+        ]
+        page.get_by_role("textbox", name="Name").fill("of_the_other")
+        page.get_by_role("button", name="Create slot").click()
+        expect(page.get_by_role("heading", name="of_the_other")).to_be_visible()
+        assert service.slot("of_the_other")["database"] == pg15.name
+
+        pg15.execute("CREATE TABLE only_there (id int PRIMARY KEY)")
+        service.wait_decoded("of_the_other", pg15)
+        page.goto(f"/ui/subscriptions/new?source={source}")
+        page.get_by_label("Source").select_option("other")
+        expect(page.get_by_label("Database")).to_have_value(pg15.name)
+        expect(page.locator("#tables")).to_contain_text("only_there")
+    finally:
+        service.http.delete("/v1/slots/of_the_other")
+        service.call("DELETE", "/sources/other")

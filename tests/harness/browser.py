@@ -76,14 +76,16 @@ def axe_script() -> str:
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
-    """Run the browser within this context."""
+def browser(**environment: str) -> Iterator[Browser]:
+    """Run the browser within this context, with *environment* over the tests' own."""
     from playwright.sync_api import sync_playwright
 
     executable = chromium()
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(
-            executable_path=executable, args=list(_ARGUMENTS), env=_environment(executable)
+            executable_path=executable,
+            args=list(_ARGUMENTS),
+            env=_environment(executable) | environment,
         )
         try:
             yield running

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import RedirectResponse, Response
 
@@ -12,6 +12,8 @@ from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from spillway.admin.sampler import View
 
 
 class Form:
@@ -117,6 +119,13 @@ def confirm_name(form: Form, name: str) -> None:
         raise InvalidRequest(
             "The name does not match; nothing was done.", hint=f"Type {name} to go on."
         )
+
+
+def databases_of(view: View, source: str) -> dict[str, Any]:
+    """Give what a form offers for the database of *source*: those that are decoded, and the first of them as chosen."""
+    found = view.source(source)
+    sessions = found.info.sessions if found else ()
+    return {"sessions": sessions, "database": sessions[0].database if sessions else ""}
 
 
 def done(request: Request, target: str) -> Response:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from spillway.admin.changes import OPERATIONS, Filter, rows_of
 from spillway.admin.charts import series_of
-from spillway.admin.forms import Form, confirm_name, done
+from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions, event
 from spillway.admin.page_group import PageGroup
 from spillway.engine.model import SlotSpec
@@ -52,6 +52,7 @@ class SlotPages(PageGroup):
             Route("/ui/slots", self._new, methods=["GET"]),
             Route("/ui/slots", self._create, methods=["POST"]),
             Route("/ui/slots/new", self._new),
+            Route("/ui/slots/database", self._database),
             Route(slot, self._show),
             Route(f"{slot}/series", self._series),
             Route(f"{slot}/changes", self._changes),
@@ -191,10 +192,16 @@ class SlotPages(PageGroup):
             live="",
             view=view,
             chosen=chosen,
+            **databases_of(view, chosen),
             plugins=PLUGINS,
             others=[p.name for p in await self._engine.list_plugins() if p.name not in PLUGINS],
             plugin_options=_PLUGIN_OPTIONS,
         )
+
+    async def _database(self, request: Request) -> Response:
+        """Give the form's field for a database of another source."""
+        found = databases_of(self._sampler.view, request.query_params.get("source", ""))
+        return HTMLResponse(self._pages.text("parts/database_field.html", **found))
 
     async def _create(self, request: Request) -> Response:
         form = Form(request)

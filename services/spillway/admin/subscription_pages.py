@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from spillway.admin.forms import Form, confirm_name, done
+from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSubscription
@@ -96,24 +96,29 @@ class SubscriptionPages(PageGroup):
         view = await self._sampler.look()
         first = view.sources[0].info if view.sources else None
         chosen = request.query_params.get("source", first.name if first else "")
-        found = view.source(chosen)
-        sessions = found.info.sessions if found else ()
-        database = sessions[0].database if sessions else ""
+        found = databases_of(view, chosen)
         return self._pages.page(
             request,
             "new_subscription.html",
             live="",
             view=view,
             chosen=chosen,
-            database=database,
-            **await self._choices(chosen, database),
+            **found,
+            **await self._choices(chosen, found["database"]),
         )
 
     async def _choice(self, request: Request) -> Response:
         """Give the tables and publications of another source or database."""
         query = request.query_params
-        values = await self._choices(query.get("source", ""), query.get("database", "").strip())
-        return HTMLResponse(self._pages.text("parts/table_choice.html", **values))
+        source, database = query.get("source", ""), query.get("database", "").strip()
+        field = ""
+        if request.headers.get("hx-trigger-name") == "source":
+            # The database that was there is the other source's.
+            found = databases_of(self._sampler.view, source)
+            database = found["database"]
+            field = self._pages.text("parts/database_field.html", **found, of_tables=True, oob=True)
+        values = await self._choices(source, database)
+        return HTMLResponse(self._pages.text("parts/table_choice.html", **values) + field)
 
     async def _choices(self, source: str, database: str) -> dict[str, Any]:
         values: dict[str, Any] = {"tables": [], "publications": [], "problem": None}

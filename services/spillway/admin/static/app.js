@@ -32,10 +32,14 @@
   // -- live parts --------------------------------------------------------------------------
   const url = document.body.dataset.liveUrl;
   const status = document.getElementById("live");
+  let lookedAt = new Date();
   const say = (state, text) => {
+    if (state === "live") lookedAt = new Date();
     if (!status || status.dataset.state === state) return;
     status.dataset.state = state;
-    status.querySelector(".live-text").textContent = text;
+    // What is not live any more does not look as if it were, and says of when it is.
+    document.body.classList.toggle("stale", state === "lost" || state === "gone");
+    status.querySelector(".live-text").textContent = state === "lost" ? `${text}; as of ${lookedAt.toLocaleTimeString()}` : text;
   };
   const put = (name, html) => {
     const part = document.querySelector(`[data-live="${name}"]`);
@@ -53,7 +57,7 @@
     source = new EventSource(url);
     source.onopen = () => say("live", "live");
     source.onerror = () => {
-      say("lost", "reconnecting");
+      say("lost", "the service does not answer");
       // Refused rather than broken off: the browser would not come again by itself.
       if (source && source.readyState === EventSource.CLOSED) {
         source = null;
