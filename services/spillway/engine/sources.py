@@ -186,6 +186,7 @@ class Sources:
         Raises:
             UnknownSource: there is none of that name.
             SystemIdMismatch: it leads to another cluster.
+            WalDiverged: it leads to a copy of the cluster, which has other WAL than what was received.
             SourceError: the cluster is not fit; all that is missing is listed.
         """
         async with self._changing:
@@ -194,6 +195,7 @@ class Sources:
             await self._in_worker(
                 check_source, dsn, expected_system_id=row.system_id, slot_name=row.slot_name
             )
+            await self._in_worker(source.check_continues, dsn)
             changed = await self._metadata.update_source(name, dsn=dsn)
             await self._in_worker(source.reconnect, changed)
             return source.info()
