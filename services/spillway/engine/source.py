@@ -295,6 +295,10 @@ class Source:
 
     # -- looking ------------------------------------------------------------------------------
 
+    def held_elsewhere(self, error: SpillwayError) -> None:
+        """Show *error*: another process serves the source."""
+        self._error = error
+
     def info(self) -> SourceInfo:
         row, store, receiver = self.row, self._store, self._receiver
         error = self._error or (receiver.error if receiver is not None else None)
