@@ -62,6 +62,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── SourceInRecovery         source_in_recovery
     │   ├── SystemIdMismatch         system_id_mismatch
     │   ├── TimelineDiverged         timeline_diverged
+    │   ├── WalDiverged              wal_diverged
     │   ├── WalRemoved               wal_removed
     │   ├── PhysicalSlotUnusable     physical_slot_unusable
     │   │   └── PhysicalSlotActive   physical_slot_active     409
@@ -519,6 +520,14 @@ class TimelineDiverged(SourceError):
     """WAL was received that is not in the history of the source's timeline."""
 
     code = "timeline_diverged"
+    grpc_status = "DATA_LOSS"
+    sqlstate = "55000"
+
+
+class WalDiverged(SourceError):
+    """The server has other WAL than what was received: it is a copy of the source that went its own way."""
+
+    code = "wal_diverged"
     grpc_status = "DATA_LOSS"
     sqlstate = "55000"
 

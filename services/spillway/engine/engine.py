@@ -20,11 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from spillway.engine.leases import Leases
 from spillway.engine.looking import Looking
 from spillway.engine.model import SlotSpec
 from spillway.engine.reader import SlotReader, changes_of
 from spillway.engine.shared_reader import SharedReaders
-from spillway.engine.slots import Slot, check_slot_name
+from spillway.engine.slot_rows import SlotRows
+from spillway.engine.slots import check_slot_name
 from spillway.engine.sources import Sources
 from spillway.engine.stream import EngineStream
 from spillway.errors import (
@@ -32,6 +34,7 @@ from spillway.errors import (
     Conflict,
     DuplicateName,
     InvalidRequest,
+    LeaseLost,
     ResultTooLarge,
     SpillwayError,
     UnknownSlot,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from spillway.engine.session import Session
     from spillway.engine.settings import EngineSettings
+    from spillway.engine.slots import Slot
     from spillway.engine.source import Source
     from spillway.plugins.interface import OutputPlugin
     from spillway.store.metadata import MetadataStore
@@ -87,8 +91,10 @@ class Engine(Looking):
         self._settings = settings
         self._workers = ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="spillway-worker")
         self._readers = SharedReaders(self._workers)
-        self._sources = Sources(data, metadata, settings, self._workers)
-        self._slots: dict[str, Slot] = {}
+        self._leases = Leases(metadata, data.instance, settings.lease_ttl_s)
+        self._rows = SlotRows(metadata, self._leases)
+        self._slots = self._rows.slots
+        self._sources = Sources(data, metadata, settings, self._workers, self._leases, self._rows)
         self._upkeep: asyncio.Task[None] | None = None
         #: a name being created or dropped: one at a time
         self._changing = asyncio.Lock()
@@ -102,15 +108,7 @@ class Engine(Looking):
             MetadataError: the metadata store can't be used.
         """
         await self._metadata.migrate()
-        databases: dict[str, set[str]] = {}
-        for row in await self._metadata.list_slots():
-            if row.temporary:
-                # Its session ended with the process that had it.
-                await self._metadata.remove_slot(row.slot_name)
-                continue
-            self._slots[row.slot_name] = Slot(row)
-            databases.setdefault(row.source, set()).add(row.database)
-        await self._sources.start(databases)
+        await self._sources.start()
         self._upkeep = asyncio.create_task(self._keep_up(), name="spillway-upkeep")
 
     async def stop(self) -> None:
@@ -164,7 +162,7 @@ class Engine(Looking):
             await self._sources.drop(name)
 
     def fence(self, source: str) -> Fence | None:
-        return self._sources.fence(source)
+        return self._leases.fence(source)
 
     def conninfo(self, source: str, database: str) -> str:
         return with_database(self._sources.get(source).row.dsn, database)
@@ -176,6 +174,7 @@ class Engine(Looking):
         check_slot_name(spec.slot_name)
         self._check_free(spec.slot_name)
         source = self._sources.get(spec.source)
+        self._leases.held(spec.source)
         # Options are checked before anything is made, with the version that will decode them.
         context = _plugin_context(spec, source)
         validate_options(spec.plugin, spec.options, context)
@@ -203,9 +202,7 @@ class Engine(Looking):
                 confirmed_flush_lsn=lsn,
                 options=dict(spec.options),
             )
-            slot = Slot(await self._metadata.add_slot(row))
-            self._slots[spec.slot_name] = slot
-            return self._info(slot)
+            return self._info(await self._rows.add(row))
 
     def _slots_on(self, source: str, database: str) -> list[str]:
         return sorted(
@@ -245,10 +242,9 @@ class Engine(Looking):
             slot = self._slot(slot_name)
             if slot.invalidation_reason is None:
                 with slot.acquired():
-                    await self._metadata.remove_slot(slot_name)
+                    await self._rows.remove(slot)
             else:
-                await self._metadata.remove_slot(slot_name)
-            del self._slots[slot_name]
+                await self._rows.remove(slot)
             source, database = slot.row.source, slot.row.database
             if not self._slots_on(source, database):
                 # WAL is kept for a session; one that decodes nothing any more must not keep it for nobody.
@@ -280,9 +276,7 @@ class Engine(Looking):
         with slot.acquired():
             (await self._session(slot)).check_retained(lsn)
             async with slot.storing:
-                await self._metadata.update_slot(
-                    slot_name, confirmed_flush_lsn=lsn, restart_lsn=lsn
-                )
+                await self._rows.update(slot, confirmed_flush_lsn=lsn, restart_lsn=lsn)
                 slot.confirmed_flush_lsn = slot.stored_lsn = lsn
         return self._info(slot)
 
@@ -311,7 +305,7 @@ class Engine(Looking):
         source = self._sources.get(slot.row.source)
         validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
         with slot.acquired():
-            slot.row = await self._metadata.update_slot(slot_name, options=dict(options))
+            await self._rows.update(slot, options=dict(options))
         return self._info(slot)
 
     # -- reading ------------------------------------------------------------------------------
@@ -439,11 +433,10 @@ class Engine(Looking):
                     await self._end_stream(slot)
 
     async def _end_stream(self, slot: Slot) -> None:
-        if self._slots.get(slot.name) is not slot:
+        if self._slots.get(slot.name) is not slot or slot.is_lost:
             return
         if slot.row.temporary:
-            await self._metadata.remove_slot(slot.name)
-            del self._slots[slot.name]
+            await self._rows.remove(slot)
         else:
             await self._store_confirmed_slot(slot)
 
@@ -463,21 +456,21 @@ class Engine(Looking):
 
     async def _store_confirmed(self) -> None:
         for slot in tuple(self._slots.values()):
-            await self._store_confirmed_slot(slot)
+            # The other sources' slots go on.
+            with contextlib.suppress(LeaseLost):
+                await self._store_confirmed_slot(slot)
 
     async def _confirm_durably(self, slot: Slot, lsn: int) -> None:
         """Store a confirmation, then count it: when storing fails, nothing was confirmed."""
         async with slot.storing:
             if lsn > slot.confirmed_flush_lsn:
-                slot.stored_lsn = await self._metadata.confirm_slot(slot.name, Lsn(lsn))
+                await self._rows.confirm(slot, Lsn(lsn))
                 slot.confirm(lsn)
 
     async def _store_confirmed_slot(self, slot: Slot) -> None:
         async with slot.storing:
-            if slot.confirmed_flush_lsn > slot.stored_lsn:
-                slot.stored_lsn = await self._metadata.confirm_slot(
-                    slot.name, slot.confirmed_flush_lsn
-                )
+            if slot.confirmed_flush_lsn > slot.stored_lsn and not slot.is_lost:
+                await self._rows.confirm(slot, slot.confirmed_flush_lsn)
 
     async def _invalidate_greedy_slots(self) -> None:
         limit = self._settings.max_slot_retained_bytes
@@ -485,13 +478,11 @@ class Engine(Looking):
             return
         for slot in tuple(self._slots.values()):
             session = self._sources.find_session(slot.row.source, slot.row.database)
-            if session is None or slot.invalidation_reason is not None:
+            if session is None or slot.invalidation_reason is not None or slot.is_lost:
                 continue
             if session.log.bytes_from(slot.confirmed_flush_lsn) > limit:
                 slot.invalidation_reason = "wal_removed"
-                await self._metadata.update_slot(
-                    slot.name, invalidation_reason=slot.invalidation_reason
-                )
+                await self._rows.update(slot, invalidation_reason=slot.invalidation_reason)
                 log.warning(
                     'slot "%s" retained more than %d bytes and was invalidated', slot.name, limit
                 )
@@ -528,9 +519,7 @@ class Engine(Looking):
         From then on it is, whatever consumers ask for: they were told of prepared transactions.
         """
         if plugin.two_phase and not slot.row.two_phase:
-            slot.row = await self._metadata.update_slot(
-                slot.name, two_phase=True, two_phase_at=Lsn(lsn)
-            )
+            await self._rows.update(slot, two_phase=True, two_phase_at=Lsn(lsn))
 
     async def _session(self, slot: Slot) -> Session:
         return await self._sources.session(slot.row.source, slot.row.database)

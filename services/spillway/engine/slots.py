@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from spillway.engine.leases import held_by_another
 from spillway.engine.model import SlotInfo, SlotStats
 from spillway.engine.reader import Counts
 from spillway.errors import InvalidSlotName, SlotActive, SlotInvalidated, SpillwayError
@@ -22,7 +23,7 @@ from spillway.pg.lsn import Lsn
 from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from spillway.store.rows import SlotRow
     from spillway.txlog import TransactionLog
@@ -69,6 +70,9 @@ class Slot:
         self.active_pid: int | None = None
         self.inactive_since: datetime | None = row.inactive_since or datetime.now(UTC)
         self.invalidation_reason: str | None = row.invalidation_reason
+        #: whether another process serves it
+        self.is_lost = False
+        self._listeners: set[Callable[[], None]] = set()
         self._counts = Counts()
         #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit time, None without one
         self._first_unconfirmed: tuple[tuple[int, int], int | None] = ((-1, -1), None)
@@ -89,6 +93,7 @@ class Slot:
         Raises:
             SlotActive: somebody has it.
             SlotInvalidated: its history was given up.
+            LeaseLost: another process serves it.
         """
         self.check_valid()
         if self.active_pid is not None:
@@ -105,8 +110,24 @@ class Slot:
             self.active_pid = None
             self.inactive_since = datetime.now(UTC)
 
+    def lose(self) -> None:
+        """End whoever has the slot, or waits for its changes: another process serves its source."""
+        self.is_lost = True
+        for listener in tuple(self._listeners):
+            listener()
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Have *listener* called on the event loop when the slot is lost."""
+        self._listeners.add(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Have it called no more."""
+        self._listeners.discard(listener)
+
     def check_valid(self) -> None:
-        """Raise SlotInvalidated when the slot can no longer be read."""
+        """Raise SlotInvalidated when the slot can no longer be read, LeaseLost when this process may not serve it."""
+        if self.is_lost:
+            raise held_by_another(self.row.source)
         if self.invalidation_reason is not None:
             raise SlotInvalidated(
                 f'replication slot "{self.name}" was invalidated: {self.invalidation_reason}',

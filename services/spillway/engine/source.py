@@ -26,6 +26,7 @@ from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
+from spillway.receiver.continuity import check_continues
 from spillway.receiver.physical_slot import create_physical_slot
 from spillway.receiver.primary import find_database, with_database
 from spillway.receiver.wal_store import WalStore
@@ -138,6 +139,18 @@ class Source:
                 row.dsn, row.slot_name, self._store, archive=self._archive(self._store)
             )
             self._receiver.start()
+
+    def check_continues(self, dsn: str) -> None:
+        """Check that the server behind *dsn* goes on what is stored.
+
+        Raises:
+            WalDiverged: it has other WAL than that.
+            SourceError: it is another cluster, or can't be asked.
+        """
+        store = self._store
+        # Without a store the receiver does it, when it connects.
+        if store is not None and not self._stopped:
+            check_continues(dsn, store)
 
     def reconnect(self, row: SourceRow) -> None:
         """Receive by *row*'s DSN from now on. Sessions and what is stored stay as they are.
@@ -281,6 +294,10 @@ class Source:
         )
 
     # -- looking ------------------------------------------------------------------------------
+
+    def held_elsewhere(self, error: SpillwayError) -> None:
+        """Show *error*: another process serves the source."""
+        self._error = error
 
     def info(self) -> SourceInfo:
         row, store, receiver = self.row, self._store, self._receiver

@@ -1,8 +1,18 @@
 """The sources of the running service: bringing them up, keeping them up, taking them down.
 
-A source runs under a lease in the metadata store, so that two processes on one metadata database never
-stream through one physical slot. The holder is the data directory (``DataDirectory.instance``): the same
-process started again takes its lease back at once, another one waits until it runs out.
+A source runs under a lease in the metadata store (:mod:`spillway.engine.leases`), so that two processes on one metadata
+database never stream through one physical slot, nor serve one slot. ::
+
+    STANDING BY ── the lease is free ──▶ BRINGING UP ── started ──▶ UP
+      ▲   │ looks each second                │ error: tried again    │
+      │   └ shows what is stored             ▼                       ▼
+      └──────────────── the lease was lost: threads end, streams end with lease_lost
+
+Whoever takes a source over from a process that did not give it back ends that one's stream on the primary. It has a data directory of
+its own: what was decoded there is not here. So slots go on from where this directory's WAL and transaction log, and
+what the primary still keeps, allow.
+
+Sources that another process makes or drops are noticed by looking, too.
 """
 
 from __future__ import annotations
@@ -14,6 +24,7 @@ import re
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.decoding.capture import check_capture
+from spillway.engine.leases import held_by_another
 from spillway.engine.model import PrimaryCost
 from spillway.engine.source import Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
@@ -22,18 +33,21 @@ from spillway.receiver.physical_slot import (
     drop_physical_slot,
     ensure_physical_slot_is_free,
     physical_slot_name,
+    take_physical_slot,
 )
 from spillway.receiver.primary import kept_by_primary
-from spillway.store.rows import Fence, SourceRow
+from spillway.store.rows import SourceRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Executor
 
     from spillway.engine.layout import DataDirectory
+    from spillway.engine.leases import Leases
     from spillway.engine.model import SourceInfo
     from spillway.engine.session import Session
     from spillway.engine.settings import EngineSettings
+    from spillway.engine.slot_rows import SlotRows
     from spillway.receiver.checks import SourceFacts
     from spillway.store.metadata import MetadataStore
 
@@ -45,6 +59,8 @@ log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[a-z0-9_]{1,50}")
 _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 30.0
+#: how often a lease is asked for that another process has
+_STANDBY_S: Final = 1.0
 
 
 class Sources:
@@ -56,84 +72,179 @@ class Sources:
         metadata: MetadataStore,
         settings: EngineSettings,
         workers: Executor,
+        leases: Leases,
+        slots: SlotRows,
     ) -> None:
         self._data = data
         self._metadata = metadata
         self._settings = settings
         self._workers = workers
+        self._leases = leases
+        self._slots = slots
         self._sources: dict[str, Source] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._tokens: dict[str, int] = {}
+        self._looking: asyncio.Task[None] | None = None
+        #: those that were started, if only in part, and those of them that are up
+        self._begun: set[str] = set()
+        self._up: set[str] = set()
+        #: those whose lease was not given back by whoever had it before
+        self._taken_over: set[str] = set()
+        #: which databases had slots when the lease was taken
+        self._databases: dict[str, set[str]] = {}
         self._changing = asyncio.Lock()
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def start(self, databases: Mapping[str, set[str]]) -> None:
-        """Bring up every source that the metadata store knows; *databases* are those that have slots."""
+    async def start(self) -> None:
+        """Bring up every source that the metadata store knows and whose lease is free; stand by for the others."""
         for row in await self._metadata.list_sources():
-            source = Source(row, self._data.source(row.name), self._settings)
-            self._sources[row.name] = source
-            self._keep(source, databases.get(row.name, set()))
+            await self._adopt(row)
+        self._looking = asyncio.create_task(self._look_around(), name="spillway-sources")
 
     async def stop(self) -> None:
         """Take every source down."""
+        if self._looking is not None:
+            await _end(self._looking)
+            self._looking = None
         for name in tuple(self._sources):
             await self._take_down(name)
+            await self._leases.release(name)
 
-    def _keep(self, source: Source, databases: set[str]) -> None:
-        task = asyncio.create_task(
-            self._keep_up(source, databases), name=f"spillway-source-{source.name}"
-        )
-        self._tasks[source.name] = task
+    async def _adopt(self, row: SourceRow) -> None:
+        """Take in a source that is stored."""
+        self._sources[row.name] = self._new(row)
+        try:
+            # Before anybody can ask: what may be written is known when the service begins to answer.
+            await self._hold(row.name)
+        except UnknownSource:
+            self._forget(row.name)
+            return
+        except SpillwayError as error:
+            log.warning('source "%s" is not up: %s', row.name, error)
+        self._keep(row.name)
 
-    async def _keep_up(self, source: Source, databases: set[str]) -> None:
-        """Hold the lease, and bring the source up until that works; then only renew."""
-        retry_s, up = _RETRY_FIRST_S, False
-        ttl_s = self._settings.lease_ttl_s
+    async def _look_around(self) -> None:
+        """Notice the sources that other processes make."""
         while True:
+            await asyncio.sleep(self._renewal_s)
             try:
-                if await self._hold_lease(source.name):
-                    if not up:
-                        await self._in_worker(source.start, databases)
-                        up, retry_s = True, _RETRY_FIRST_S
-                else:
-                    # Somebody else streams through our physical slot: stop at once, and for good.
-                    log.error('the lease on source "%s" is held by another process', source.name)
-                    self._tokens.pop(source.name, None)
-                    if up:
-                        await self._in_worker(source.stop)
-                        return
+                async with self._changing:
+                    for row in await self._metadata.list_sources():
+                        if row.name not in self._sources:
+                            await self._adopt(row)
             except SpillwayError as error:
-                log.warning('source "%s" is not up: %s', source.name, error)
+                log.warning("can't look for sources: %s", error)
+            except Exception:
+                log.exception("can't look for sources")
+
+    def _new(self, row: SourceRow) -> Source:
+        return Source(row, self._data.source(row.name), self._settings)
+
+    def _keep(self, name: str) -> None:
+        self._tasks[name] = asyncio.create_task(self._keep_up(name), name=f"spillway-source-{name}")
+
+    @property
+    def _renewal_s(self) -> float:
+        return self._leases.ttl_s / 3
+
+    async def _keep_up(self, name: str) -> None:
+        """Hold the lease and bring the source up until that works, then only renew; stand by while another process has it."""
+        retry_s = _RETRY_FIRST_S
+        while True:
+            wait_s = self._renewal_s
+            try:
+                if not await self._hold(name):
+                    wait_s, retry_s = min(_STANDBY_S, wait_s), _RETRY_FIRST_S
+                elif name not in self._up:
+                    await self._bring_up(name)
+                    retry_s = _RETRY_FIRST_S
+            except UnknownSource:
+                # The process that served it has dropped it.
+                self._forget(name)
+                return
+            except SpillwayError as error:
+                log.warning('source "%s" is not up: %s', name, error)
                 retry_s = min(retry_s * 2, _RETRY_MAX_S)
+                wait_s = min(retry_s, wait_s)
             except Exception:
                 # A bug must not end the task that would bring the source up again.
-                log.exception('source "%s" is not up', source.name)
+                log.exception('source "%s" is not up', name)
                 retry_s = min(retry_s * 2, _RETRY_MAX_S)
-            await asyncio.sleep(ttl_s / 3 if up else min(retry_s, ttl_s / 3))
+                wait_s = min(retry_s, wait_s)
+            await self._leases.wait(name, wait_s)
 
-    async def _hold_lease(self, name: str) -> bool:
-        resource, ttl_s = _resource(name), self._settings.lease_ttl_s
-        token = self._tokens.get(name)
-        if token is not None:
-            return await self._metadata.renew_lease(resource, token, ttl_s)
-        token = await self._metadata.acquire_lease(resource, self._data.instance, ttl_s)
-        if token is None:
+    async def _hold(self, name: str) -> bool:
+        """Renew the lease, or take it and read what is stored; False while another process has it.
+
+        Raises:
+            UnknownSource: the source is no more.
+            MetadataError: it is not known who has it.
+        """
+        if self._leases.fence(name) is not None and await self._leases.renew(name):
+            return True
+        if name in self._begun:
+            log.error('the lease on source "%s" is held by another process', name)
+            await self._end_threads(name)
+            self._sources[name] = self._new(self._sources[name].row)
+        taken = await self._leases.acquire(name)
+        if taken is None:
+            await self._stand_by(name)
             return False
-        self._tokens[name] = token
+        try:
+            self._sources[name] = self._new(await self._metadata.get_source(name))
+            self._databases[name] = await self._slots.take(name, taken.fence)
+        except BaseException:
+            await self._leases.release(name, taken.fence)
+            raise
+        if taken.from_another:
+            log.warning('source "%s" is taken over from another process', name)
+            self._taken_over.add(name)
+        self._leases.begin(name, taken.fence)
         return True
 
+    async def _stand_by(self, name: str) -> None:
+        """Show what the process has stored that serves the source."""
+        row = await self._metadata.get_source(name)
+        if row != self._sources[name].row:
+            self._sources[name] = self._new(row)
+        self._sources[name].held_elsewhere(held_by_another(name))
+        await self._slots.look(name)
+
+    async def _bring_up(self, name: str) -> None:
+        source = self._sources[name]
+        self._begun.add(name)
+        if name in self._taken_over:
+            self._taken_over.discard(name)
+            try:
+                await self._in_worker(take_physical_slot, source.row.dsn, source.row.slot_name)
+            except SpillwayError as error:
+                log.warning('the former stream of source "%s" is not ended: %s', name, error)
+        databases = self._databases.get(name, set())
+        starting = asyncio.ensure_future(self._in_worker(source.start, databases))
+        # This may take longer than a lease lasts.
+        while not (await asyncio.wait({starting}, timeout=self._renewal_s))[0]:
+            with contextlib.suppress(SpillwayError):
+                await self._leases.renew(name)
+        starting.result()
+        self._up.add(name)
+
+    async def _end_threads(self, name: str) -> None:
+        await self._in_worker(self._sources[name].stop)
+        self._begun.discard(name)
+        self._up.discard(name)
+
     async def _take_down(self, name: str) -> None:
+        """End a source's task and its threads; the lease stays."""
         task = self._tasks.pop(name, None)
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        await self._in_worker(self._sources[name].stop)
-        token = self._tokens.pop(name, None)
-        if token is not None:
-            with contextlib.suppress(SpillwayError):
-                await self._metadata.release_lease(_resource(name), token)
+            await _end(task)
+        await self._end_threads(name)
+
+    def _forget(self, name: str) -> None:
+        self._slots.forget(name)
+        self._sources.pop(name, None)
+        self._tasks.pop(name, None)
+        self._databases.pop(name, None)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -143,39 +254,48 @@ class Sources:
         Raises:
             InvalidRequest: the name is not usable, or what *capture* says.
             DuplicateName: the name is taken.
+            LeaseLost: another process has just made it.
             PhysicalSlotActive: another service streams through the physical slot of that name.
             SourceError: the cluster is not fit; all that is missing is listed.
         """
         capture = check_capture(capture)
         async with self._changing:
             facts = await self.check(name, dsn)
-            slot_name = physical_slot_name(name)
-            row = await self._metadata.add_source(
-                SourceRow(
-                    name=name,
-                    dsn=dsn,
-                    system_id=facts.system_id,
-                    server_version_num=facts.server_version_num,
-                    timeline=facts.timeline,
-                    wal_segment_size=facts.wal_segment_size,
-                    slot_name=slot_name,
-                    capture=capture,
-                )
+            row = SourceRow(
+                name=name,
+                dsn=dsn,
+                system_id=facts.system_id,
+                server_version_num=facts.server_version_num,
+                timeline=facts.timeline,
+                wal_segment_size=facts.wal_segment_size,
+                slot_name=physical_slot_name(name),
+                capture=capture,
             )
-            source = Source(row, self._data.source(name), self._settings)
+            taken = await self._leases.acquire(name)
+            if taken is None:
+                raise held_by_another(name)
+            try:
+                await self._metadata.add_source(row, fence=taken.fence)
+            except SpillwayError:
+                await self._leases.release(name, taken.fence)
+                raise
+            self._leases.begin(name, taken.fence)
+            source = self._new(row)
             # Files of a source of that name that was dropped while its service was down.
             await self._in_worker(source.remove_files)
             try:
-                await self._hold_lease(name)
                 await self._in_worker(source.start, {facts.database})
             except SpillwayError:
                 await self._in_worker(source.stop)
                 await self._in_worker(source.remove_files)
-                await self._metadata.remove_source(name)
-                self._tokens.pop(name, None)
+                await self._metadata.remove_source(name, fence=taken.fence)
+                await self._leases.release(name)
                 raise
             self._sources[name] = source
-            self._keep(source, {facts.database})
+            self._databases[name] = {facts.database}
+            self._begun.add(name)
+            self._up.add(name)
+            self._keep(name)
             return source.info()
 
     async def alter(self, name: str, dsn: str) -> SourceInfo:
@@ -185,16 +305,21 @@ class Sources:
 
         Raises:
             UnknownSource: there is none of that name.
+            LeaseLost: another process serves it.
             SystemIdMismatch: it leads to another cluster.
+            WalDiverged: it leads to a copy of the cluster, which has other WAL than what was received.
             SourceError: the cluster is not fit; all that is missing is listed.
         """
         async with self._changing:
             source = self.get(name)
+            self._leases.held(name)
             row = source.row
             await self._in_worker(
                 check_source, dsn, expected_system_id=row.system_id, slot_name=row.slot_name
             )
-            changed = await self._metadata.update_source(name, dsn=dsn)
+            await self._in_worker(source.check_continues, dsn)
+            with self._leases.fenced(name) as fence:
+                changed = await self._metadata.update_source(name, fence=fence, dsn=dsn)
             await self._in_worker(source.reconnect, changed)
             return source.info()
 
@@ -243,19 +368,25 @@ class Sources:
 
         Raises:
             SourceError: the primary can't be reached to drop the slot; the source stays.
+            LeaseLost: another process serves it.
         """
         async with self._changing:
             source = self.get(name)
+            # The physical slot has no fence: know for sure whose it is.
+            self._leases.held(name)
+            if not await self._leases.renew(name):
+                raise held_by_another(name)
             await self._take_down(name)
             try:
                 await self._in_worker(drop_physical_slot, source.row.dsn, source.row.slot_name)
             except SpillwayError:
-                again = Source(source.row, self._data.source(name), self._settings)
-                self._sources[name] = again
-                self._keep(again, set())
+                self._sources[name] = self._new(source.row)
+                self._keep(name)
                 raise
-            await self._metadata.remove_source(name)
-            del self._sources[name]
+            with self._leases.fenced(name) as fence:
+                await self._metadata.remove_source(name, fence=fence)
+            await self._leases.release(name)
+            self._forget(name)
             await self._in_worker(source.remove_files)
 
     # -- looking ------------------------------------------------------------------------------
@@ -282,15 +413,11 @@ class Sources:
     async def session(self, name: str, database: str) -> Session:
         """Return the session of *database*, begun now if there was none."""
         source = self.get(name)
+        self._leases.held(name)
         session = source.session_of(database)
         if session is None:
             session = await self._in_worker(source.open_session, database)
         return session
-
-    def fence(self, name: str) -> Fence | None:
-        """Return the proof that the lease on a source is this process's; None when it is not."""
-        token = self._tokens.get(name)
-        return None if token is None else Fence(_resource(name), token)
 
     async def end_session_of_dropped(self, name: str, database: str) -> None:
         """End the session of a database that was dropped, if it is one and no slot needs it any more."""
@@ -321,5 +448,7 @@ class Sources:
         return await loop.run_in_executor(self._workers, lambda: function(*args, **kwargs))
 
 
-def _resource(name: str) -> str:
-    return f"source/{name}"
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

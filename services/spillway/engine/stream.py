@@ -25,7 +25,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from spillway.engine.model import StreamBatch
-from spillway.errors import InvalidRequest
+from spillway.errors import InvalidRequest, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 
@@ -65,6 +65,7 @@ class EngineStream:
         self._waiter: asyncio.Future[bool] | None = None
         self._notified = False
         session.log.add_listener(self._notify)
+        slot.add_listener(self._wake)
 
     def _notify(self) -> None:
         # From the decoder's thread. What is visible changed before, so one wake-up serves all until it has run.
@@ -87,9 +88,15 @@ class EngineStream:
             self._slot.check_valid()
             self._more = False
             if self._end is None or self._end is not self._session.log.snapshot():
-                step = await self._next_step()
+                try:
+                    step = await self._next_step()
+                except SpillwayError:
+                    # A session that ends under its reader, since another process serves the source now.
+                    self._slot.check_valid()
+                    raise
                 if step.messages.count or step.reached_end:
                     return self._batch(step.messages, final=step.reached_end)
+            self._slot.check_valid()
             self._session.check_readable()
             if not await self._wait(deadline):
                 return self._batch(_NOTHING)
@@ -138,11 +145,13 @@ class EngineStream:
             raise InvalidRequest(
                 "a peeking stream can't confirm", hint="Open it without peek, or advance the slot."
             )
+        self._slot.check_valid()
         self._slot.confirm(min(flush_lsn, self._handed_out_lsn))
 
     async def close(self) -> None:
         """Stop; waits for a step that is under way, since it uses the cursor."""
         self._session.log.remove_listener(self._notify)
+        self._slot.remove_listener(self._wake)
         await self._seat.close()
 
 

@@ -138,6 +138,23 @@ def ensure_physical_slot_is_free(
             time.sleep(_RELEASE_POLL_S)
 
 
+def take_physical_slot(dsn: str, slot_name: str) -> bool:
+    """End whoever streams from the slot; False when nobody does. Only for who may do so instead: the holder of the lease.
+
+    A process that is paused keeps its connection, and the server learns of it only by ``wal_sender_timeout``.
+
+    Raises:
+        SourceError: no connection, or the role may not: then the server's time-out ends it.
+    """
+    with source_session(dsn) as connection:
+        ended = connection.execute(
+            "SELECT pg_catalog.pg_terminate_backend(active_pid) FROM pg_catalog.pg_replication_slots"
+            " WHERE slot_name = %s AND slot_type = 'physical' AND active_pid IS NOT NULL",
+            [slot_name],
+        ).fetchone()
+    return ended is not None
+
+
 def drop_physical_slot(
     dsn: str, slot_name: str, *, release_timeout_s: float = _RELEASE_TIMEOUT_S
 ) -> bool:

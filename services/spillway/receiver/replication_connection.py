@@ -211,9 +211,12 @@ class ReplicationConnection:
         kind = "TEMPORARY PHYSICAL" if temporary else "PHYSICAL"
         self._row(f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} {kind} RESERVE_WAL")
 
-    def start_replication(self, slot_name: str, lsn: int, timeline: int) -> TimelineEnd | None:
+    def start_replication(
+        self, slot_name: str | None, lsn: int, timeline: int
+    ) -> TimelineEnd | None:
         """Start streaming at *lsn*. None: the stream is open; else there is nothing on *timeline* from there on."""
-        command = f"START_REPLICATION SLOT {quote_identifier(slot_name)} PHYSICAL {Lsn(lsn)} TIMELINE {timeline}"
+        slot = "" if slot_name is None else f"SLOT {quote_identifier(slot_name)} "
+        command = f"START_REPLICATION {slot}PHYSICAL {Lsn(lsn)} TIMELINE {timeline}"
         self._send(command)
         result = self._next_result(_COMMAND_TIMEOUT_S)
         if result is not None and result.status == pq.ExecStatus.COPY_BOTH:

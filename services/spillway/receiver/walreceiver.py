@@ -21,7 +21,8 @@ syncs, so the delay costs them nothing; nor do they wait for the disk, since ord
 
 Transient errors (network, restart, authentication, slot still active, no disk space) are shown in
 :attr:`WalReceiver.error` and retried for ever, with exponential back-off and jitter. Fatal ones would lose
-or mix up WAL if retried: another cluster, a diverged timeline, WAL removed with no archive to fill in.
+or mix up WAL if retried: another cluster, a copy of it that went its own way (:mod:`~spillway.receiver.continuity`), a
+diverged timeline, WAL removed with no archive to fill in.
 
 Memory: one batch (1 MiB and a message of at most 128 kB) twice while its pieces are joined, and libpq's
 input buffer. While the disk is full nothing is read, and TCP's flow control stops the server.
@@ -52,6 +53,7 @@ from spillway.errors import (
     SystemIdMismatch,
     TimelineDiverged,
     UnsupportedVersion,
+    WalDiverged,
     WalGap,
     WalNotContiguous,
     WalRemoved,
@@ -59,6 +61,7 @@ from spillway.errors import (
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
 from spillway.receiver.conninfo import replication_conninfo
+from spillway.receiver.continuity import UNDEFINED_FILE, check_history, overlaps
 from spillway.receiver.physical_slot import renew_physical_slot
 from spillway.receiver.replication_connection import (
     CommandFailed,
@@ -76,9 +79,7 @@ from spillway.receiver.streaming_protocol import (
     parse_xlog_data,
     unknown_message,
 )
-from spillway.receiver.supported_versions import is_supported, unsupported_version
 from spillway.receiver.sync_thread import SyncThread
-from spillway.receiver.timeline_history import fork_lsn
 
 if TYPE_CHECKING:
     from spillway.receiver.archive import WalArchive
@@ -97,6 +98,7 @@ _SPACE_RETRY_MAX_S: Final = 5.0
 _FATAL: Final = (
     SystemIdMismatch,
     TimelineDiverged,
+    WalDiverged,
     WalRemoved,
     UnsupportedVersion,
     WalGap,
@@ -245,9 +247,11 @@ class WalReceiver:
         self._state = ReceiverState.CONNECTING
         with ReplicationConnection.connect(self._conninfo, self._wake_up) as connection:
             try:
-                self._identify(connection)
+                check_history(connection, self._store, self._store.received_lsn)
+                compared = False
                 while True:
-                    end = self._stream_timeline(connection)
+                    end = self._stream_timeline(connection, compared=compared)
+                    compared = True
                     if end is None:
                         raise ReplicationFailed(
                             "the server ended the stream: it shuts down",
@@ -260,70 +264,57 @@ class WalReceiver:
                 self._say_goodbye(connection)
                 raise
 
-    def _identify(self, connection: ReplicationConnection) -> None:
-        """Check that the server's WAL continues what the store holds.
+    def _stream_timeline(
+        self, connection: ReplicationConnection, *, compared: bool
+    ) -> TimelineEnd | None:
+        """Stream the store's timeline to its end; None when the server ends the stream for another reason.
 
-        START_REPLICATION checks the same, but in messages without an SQLSTATE of their own.
+        Nothing is taken before the server was *compared* with what is stored, and nothing is confirmed to it.
         """
-        if not is_supported(connection.server_version_num):
-            raise unsupported_version(connection.server_version_num)
-        identity = connection.identify_system()
         store = self._store
-        if identity.system_id != store.system_id:
-            raise SystemIdMismatch(
-                f"the server is cluster {identity.system_id}, the source is cluster {store.system_id}",
-                hint="Point the source at the cluster it was created for, or drop it and create it again.",
-                expected_system_id=store.system_id,
-                system_id=identity.system_id,
-            )
-        if identity.timeline < store.timeline:
-            raise ReplicationFailed(
-                f"the server is on timeline {identity.timeline}, the source has followed a failover to "
-                f"timeline {store.timeline}",
-                hint="The DSN leads to a former primary: point it at the present one.",
-                timeline=identity.timeline,
-            )
-        last = identity.flush_lsn
-        if identity.timeline > store.timeline:
-            history = connection.timeline_history(identity.timeline)
-            fork = fork_lsn(history, store.timeline)
-            if fork is None:
-                raise TimelineDiverged(
-                    f"timeline {store.timeline} is not in the history of the server's timeline {identity.timeline}",
-                    hint="The server was promoted or restored from another branch: drop the source and create it again.",
-                    timeline=identity.timeline,
-                )
-            last = fork
-        if store.received_lsn > last:
-            raise TimelineDiverged(
-                f"WAL up to {store.received_lsn} of timeline {store.timeline} was received, but the server's "
-                f"history has it only up to {last}",
-                hint=f"What lies between was lost in a failover or a restore of the source; what was decoded beyond "
-                f"{last} never existed there. Drop the source and create it again.",
-                lsn=str(last),
-                received_lsn=str(store.received_lsn),
-                timeline=identity.timeline,
-            )
-
-    def _stream_timeline(self, connection: ReplicationConnection) -> TimelineEnd | None:
-        """Stream the store's timeline to its end; None when the server ends the stream for another reason."""
-        store = self._store
-        try:
-            end = connection.start_replication(self._slot_name, store.received_lsn, store.timeline)
-        except CommandFailed as failure:
-            if failure.sqlstate != _UNDEFINED_OBJECT:
-                raise
-            log.warning("physical slot %s is missing on the server, creating it", self._slot_name)
-            connection.create_physical_slot(self._slot_name)
-            end = connection.start_replication(self._slot_name, store.received_lsn, store.timeline)
-        if end is not None:
-            return end
+        if compared or not self._compare(connection):
+            end = self._start(connection, store.received_lsn)
+            if end is not None:
+                return end
         self._state, self._error = ReceiverState.STREAMING, None
         log.info("streaming from %s on timeline %d", store.received_lsn, store.timeline)
         with contextlib.suppress(EndOfStream):
             self._pump(connection)
         self._store.sync()
         return connection.finish_copy()
+
+    def _compare(self, connection: ReplicationConnection) -> bool:
+        """Open the stream before the store's end and compare what comes again; False if there was nothing to compare."""
+        store = self._store
+        for overlap in overlaps(store, store.received_lsn):
+            try:
+                self._start(connection, overlap.start)
+                rest = overlap.compare(connection)
+            except CommandFailed as failure:
+                if failure.sqlstate != UNDEFINED_FILE:
+                    raise
+                continue
+            if rest:
+                self._append(connection, store.received_lsn, rest)
+            return True
+        if store.received_lsn > store.first_lsn:
+            log.warning(
+                "the server has removed the WAL before %s: it can't be compared with what was received",
+                store.received_lsn,
+            )
+        return False
+
+    def _start(self, connection: ReplicationConnection, lsn: int) -> TimelineEnd | None:
+        """Open the stream at *lsn*, with our slot, created if need be."""
+        timeline = self._store.timeline
+        try:
+            return connection.start_replication(self._slot_name, lsn, timeline)
+        except CommandFailed as failure:
+            if failure.sqlstate != _UNDEFINED_OBJECT:
+                raise
+        log.warning("physical slot %s is missing on the server, creating it", self._slot_name)
+        connection.create_physical_slot(self._slot_name)
+        return connection.start_replication(self._slot_name, lsn, timeline)
 
     def _pump(self, connection: ReplicationConnection) -> None:
         """Move messages to the store until an exception ends it, :class:`EndOfStream` for one."""
@@ -513,7 +504,7 @@ class WalReceiver:
     def _typed(self, failure: CommandFailed) -> SpillwayError:
         """Turn the server's error into ours."""
         position, slot = self._store.received_lsn, self._slot_name
-        if failure.sqlstate == _UNDEFINED_FILE or (
+        if failure.sqlstate == UNDEFINED_FILE or (
             failure.sqlstate == _WRONG_STATE and _INVALIDATED in failure.message
         ):
             return WalRemoved(
@@ -564,7 +555,6 @@ class WalReceiver:
 
 # SQLSTATEs, from src/backend/utils/errcodes.txt
 _UNDEFINED_OBJECT: Final = "42704"
-_UNDEFINED_FILE: Final = "58P01"
 _WRONG_STATE: Final = "55000"
 _IN_USE: Final = "55006"
 _CONFIGURATION_LIMIT: Final = "53400"

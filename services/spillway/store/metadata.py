@@ -6,7 +6,7 @@ Nothing is cached here: several processes may share a database.
 Two rules are kept in SQL rather than by whoever calls:
 
 - ``confirm_slot`` never moves a slot backward, whatever order feedback arrives in;
-- a lease's fencing token grows with every change of holder, and a write that carries an old one
+- a lease's fencing token grows with every change of holder, and a write of sources, slots or subscriptions that carries an old one
   (:class:`~spillway.store.rows.Fence`) fails, so that a process that was paused past its lease's end
   can't undo what its successor did.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sqlalchemy import delete, insert, inspect, or_, select, text, update
+from sqlalchemy import and_, delete, insert, inspect, literal, or_, select, text, update
 
 from spillway.errors import (
     Conflict,
@@ -70,14 +70,15 @@ class MetadataStore:
 
     # Sources
 
-    async def add_source(self, row: SourceRow) -> SourceRow:
+    async def add_source(self, row: SourceRow, *, fence: Fence | None = None) -> SourceRow:
         """Remember a source.
 
         Raises:
             DuplicateName: the name is taken.
+            LeaseLost: *fence* is out of date.
         """
         try:
-            await self._run(_insert(SOURCES, row))
+            await self._run(_insert(SOURCES, row), fence)
         except ConstraintViolation as error:
             raise DuplicateName(
                 f'source "{row.name}" already exists',
@@ -102,30 +103,34 @@ class MetadataStore:
             _raise_unknown_source(name)
         return SourceRow(**found[0])
 
-    async def update_source(self, name: str, **changes: object) -> SourceRow:
+    async def update_source(
+        self, name: str, *, fence: Fence | None = None, **changes: object
+    ) -> SourceRow:
         """Change columns of a source, named as in :class:`SourceRow`, and give it as it is then.
 
         Raises:
             UnknownSource: there is none of that name.
+            LeaseLost: *fence* is out of date.
         """
         _check_columns(SourceRow, changes, fixed=("name", "capture", "created_at"))
         statement = (
             update(SOURCES).where(SOURCES.c.name == name).values(changes).returning(*SOURCES.c)
         )
-        found = await self._database.write(lambda connection: _row(connection, statement))
+        found = await self._change(statement, fence)
         if found is None:
             _raise_unknown_source(name)
         return SourceRow(**found)
 
-    async def remove_source(self, name: str) -> None:
+    async def remove_source(self, name: str, *, fence: Fence | None = None) -> None:
         """Forget a source.
 
         Raises:
             UnknownSource: there is none of that name.
             Conflict: it still has slots.
+            LeaseLost: *fence* is out of date.
         """
         try:
-            removed = await self._run(delete(SOURCES).where(SOURCES.c.name == name))
+            removed = await self._run(delete(SOURCES).where(SOURCES.c.name == name), fence)
         except ConstraintViolation as error:
             raise Conflict(
                 f'source "{name}" still has slots', hint="Drop its slots first.", source=name
@@ -135,15 +140,16 @@ class MetadataStore:
 
     # Slots
 
-    async def add_slot(self, row: SlotRow) -> SlotRow:
+    async def add_slot(self, row: SlotRow, *, fence: Fence | None = None) -> SlotRow:
         """Remember a slot.
 
         Raises:
             DuplicateName: the name is taken.
             UnknownSource: its source does not exist.
+            LeaseLost: *fence* is out of date.
         """
         try:
-            await self._run(_insert(SLOTS, row))
+            await self._run(_insert(SLOTS, row), fence)
         except ConstraintViolation as error:
             if error.foreign_key:
                 _raise_unknown_source(row.source)
@@ -187,12 +193,7 @@ class MetadataStore:
         statement = (
             update(SLOTS).where(SLOTS.c.slot_name == name).values(changes).returning(*SLOTS.c)
         )
-
-        def change(connection: Connection) -> RowMapping | None:
-            _check_fence(connection, fence)
-            return _row(connection, statement)
-
-        found = await self._database.write(change)
+        found = await self._change(statement, fence)
         if found is None:
             _raise_unknown_slot(name)
         return SlotRow(**found)
@@ -221,14 +222,23 @@ class MetadataStore:
             _raise_unknown_slot(name)
         return stands
 
-    async def remove_slot(self, name: str) -> None:
+    async def remove_slot(self, name: str, *, fence: Fence | None = None) -> None:
         """Forget a slot.
 
         Raises:
             UnknownSlot: there is none of that name.
+            LeaseLost: *fence* is out of date.
         """
-        if not await self._run(delete(SLOTS).where(SLOTS.c.slot_name == name)):
+        if not await self._run(delete(SLOTS).where(SLOTS.c.slot_name == name), fence):
             _raise_unknown_slot(name)
+
+    async def remove_temporary_slots(self, source: str, *, fence: Fence | None = None) -> None:
+        """Forget the temporary slots of a source: their sessions ended with whoever held its lease before.
+
+        Raises:
+            LeaseLost: *fence* is out of date.
+        """
+        await self._run(delete(SLOTS).where(SLOTS.c.source == source, SLOTS.c.temporary), fence)
 
     # Subscriptions
 
@@ -270,12 +280,7 @@ class MetadataStore:
             .values(changes)
             .returning(*SUBSCRIPTIONS.c)
         )
-
-        def change(connection: Connection) -> RowMapping | None:
-            _check_fence(connection, fence)
-            return _row(connection, statement)
-
-        found = await self._database.write(change)
+        found = await self._change(statement, fence)
         if found is None:
             raise UnknownSubscription(name)
         return SubscriptionRow(**found)
@@ -286,12 +291,14 @@ class MetadataStore:
 
     # Leases
 
-    async def acquire_lease(self, resource: str, holder: str, ttl_s: float) -> int | None:
+    async def acquire_lease(
+        self, resource: str, holder: str, ttl_s: float, *, restarted: bool = True
+    ) -> int | None:
         """Take the lease on *resource* for *ttl_s* seconds; None while somebody else has it.
 
-        The fencing token is larger than any given for the resource before. A holder that has it
-        already gets it again at once with a new token: after a restart under the same name nobody
-        has to wait for the old lease to run out.
+        The fencing token is larger than any given for the resource before. A holder that has it already and has
+        *restarted* gets it again at once with a new token: nobody has to wait for the old lease to run out. One that has
+        lost it while it ran has not: whoever took it under the same name lives.
         """
         now = self._database.clock
         expires = now + int(ttl_s * 1000)
@@ -302,12 +309,20 @@ class MetadataStore:
             .on_conflict_do_update(
                 index_elements=[LEASES.c.resource],
                 set_={"holder": holder, "token": LEASES.c.token + 1, "expires_at_ms": expires},
-                where=or_(LEASES.c.expires_at_ms <= now, LEASES.c.holder == holder),
+                where=or_(
+                    LEASES.c.expires_at_ms <= now,
+                    and_(LEASES.c.holder == holder, literal(restarted)),
+                ),
             )
             .returning(LEASES.c.token)
         )
         taken = await self._database.write(lambda connection: _row(connection, statement))
         return None if taken is None else int(taken["token"])
+
+    async def lease_holder(self, resource: str) -> str | None:
+        """Say who took the lease on *resource* last, whether it has run out or not; None when it was given back."""
+        found = await self._rows(select(LEASES.c.holder).where(LEASES.c.resource == resource))
+        return str(found[0]["holder"]) or None if found else None
 
     async def renew_lease(self, resource: str, token: int, ttl_s: float) -> bool:
         """Extend a lease to *ttl_s* seconds from now; false when somebody else has taken it since.
@@ -338,9 +353,23 @@ class MetadataStore:
             lambda connection: list(connection.execute(statement).mappings())
         )
 
-    async def _run(self, statement: Executable) -> int:
+    async def _run(self, statement: Executable, fence: Fence | None = None) -> int:
         """Run what gives no rows; return how many it was about."""
-        return await self._database.write(lambda connection: connection.execute(statement).rowcount)
+
+        def run(connection: Connection) -> int:
+            _check_fence(connection, fence)
+            return connection.execute(statement).rowcount
+
+        return await self._database.write(run)
+
+    async def _change(self, statement: Executable, fence: Fence | None) -> RowMapping | None:
+        """Run what gives one row, or none."""
+
+        def change(connection: Connection) -> RowMapping | None:
+            _check_fence(connection, fence)
+            return _row(connection, statement)
+
+        return await self._database.write(change)
 
     def _insert_lease(self) -> Any:
         # The same clause in both dialects, but SQLAlchemy has an insert() for each.
@@ -368,7 +397,8 @@ def _check_fence(connection: Connection, fence: Fence | None) -> None:
     if _row(connection, held.with_for_update(read=True)) is None:
         raise LeaseLost(
             f'the lease on "{fence.resource}" was taken over by another process',
-            hint="Another process serves it now; this one stops.",
+            hint="Nothing was written. Another process serves it now: ask that one. This one takes it over again when that one "
+            "stops.",
             resource=fence.resource,
             token=fence.token,
         )

@@ -19,7 +19,7 @@ from spillway.engine.shared_reader import (
     SharedReaders,
 )
 from spillway.engine.stream import EngineStream
-from spillway.errors import CorruptTransactionLog, InvalidRequest
+from spillway.errors import CorruptTransactionLog, InvalidRequest, LeaseLost
 from spillway.plugins.messages import EncodedBatch
 from spillway.txlog.log import Snapshot
 
@@ -99,6 +99,18 @@ class Slot:
         self.counts = Counts()
         self.confirmed = 0
         self.invalid: Exception | None = None
+        self.listeners: set[Callable[[], None]] = set()
+
+    def lose(self) -> None:
+        self.invalid = LeaseLost("another process serves it")
+        for listener in self.listeners:
+            listener()
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        self.listeners.add(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        self.listeners.discard(listener)
 
     def check_valid(self) -> None:
         if self.invalid is not None:
@@ -329,6 +341,37 @@ async def test_an_invalidated_slot_gives_nothing_more(stream: Stream) -> None:
     stream.slot.invalid = CorruptTransactionLog("invalidated")
     with pytest.raises(CorruptTransactionLog):
         await stream.lsn()
+
+
+async def test_a_lost_slot_ends_the_wait_at_once(stream: Stream) -> None:
+    waiting = asyncio.create_task(stream.stream.next_batch(60))
+    await asyncio.sleep(0.01)
+    stream.slot.lose()
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(waiting, 5)
+    with pytest.raises(LeaseLost):
+        await stream.stream.confirm(*[1] * 3)  # type: ignore[list-item]
+    await stream.stream.close()
+    assert not stream.slot.listeners
+
+
+async def test_a_session_that_ends_with_the_lease_is_not_to_blame(stream: Stream) -> None:
+    stream.slot.invalid = None
+    stream.log.publish(CorruptTransactionLog("the log is closed"))
+    stream.slot.check_valid = _refuse_at_second_call(stream.slot)  # type: ignore[method-assign]
+    with pytest.raises(LeaseLost):
+        await stream.lsn()
+
+
+def _refuse_at_second_call(slot: Slot) -> Callable[[], None]:
+    calls: list[None] = []
+
+    def check_valid() -> None:
+        calls.append(None)
+        if len(calls) > 1:
+            raise LeaseLost("another process serves it")
+
+    return check_valid
 
 
 async def test_the_end_is_final(stream: Stream) -> None:

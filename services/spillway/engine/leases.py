@@ -1,0 +1,158 @@
+"""The leases on sources that this process holds.
+
+Several processes may share a metadata store, each with a data directory of its own. One of them serves a source: the one that
+holds its lease. It renews it long before it runs out; a process that was paused, or cut off, for longer may find that
+another one has taken the source over. It can't know that before it asks, so it proves its lease with every write
+(:class:`~spillway.store.rows.Fence`), in the write's own transaction. ::
+
+                 acquire                         renew, each third of the lease's time
+    STANDING BY ─────────▶ taken ── begin ──▶ HELD ───┐
+         ▲                                      │ ◀───┘
+         └──── lose: a renewal or a write was refused
+
+The holder is the data directory (``DataDirectory.instance``): the same process started again takes its lease back at once,
+another one waits until it runs out or is given back. Who has lost a lease while it ran waits, too: should a copy of
+the data directory have it, the two would take it from each other for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from spillway.errors import LeaseLost, SpillwayError
+from spillway.store.rows import Fence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from spillway.store.metadata import MetadataStore
+
+
+class Taken(NamedTuple):
+    """A lease that was acquired."""
+
+    fence: Fence
+    #: whoever had it before did not give it back
+    from_another: bool
+
+
+class Leases:
+    """Leases on sources, by their names. Used on the event loop."""
+
+    def __init__(self, metadata: MetadataStore, holder: str, ttl_s: float) -> None:
+        self._metadata = metadata
+        self._holder = holder
+        self._ttl_s = ttl_s
+        self._fences: dict[str, Fence] = {}
+        self._lost_once: set[str] = set()
+        self._wake_ups: dict[str, asyncio.Event] = {}
+        self._listeners: list[Callable[[str], None]] = []
+
+    @property
+    def ttl_s(self) -> float:
+        """How long a lease lasts without renewal."""
+        return self._ttl_s
+
+    def on_lost(self, listener: Callable[[str], None]) -> None:
+        """Have *listener* called with the name of a source whose lease was lost, at once."""
+        self._listeners.append(listener)
+
+    def fence(self, source: str) -> Fence | None:
+        """Return the proof that the lease on *source* is this process's; None when it is not."""
+        return self._fences.get(source)
+
+    def held(self, source: str) -> Fence:
+        """Return the proof that the lease on *source* is this process's.
+
+        Raises:
+            LeaseLost: it is not.
+        """
+        fence = self._fences.get(source)
+        if fence is None:
+            raise held_by_another(source)
+        return fence
+
+    @contextmanager
+    def fenced(self, source: str) -> Iterator[Fence]:
+        """Write something of *source* with the proof that this gives; a write that is refused loses the lease.
+
+        Raises:
+            LeaseLost: it is not, or no longer, this process's.
+        """
+        fence = self.held(source)
+        try:
+            yield fence
+        except LeaseLost:
+            if self._fences.get(source) == fence:
+                self.lose(source)
+            raise held_by_another(source) from None
+
+    def lose(self, source: str) -> None:
+        """Know that another process has the lease; whoever waits to renew it wakes."""
+        if self._fences.pop(source, None) is not None:
+            self._lost_once.add(source)
+            for listener in self._listeners:
+                listener(source)
+            self._wake_up(source).set()
+
+    async def acquire(self, source: str) -> Taken | None:
+        """Take the lease, to be followed by :meth:`begin`; None while another process has it."""
+        resource = _resource(source)
+        before = await self._metadata.lease_holder(resource)
+        token = await self._metadata.acquire_lease(
+            resource, self._holder, self._ttl_s, restarted=source not in self._lost_once
+        )
+        if token is None:
+            return None
+        return Taken(Fence(resource, token), before not in (None, self._holder))
+
+    def begin(self, source: str, fence: Fence) -> None:
+        """Hold the lease from now on: what it is needed for is ready."""
+        self._fences[source] = fence
+        self._lost_once.discard(source)
+
+    async def renew(self, source: str) -> bool:
+        """Extend the lease; False when another process has taken it, which loses it."""
+        fence = self._fences.get(source)
+        if fence is None:
+            return False
+        if await self._metadata.renew_lease(fence.resource, fence.token, self._ttl_s):
+            return True
+        if self._fences.get(source) == fence:
+            self.lose(source)
+        return False
+
+    async def release(self, source: str, fence: Fence | None = None) -> None:
+        """Give the lease back, or one that was acquired and not begun, so that others need not wait."""
+        fence = self._fences.pop(source, None) or fence
+        self._wake_ups.pop(source, None)
+        if fence is not None:
+            with contextlib.suppress(SpillwayError):
+                await self._metadata.release_lease(fence.resource, fence.token)
+
+    async def wait(self, source: str, seconds: float) -> None:
+        """Wait until *seconds* have passed, or the lease is lost."""
+        wake_up = self._wake_up(source)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(wake_up.wait(), seconds)
+        wake_up.clear()
+
+    def _wake_up(self, source: str) -> asyncio.Event:
+        return self._wake_ups.setdefault(source, asyncio.Event())
+
+
+def held_by_another(source: str) -> LeaseLost:
+    """Make the error for what only the process may do that serves *source*."""
+    return LeaseLost(
+        f'source "{source}" is not served by this process: another one holds its lease, or this one is about to take it',
+        hint="Nothing was changed. Ask the process that serves it; this one takes it over within seconds after that one stops "
+        "or its lease runs out.",
+        source=source,
+    )
+
+
+def _resource(source: str) -> str:
+    return f"source/{source}"

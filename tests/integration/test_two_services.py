@@ -1,0 +1,168 @@
+"""Two services on one metadata store: one serves a source, and the other one can't touch what it serves."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.lease_holder import lease_holder
+from harness.reception import wait_until
+from harness.service import Service, service_in_process
+from spillway.engine.settings import EngineSettings
+from spillway.errors import LeaseLost, SpillwayError
+from spillway.stream.client import open_stream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.cluster import Database
+
+LEASE_S = 1.5
+
+
+def state(service: Service) -> str | None:
+    """What a service says of the source; None when it does not know it."""
+    sources = service.call("GET", "/sources")["sources"]
+    return sources[0]["state"] if sources else None
+
+
+def rows(changes: list[tuple[str, int, str]]) -> list[str]:
+    return [data.rpartition(":")[2] for _, _, data in changes if data.startswith("table")]
+
+
+def refused(service: Service, slot: str, database: str, dsn: str) -> None:
+    """Everything that writes is refused, and says why."""
+    body = {"slot_name": "mine", "source": "main", "database": database, "plugin": "test_decoding"}
+    for method, path, json in (
+        ("POST", "/slots", body),
+        ("POST", "/slots", {**body, "temporary": True}),
+        ("POST", f"/slots/{slot}/advance", {"upto_lsn": "FFFF/0"}),
+        ("POST", f"/slots/{slot}/rewind", {"lsn": "0/1"}),
+        ("POST", f"/slots/{slot}/get", {}),
+        ("POST", f"/slots/{slot}/copy", {"slot_name": "copied"}),
+        ("PATCH", f"/slots/{slot}", {"options": {"include-xids": "0"}}),
+        ("DELETE", f"/slots/{slot}", None),
+        ("PATCH", "/sources/main", {"dsn": dsn}),
+    ):
+        problem = service.problem(method, path, json=json)
+        assert (problem["code"], problem["status"]) == ("lease_lost", 409), (path, problem)
+        assert "takes it over" in problem["hint"]
+    problem = service.problem("DELETE", "/sources/main")
+    assert problem["status"] == 409
+
+
+class Follower(threading.Thread):
+    """A consumer that confirms all it is given, until its stream ends."""
+
+    def __init__(self, service: Service, slot: str) -> None:
+        super().__init__()
+        self._stream = open_stream(service.grpc_address, slot)
+        self.batches = 0
+        self.error: SpillwayError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            with self._stream as stream:
+                for batch in stream:
+                    stream.confirm(batch.confirm_lsn)
+                    self.batches += batch.count
+        except SpillwayError as error:
+            self.error = error
+
+
+def test_a_paused_service_is_replaced_and_can_write_nothing(
+    tmp_path: Path, metadata_url: str, pg18: Database
+) -> None:
+    pg18.execute("CREATE TABLE t (id int)")
+
+    def stored(service: Service) -> dict[str, Any]:
+        return {
+            slot["slot_name"]: (slot["confirmed_flush_lsn"], slot["temporary"])
+            for slot in service.call("GET", "/slots")["slots"]
+        }
+
+    with lease_holder(tmp_path / "first", metadata_url, LEASE_S) as holder:
+        first = holder.service
+        first.create_source(pg18.dsn)
+        for slot in ("followed", "kept", "doomed"):
+            first.create_slot(slot, pg18.name)
+        pg18.execute("INSERT INTO t VALUES (1)")
+        first.wait_decoded("kept", pg18)
+        follower = Follower(first, "followed")
+        wait_until(lambda: follower.batches == 3)
+        engine = EngineSettings(lease_ttl_s=LEASE_S)
+        with service_in_process(
+            tmp_path / "second", metadata_url=metadata_url, engine=engine
+        ) as second:
+            # It stands by: it shows what is stored.
+            assert state(second) != "streaming"
+            wait_until(lambda: stored(second) == stored(first), what="the slots are not shown")
+            refused(second, "kept", pg18.name, pg18.dsn)
+            (source,) = second.call("GET", "/sources")["sources"]
+            assert source["error_code"] == "lease_lost"
+
+            holder.pause()
+            wait_until(
+                lambda: state(second) == "streaming", what=str(second.call("GET", "/sources"))
+            )
+            second.create_slot("temporary", pg18.name, temporary=True)
+            second.create_slot("later", pg18.name)
+            second.drop_slot("doomed")
+            pg18.execute("INSERT INTO t VALUES (2)")
+            second.wait_decoded("later", pg18)
+            assert rows(second.get("later")) == ["2"]
+            before = stored(second)
+            assert before["temporary"][1]
+
+            holder.wake()
+            follower.join(60)
+            assert isinstance(follower.error, LeaseLost), follower.error
+            refused(first, "kept", pg18.name, pg18.dsn)
+            wait_until(
+                lambda: stored(first) == before, what="the first does not show what is stored"
+            )
+            assert stored(second) == before
+            assert rows(second.peek("temporary")) == ["2"]
+            # What the second serves goes on undisturbed.
+            pg18.execute("INSERT INTO t VALUES (3)")
+            second.wait_decoded("later", pg18)
+            assert rows(second.get("later")) == ["3"]
+            position = stored(second)["later"]
+
+        # It has given the lease back: the first goes on from what the second has stored.
+        wait_until(lambda: state(first) == "streaming", what=str(first.call("GET", "/sources")))
+        assert set(stored(first)) == {"followed", "kept", "later"}
+        assert stored(first)["later"] == position
+        pg18.execute("INSERT INTO t VALUES (4)")
+        first.wait_decoded("kept", pg18)
+        assert rows(first.get("kept")) == ["1", "2", "3", "4"]
+        assert rows(first.get("followed")) == ["2", "3", "4"]
+        assert rows(first.get("later")) == ["4"]
+        for slot in stored(first):
+            first.drop_slot(slot)
+        first.call("DELETE", "/sources/main")
+
+
+@pytest.mark.parametrize("metadata_url", ["sqlite"], indirect=True)
+def test_sources_and_temporary_slots_of_another_service(
+    tmp_path: Path, metadata_url: str, pg15: Database
+) -> None:
+    """What one makes the other shows; a start of the other removes no temporary slot of the first."""
+    engine = EngineSettings(lease_ttl_s=LEASE_S)
+    with service_in_process(tmp_path / "a", metadata_url=metadata_url, engine=engine) as first:
+        with service_in_process(tmp_path / "b", metadata_url=metadata_url, engine=engine) as second:
+            first.create_source(pg15.dsn)
+            first.create_slot("temporary", pg15.name, temporary=True)
+            wait_until(lambda: state(second) is not None, what="the other's source is not seen")
+        with service_in_process(tmp_path / "b", metadata_url=metadata_url, engine=engine) as second:
+            assert [s["slot_name"] for s in first.call("GET", "/slots")["slots"]] == ["temporary"]
+            assert first.peek("temporary") == []
+            first.drop_slot("temporary")
+            first.call("DELETE", "/sources/main")
+            wait_until(lambda: state(second) is None, what="the other's drop is not seen")
+            # The name is free for either.
+            second.create_source(pg15.dsn)
+            second.call("DELETE", "/sources/main")
