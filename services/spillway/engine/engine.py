@@ -24,7 +24,7 @@ from spillway.engine.looking import Looking
 from spillway.engine.model import SlotSpec
 from spillway.engine.reader import SlotReader, changes_of
 from spillway.engine.shared_reader import SharedReaders
-from spillway.engine.slots import Slot, check_slot_name
+from spillway.engine.slots import Slot, check_slot_name, oldest_positions
 from spillway.engine.sources import Sources
 from spillway.engine.stream import EngineStream
 from spillway.errors import (
@@ -102,15 +102,13 @@ class Engine(Looking):
             MetadataError: the metadata store can't be used.
         """
         await self._metadata.migrate()
-        databases: dict[str, set[str]] = {}
         for row in await self._metadata.list_slots():
             if row.temporary:
                 # Its session ended with the process that had it.
                 await self._metadata.remove_slot(row.slot_name)
                 continue
             self._slots[row.slot_name] = Slot(row)
-            databases.setdefault(row.source, set()).add(row.database)
-        await self._sources.start(databases)
+        await self._sources.start(oldest_positions(self._slots.values()))
         self._upkeep = asyncio.create_task(self._keep_up(), name="spillway-upkeep")
 
     async def stop(self) -> None:
@@ -162,6 +160,11 @@ class Engine(Looking):
                     slots=held,
                 )
             await self._sources.drop(name)
+
+    async def restart_database(self, source: str, database: str) -> SourceInfo:
+        """Give the decoding of a database a way on from what has stopped it."""
+        needed = oldest_positions(self._slots.values()).get(source, {})
+        return await self._sources.restart(source, database, needed)
 
     def fence(self, source: str) -> Fence | None:
         return self._sources.fence(source)
@@ -455,6 +458,7 @@ class Engine(Looking):
             try:
                 await self._store_confirmed()
                 await self._invalidate_greedy_slots()
+                await self._store_lost()
                 await self._in_worker(self._trim, self._horizons())
             except SpillwayError as error:
                 log.warning("upkeep: %s", error)
@@ -488,12 +492,20 @@ class Engine(Looking):
             if session is None or slot.invalidation_reason is not None:
                 continue
             if session.log.bytes_from(slot.confirmed_flush_lsn) > limit:
-                slot.invalidation_reason = "wal_removed"
-                await self._metadata.update_slot(
-                    slot.name, invalidation_reason=slot.invalidation_reason
-                )
+                slot.lose("wal_removed")
                 log.warning(
                     'slot "%s" retained more than %d bytes and was invalidated', slot.name, limit
+                )
+
+    async def _store_lost(self) -> None:
+        """Find the slots whose history is gone, and write down those that were found."""
+        for slot in tuple(self._slots.values()):
+            session = self._sources.find_session(slot.row.source, slot.row.database)
+            if session is not None:
+                slot.judge(session)
+            if slot.row.invalidation_reason != slot.invalidation_reason:
+                slot.row = await self._metadata.update_slot(
+                    slot.name, invalidation_reason=slot.invalidation_reason
                 )
 
     def _trim(self, horizons: Mapping[tuple[str, str], int]) -> None:
@@ -533,7 +545,10 @@ class Engine(Looking):
             )
 
     async def _session(self, slot: Slot) -> Session:
-        return await self._sources.session(slot.row.source, slot.row.database)
+        session = await self._sources.session(slot.row.source, slot.row.database)
+        slot.judge(session)
+        slot.check_valid()
+        return session
 
     def _plugin(self, slot: Slot, session: Session, options: Mapping[str, str]) -> OutputPlugin:
         context = PluginContext(
@@ -551,6 +566,8 @@ class Engine(Looking):
 
     def _info(self, slot: Slot) -> SlotInfo:
         session = self._sources.find_session(slot.row.source, slot.row.database)
+        if session is not None:
+            slot.judge(session)
         limit = self._settings.max_slot_retained_bytes
         retained = session.log.bytes_from(slot.confirmed_flush_lsn) if session else 0
         return slot.info(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.decoding.capture import check_capture
 from spillway.engine.model import PrimaryCost
-from spillway.engine.source import Source
+from spillway.engine.source import NOTHING_NEEDED, Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import (
@@ -27,7 +27,7 @@ from spillway.receiver.primary import kept_by_primary
 from spillway.store.rows import Fence, SourceRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Executor
 
     from spillway.engine.layout import DataDirectory
@@ -68,25 +68,33 @@ class Sources:
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def start(self, databases: Mapping[str, set[str]]) -> None:
-        """Bring up every source that the metadata store knows; *databases* are those that have slots."""
+    async def start(self, databases: Mapping[str, Mapping[str, int]]) -> None:
+        """Bring up every source that the metadata store knows.
+
+        *databases* are those that have slots, by source, with the oldest position of one.
+        """
         for row in await self._metadata.list_sources():
             source = Source(row, self._data.source(row.name), self._settings)
             self._sources[row.name] = source
-            self._keep(source, databases.get(row.name, set()))
+            self._keep(source, databases.get(row.name, NOTHING_NEEDED))
 
     async def stop(self) -> None:
         """Take every source down."""
         for name in tuple(self._sources):
             await self._take_down(name)
 
-    def _keep(self, source: Source, databases: set[str]) -> None:
+    def _keep(
+        self, source: Source, needed: Mapping[str, int], databases: Iterable[str] = ()
+    ) -> None:
         task = asyncio.create_task(
-            self._keep_up(source, databases), name=f"spillway-source-{source.name}"
+            self._keep_up(source, needed, {*databases, *needed}),
+            name=f"spillway-source-{source.name}",
         )
         self._tasks[source.name] = task
 
-    async def _keep_up(self, source: Source, databases: set[str]) -> None:
+    async def _keep_up(
+        self, source: Source, needed: Mapping[str, int], databases: set[str]
+    ) -> None:
         """Hold the lease, and bring the source up until that works; then only renew."""
         retry_s, up = _RETRY_FIRST_S, False
         ttl_s = self._settings.lease_ttl_s
@@ -94,7 +102,7 @@ class Sources:
             try:
                 if await self._hold_lease(source.name):
                     if not up:
-                        await self._in_worker(source.start, databases)
+                        await self._in_worker(source.start, databases, needed)
                         up, retry_s = True, _RETRY_FIRST_S
                 else:
                     # Somebody else streams through our physical slot: stop at once, and for good.
@@ -175,7 +183,7 @@ class Sources:
                 self._tokens.pop(name, None)
                 raise
             self._sources[name] = source
-            self._keep(source, {facts.database})
+            self._keep(source, NOTHING_NEEDED, {facts.database})
             return source.info()
 
     async def alter(self, name: str, dsn: str) -> SourceInfo:
@@ -198,6 +206,18 @@ class Sources:
             await self._in_worker(source.check_continues, dsn)
             changed = await self._metadata.update_source(name, dsn=dsn)
             await self._in_worker(source.reconnect, changed)
+            return source.info()
+
+    async def restart(self, name: str, database: str, needed: Mapping[str, int]) -> SourceInfo:
+        """Give the decoding of a database a way on; *needed* has the oldest position of a slot, by database.
+
+        Raises:
+            UnknownSource: there is none of that name.
+            SpillwayError: as :meth:`Source.restart`.
+        """
+        async with self._changing:
+            source = self.get(name)
+            await self._in_worker(source.restart, database, needed)
             return source.info()
 
     async def check(self, name: str, dsn: str) -> SourceFacts:
@@ -254,7 +274,7 @@ class Sources:
             except SpillwayError:
                 again = Source(source.row, self._data.source(name), self._settings)
                 self._sources[name] = again
-                self._keep(again, set())
+                self._keep(again, NOTHING_NEEDED)
                 raise
             await self._metadata.remove_source(name)
             del self._sources[name]

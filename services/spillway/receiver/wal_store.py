@@ -156,7 +156,9 @@ class WalStore:
             path.unlink()
         last = segment_number(max(state.flushed_lsn - 1, 0), size)
         if last in self._segments.missing:
-            log.error("the last segment of the WAL store %s is gone: it is received again", self.directory)
+            log.error(
+                "the last segment of the WAL store %s is gone: it is received again", self.directory
+            )
             self._segments.missing.remove(last)
             self._write_state(flushed_lsn=Lsn(last * size))
             state = self._state_file.state

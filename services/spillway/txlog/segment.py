@@ -109,10 +109,7 @@ class Segment:
         version, entries, relations, size, final, end, decoded, restart = _INDEX_HEADER.unpack_from(
             data, 4
         )
-        if (
-            version != _INDEX_FORMAT
-            or len(data) != head_end + 8 * (2 * entries + relations)
-        ):
+        if version != _INDEX_FORMAT or len(data) != head_end + 8 * (2 * entries + relations):
             return False
         found = self.path.stat().st_size
         if found != size:
