@@ -72,6 +72,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   │   └── WalStoreFull         wal_store_full
     │   ├── WalFlushFailed           wal_flush_failed
     │   ├── CorruptWalStore          corrupt_wal_store
+    │   ├── CorruptSnapshot          corrupt_snapshot
     │   └── WalStoreInUse            wal_store_in_use
     ├── MetadataError                metadata_unavailable     503
     ├── AddressUnavailable           address_unavailable      500, at start only
@@ -613,6 +614,14 @@ class CorruptWalStore(StorageError):
     """The WAL store's state file can't be believed."""
 
     code = "corrupt_wal_store"
+    grpc_status = "DATA_LOSS"
+    sqlstate = "XX001"
+
+
+class CorruptSnapshot(StorageError):
+    """A serialised decoder state is damaged."""
+
+    code = "corrupt_snapshot"
     grpc_status = "DATA_LOSS"
     sqlstate = "XX001"
 

@@ -48,6 +48,7 @@ from spillway.errors import (
     NotReady,
     SlotActive,
     SpillwayError,
+    UnknownDatabase,
     UnknownPlugin,
     UnknownSlot,
     UnknownSource,
@@ -244,6 +245,21 @@ class FakeEngine:
     async def primary_cost(self, name: str) -> PrimaryCost:
         await self.get_source(name)
         return PrimaryCost(0, None, None, 0)
+
+    async def restart_database(self, source: str, database: str) -> SourceInfo:
+        self._raise_next()
+        info = await self.get_source(source)
+        stopped = {s.database: s for s in info.sessions if s.error is not None}
+        if database not in {s.database for s in info.sessions}:
+            raise UnknownDatabase(f'database "{database}" is not decoded', database=database)
+        if database not in stopped:
+            raise Conflict(f'database "{database}" is being decoded', hint="Leave it alone.")
+        again = dataclasses.replace(
+            stopped[database], error=None, error_code=None, snapshot_state="start"
+        )
+        sessions = tuple(again if s.database == database else s for s in info.sessions)
+        self.sources[source] = dataclasses.replace(info, sessions=sessions)
+        return self.sources[source]
 
     async def drop_source(self, name: str) -> None:
         await self.get_source(name)

@@ -8,7 +8,7 @@ import pytest
 
 from harness.decoding_session import DecodingSession, RenderingSink
 from spillway.decoding.offline import decode_directory
-from spillway.errors import DecodingError, NotReady, StorageError
+from spillway.errors import DecodingError, NotReady, StorageError, WalLevelNotLogical
 from spillway.wal.reader import WalDirectory
 
 
@@ -123,6 +123,6 @@ def test_lowering_wal_level_is_an_error(fresh_cluster, tmp_path):
     session.slot.drop()
     cluster.restart(wal_level="replica")
     database.execute("INSERT INTO t VALUES (1)")
-    with pytest.raises(DecodingError, match="wal_level"):
+    with pytest.raises(WalLevelNotLogical, match="below logical from"):
         session.decode()
     session.close()

@@ -77,6 +77,20 @@ def alter(name: Name, dsn: Dsn, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def restart(
+    name: Name,
+    database: Annotated[str, typer.Argument(help="The database whose decoding has stopped.")],
+    as_json: AsJson = False,
+) -> None:
+    """Give the decoding of one database a way on from what has stopped it.
+
+    It is tried again at once; where that can't help, decoding begins anew behind the place, and slots that missed
+    something are invalidated. The other databases go on.
+    """
+    _show(_call("POST", "sources", name, "databases", database, "restart"), as_json=as_json)
+
+
+@app.command()
 def drop(name: Name) -> None:
     """Stop receiving from a source and forget it; its slots must be gone."""
     _call("DELETE", "sources", name)

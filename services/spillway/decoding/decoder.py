@@ -41,7 +41,13 @@ from spillway.decoding.dispatch import action_table
 from spillway.decoding.invalidations import Invalidations
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
 from spillway.decoding.xact import parse_prepare, parse_transaction_end
-from spillway.errors import CorruptWal, DecodingError, NotReady, StorageError
+from spillway.errors import (
+    CorruptWal,
+    DecodingError,
+    NotReady,
+    StorageError,
+    WalLevelNotLogical,
+)
 from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
 from spillway.wal.record import RelFileLocator
@@ -572,9 +578,9 @@ class Decoder:
             and self._wal_level < _WAL_LEVEL_LOGICAL
             and self._builder.state >= SnapshotState.FULL_SNAPSHOT
         ):
-            raise DecodingError(
+            raise WalLevelNotLogical(
                 f"the source's wal_level is below logical from {Lsn(lsn)} on",
-                hint="Set wal_level = logical on the source, restart it, and create the slots again: what was "
-                "changed meanwhile can't be decoded.",
+                hint="ALTER SYSTEM SET wal_level = 'logical'; then restart the server. Decoding begins anew by itself then, "
+                "behind what was written meanwhile and can't be decoded; slots that missed something are invalidated.",
                 lsn=str(Lsn(lsn)),
             )

@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.crc32c import crc32c
 from spillway.catalog import serialization as catalog_serialization
-from spillway.errors import StorageError
+from spillway.errors import CorruptSnapshot, StorageError
 
 if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
 
 MAGIC: Final = b"SPWDECOD"
 FORMAT: Final = 3
+#: A header that names a later one than this is damaged.
+_FORMAT_MAX: Final = 64
 _HEAD: Final = struct.Struct("<8sIIQ")
 _STATE: Final = struct.Struct("<IIQQQ")
 _TRANSACTION: Final = struct.Struct("<IIIIQ")
@@ -78,15 +80,22 @@ def load(data: bytes) -> DecoderState:
     """Reverse :func:`dump`.
 
     Raises:
-        StorageError: *data* is damaged or of another format.
+        CorruptSnapshot: *data* is damaged.
+        StorageError: it is of another format.
     """
     if len(data) < _HEAD.size:
         raise _damaged("it is too short")
     magic, version, crc, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise _damaged("it is none")
+    if version > _FORMAT_MAX:
+        raise _damaged("its header is damaged")
     if version != FORMAT:
-        raise _damaged(f"it has format {version}, this version reads {FORMAT}")
+        raise StorageError(
+            f"a serialised decoder state has format {version}, this version reads {FORMAT}",
+            hint="Run the version of Spillway that wrote it; or remove the file, which costs the slots what they have not "
+            "read yet.",
+        )
     rest = memoryview(data)[_HEAD.size :]
     if len(rest) != length or crc32c(rest) != crc:
         raise _damaged("its checksum is wrong")
@@ -104,8 +113,8 @@ def load(data: bytes) -> DecoderState:
     )
 
 
-def _damaged(why: str) -> StorageError:
-    return StorageError(
+def _damaged(why: str) -> CorruptSnapshot:
+    return CorruptSnapshot(
         f"a serialised decoder state can't be used: {why}",
-        hint="Remove the file; decoding starts from an older one, or from a new bootstrap.",
+        hint="Decoding goes on from another one, or begins anew from the server's catalog, by itself.",
     )

@@ -26,7 +26,7 @@ from spillway.engine.model import SlotSpec
 from spillway.engine.reader import SlotReader, changes_of
 from spillway.engine.shared_reader import SharedReaders
 from spillway.engine.slot_rows import SlotRows
-from spillway.engine.slots import check_slot_name
+from spillway.engine.slots import check_slot_name, oldest_positions
 from spillway.engine.sources import Sources
 from spillway.engine.stream import EngineStream
 from spillway.errors import (
@@ -160,6 +160,11 @@ class Engine(Looking):
                     slots=held,
                 )
             await self._sources.drop(name)
+
+    async def restart_database(self, source: str, database: str) -> SourceInfo:
+        """Give the decoding of a database a way on from what has stopped it."""
+        needed = oldest_positions(self._slots.values()).get(source, {})
+        return await self._sources.restart(source, database, needed)
 
     def fence(self, source: str) -> Fence | None:
         return self._leases.fence(source)
@@ -448,6 +453,7 @@ class Engine(Looking):
             try:
                 await self._store_confirmed()
                 await self._invalidate_greedy_slots()
+                await self._store_lost()
                 await self._in_worker(self._trim, self._horizons())
             except SpillwayError as error:
                 log.warning("upkeep: %s", error)
@@ -481,11 +487,22 @@ class Engine(Looking):
             if session is None or slot.invalidation_reason is not None or slot.is_lost:
                 continue
             if session.log.bytes_from(slot.confirmed_flush_lsn) > limit:
-                slot.invalidation_reason = "wal_removed"
-                await self._rows.update(slot, invalidation_reason=slot.invalidation_reason)
+                slot.invalidate("wal_removed")
                 log.warning(
                     'slot "%s" retained more than %d bytes and was invalidated', slot.name, limit
                 )
+
+    async def _store_lost(self) -> None:
+        """Find the slots whose history is gone, and write down those that were found."""
+        for slot in tuple(self._slots.values()):
+            if slot.is_lost:
+                continue
+            session = self._sources.find_session(slot.row.source, slot.row.database)
+            if session is not None:
+                slot.judge(session)
+            if slot.row.invalidation_reason != slot.invalidation_reason:
+                with contextlib.suppress(LeaseLost):
+                    await self._rows.update(slot, invalidation_reason=slot.invalidation_reason)
 
     def _trim(self, horizons: Mapping[tuple[str, str], int]) -> None:
         self._sources.trim(horizons)
@@ -522,7 +539,10 @@ class Engine(Looking):
             await self._rows.update(slot, two_phase=True, two_phase_at=Lsn(lsn))
 
     async def _session(self, slot: Slot) -> Session:
-        return await self._sources.session(slot.row.source, slot.row.database)
+        session = await self._sources.session(slot.row.source, slot.row.database)
+        slot.judge(session)
+        slot.check_valid()
+        return session
 
     def _plugin(self, slot: Slot, session: Session, options: Mapping[str, str]) -> OutputPlugin:
         context = PluginContext(
@@ -540,6 +560,8 @@ class Engine(Looking):
 
     def _info(self, slot: Slot) -> SlotInfo:
         session = self._sources.find_session(slot.row.source, slot.row.database)
+        if session is not None:
+            slot.judge(session)
         limit = self._settings.max_slot_retained_bytes
         retained = session.log.bytes_from(slot.confirmed_flush_lsn) if session else 0
         return slot.info(

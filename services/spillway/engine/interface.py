@@ -61,6 +61,22 @@ class EngineInterface(Protocol):
         ...
 
     async def drop_source(self, name: str) -> None: ...
+    async def restart_database(self, source: str, database: str) -> SourceInfo:
+        """Give the decoding of one database a way on from what has stopped it.
+
+        What ended it is tried again at once. Where trying again can't help (WAL that is damaged or gone, a record that can't be
+        decoded, a catalog that went wrong, a database that was dropped and made again), decoding begins anew behind that place, from
+        the server's catalog as it is then. Returns once that has begun. Slots that missed something are invalidated when the new
+        beginning is consistent, with the reason; those that missed nothing go on. What is full, unreachable or not permitted never
+        costs anything. When the receiver lost its WAL (wal_removed), every database of the source begins anew.
+
+        Raises:
+            UnknownSource: there is none of that name.
+            UnknownDatabase: it is not decoded, or the cluster has none of that name any more.
+            Conflict: nothing has stopped it.
+        """
+        ...
+
     async def check_source(self, name: str, dsn: str) -> SourceFacts:
         """Check a cluster as create_source does, and make nothing.
 

@@ -13,21 +13,25 @@
         spill/                          transactions in progress that outgrew memory; emptied at start
         database.json                   its name and encoding, so that a start needs no word of the source, and from where
                                         on its transactions are streamed
+        database.copy.json              the same again: one that is damaged or gone is made again of the other
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from spillway.errors import Conflict, StorageError
 from spillway.receiver.primary import SourceDatabase
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,14 @@ class DatabaseLayout:
     def describe(self, **values: object) -> None:
         """Write down *values* in database.json, beside what it says of others; durable on return."""
         self.root.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / "database.tmp"
-        with temporary.open("w") as file:
-            json.dump({**self._description(), **values}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.root / "database.json")
+        text = json.dumps({**self._description(), **values})
+        for name in _DESCRIPTIONS:
+            temporary = self.root / "database.tmp"
+            with temporary.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.root / name)
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -68,17 +74,48 @@ class DatabaseLayout:
         found = self._description().get("streaming")
         return None if found is None else (found[0], found[1])
 
-    def database(self) -> SourceDatabase:
-        """Return which database this is; it was described before."""
+    def database(self) -> SourceDatabase | None:
+        """Return which database this is; None when it was not described, or that is lost."""
         found = self._description()
-        return SourceDatabase(*(found[name] for name in SourceDatabase._fields))
+        return SourceDatabase(*(found[name] for name in SourceDatabase._fields)) if found else None
 
     def _description(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((self.root / "database.json").read_text())
-        except FileNotFoundError:
-            return {}
-        return found
+        for name in _DESCRIPTIONS:
+            try:
+                found = json.loads((self.root / name).read_bytes())
+            except FileNotFoundError:
+                continue
+            except ValueError:
+                log.error("%s is damaged", self.root / name)  # noqa: TRY400 - who reads it goes on
+                continue
+            if _is_description(found):
+                return {str(key): value for key, value in found.items()}
+            log.error("%s is damaged", self.root / name)
+        return {}
+
+
+#: The first that is sound counts.
+_DESCRIPTIONS: Final = ("database.json", "database.copy.json")
+
+
+def _is_description(found: object) -> bool:
+    """Say whether *found* is what :meth:`DatabaseLayout.describe` writes of a database that is remembered."""
+    if not isinstance(found, dict):
+        return False
+    streaming = found.get("streaming")
+    return (
+        isinstance(found.get("name"), str)
+        and isinstance(found.get("oid"), int)
+        and isinstance(found.get("encoding"), str)
+        and (
+            streaming is None
+            or (
+                isinstance(streaming, list)
+                and len(streaming) == 2
+                and all(isinstance(value, int) for value in streaming)
+            )
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +141,20 @@ class SourceLayout:
 
     def databases(self) -> dict[str, SourceDatabase]:
         """Return the databases that were decoded here before, by name."""
-        files = sorted((self.root / "databases").glob("*/database.json"))
-        found = (DatabaseLayout(path.parent).database() for path in files)
-        return {database.name: database for database in found}
+        found: dict[str, SourceDatabase] = {}
+        for root in sorted((self.root / "databases").glob("*")):
+            database = DatabaseLayout(root).database()
+            if database is None or str(database.oid) != root.name:
+                # Whoever opens the database asks the source for what it is called, and finds the directory.
+                log.error("which database %s was decoded of is not known", root)
+                continue
+            found[database.name] = database
+        return found
+
+    def oldest_snapshot_lsn(self) -> int | None:
+        """Return where decoding begins again of the database that needs the oldest WAL; None without any."""
+        paths = (self.root / "databases").glob("*/snapshots/*.snap")
+        return min((int(path.stem, 16) for path in paths), default=None)
 
 
 class DataDirectory:

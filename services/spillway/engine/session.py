@@ -15,48 +15,61 @@ then a restart throws the log away and bootstraps again.
 Errors: any typed error ends the attempt, is shown on the session, and the whole start is tried again after
 a back-off, from durable state only. An operator who frees disk space or restores a file need do nothing
 more. Slots that exist keep their position meanwhile.
+
+State that is lost or damaged is made again of what is left (``healing.py``). Where decoding can't get past a place,
+:meth:`Session.restart` begins anew behind it, from the server's catalog as it is now; after wal_level was lowered and set back
+that happens by itself. The log that is there is read until the new beginning is consistent, and goes on if nothing is missed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import queue
 import threading
 import time
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from spillway._kernels.walker import Walker
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
+from spillway.engine.catalog_questions import CatalogQuestions
+from spillway.engine.healing import (
+    WAL_LEVEL_INSUFFICIENT,
+    WAL_REMOVED,
+    LogSink,
+    WholeFrom,
+    begin_behind,
+)
 from spillway.engine.model import DatabaseSession
+from spillway.engine.snapshots import Snapshots
 from spillway.errors import (
+    Conflict,
+    CorruptSnapshot,
+    CorruptTransactionLog,
+    CorruptWal,
     DatabaseDropped,
-    DecodingStateLost,
     LsnNotRetained,
     NotReady,
     SpillwayError,
     StorageError,
+    WalGap,
+    WalLevelNotLogical,
 )
 from spillway.failpoints import failpoint
 from spillway.memory import WORTH_BYTES, freed_memory
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
-from spillway.receiver.primary import wal_flush_lsn
+from spillway.receiver.primary import check_wal_level, wal_flush_lsn
 from spillway.txlog import TransactionLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.mirror import CatalogMirror
-    from spillway.decoding.transaction import Transaction
     from spillway.engine.layout import DatabaseLayout
     from spillway.engine.settings import EngineSettings
     from spillway.receiver.primary import SourceDatabase
@@ -67,12 +80,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Questions about the catalog that may wait; who asks more is refused.
-_QUESTIONS_MAX: Final = 64
-_ANSWER_TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
-_SNAPSHOTS_MAX: Final = 16
 _IDLE_WAIT_S: Final = 0.5
 #: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in 200, fewer than one
 #: commit in a hundred comes into one.
@@ -88,25 +97,6 @@ def checkpoint_pause_s(interval_s: float, took_s: float) -> float:
     return max(interval_s, min(took_s * _CHECKPOINT_SHARE, interval_s * _CHECKPOINT_PAUSE_MAX))
 
 
-class _LogSink:
-    """Hands transactions to the log, and begins it where the decoder became consistent."""
-
-    def __init__(self, transaction_log: TransactionLog) -> None:
-        self._log = transaction_log
-
-    def consistent(self, lsn: int) -> None:
-        self._log.start(lsn)
-
-    def transaction(self, transaction: Transaction) -> None:
-        self._log.transaction(transaction)
-
-    def transactions(self, run: TransactionRun) -> None:
-        self._log.transactions(run)
-
-    def progress(self, decoded_lsn: int) -> None:
-        self._log.progress(decoded_lsn)
-
-
 class Session:
     """Decodes *database* of a source on a thread of its own. Methods are for any thread."""
 
@@ -118,8 +108,13 @@ class Session:
         layout: DatabaseLayout,
         store: WalStore,
         settings: EngineSettings,
+        mend_wal: Callable[[int, int], bool],
+        needed_lsn: int = 0,
     ) -> None:
         """Open the transaction log; nothing runs yet.
+
+        *mend_wal* puts stored WAL from one LSN to another right; *needed_lsn* is the oldest position that a slot has here, 0
+        without slots.
 
         Raises:
             CorruptTransactionLog, DiskFull: the log can't be opened.
@@ -138,8 +133,20 @@ class Session:
         self.log = TransactionLog(
             layout.txlog, system_id=int(source.system_id), database_oid=database.oid
         )
+        #: why slots are invalidated that stand before the log's beginning
+        self.lost_reason = WAL_REMOVED
+        self._mend_wal = mend_wal
         self._decoder: Decoder | None = None
         self._stop = threading.Event()
+        #: set when a back-off is to end
+        self._again = threading.Event()
+        #: begin anew behind this LSN; None: go on from what is stored
+        self._anew_behind: int | None = None
+        self._read_lsn = 0
+        self._whole = WholeFrom(
+            store, version_of_server(self.server_version_num), database.oid, self._stop
+        )
+        self._whole.needed_lsn = needed_lsn
         self._error: SpillwayError | None = None
         self._changed = threading.Condition()
         self._required_lsn = 0
@@ -147,9 +154,8 @@ class Session:
         self._streaming_wanted = False
         self._streams = False
         self._caught_up = False
-        self._questions: queue.Queue[tuple[Callable[[CatalogMirror], Any], Future[Any]]] = (
-            queue.Queue(_QUESTIONS_MAX)
-        )
+        self._snapshots = Snapshots(layout.snapshots)
+        self._questions = CatalogQuestions(database.name)
         self._thread = threading.Thread(
             target=self._run, name=f"spillway-decode-{source.name}-{database.name}", daemon=True
         )
@@ -163,10 +169,35 @@ class Session:
     def stop(self) -> None:
         """End the thread, with a checkpoint if there is something to keep, and close the log."""
         self._stop.set()
+        self._again.set()
         if self._thread.ident is not None:
             self._thread.join()
         self._store.leave(self)
         self.log.close()
+
+    def restart(self, needed_lsn: int) -> None:
+        """Try again at once; where trying again can't help, begin anew behind what stopped decoding.
+
+        Args:
+            needed_lsn: the oldest position that a slot has here, 0 without slots.
+
+        Raises:
+            Conflict: nothing has stopped it.
+        """
+        error = self._error
+        if error is None:
+            raise Conflict(
+                f'database "{self.database}" is being decoded: nothing has stopped it',
+                hint="A restart is for a database whose decoding has stopped; GET /v1/sources shows why.",
+                database=self.database,
+            )
+        self._whole.needed_lsn = needed_lsn
+        behind = begin_behind(error, self._source.wal_segment_size)
+        if behind is not None:
+            if isinstance(error, WalLevelNotLogical):
+                self.lost_reason = WAL_LEVEL_INSUFFICIENT
+            self._anew_behind = max(behind, self._anew_behind or 0)
+        self._again.set()
 
     def alive(self) -> bool:
         """Whether the thread runs."""
@@ -229,7 +260,6 @@ class Session:
             NotReady: decoding has not begun, has stopped, or has no time for it.
             SpillwayError: what the question raises.
         """
-        answer: Future[T] = Future()
         decoder = self._decoder
         if decoder is None or self._error is not None or not self.log.restart_lsn:
             self.check_readable()
@@ -238,39 +268,7 @@ class Session:
                 hint="Wait for a consistent point; GET /v1/sources shows how far it is.",
                 database=self.database,
             )
-        try:
-            self._questions.put_nowait((question, answer))
-        except queue.Full:
-            raise self._no_answer() from None
-        self._store.wake()
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(answer), _ANSWER_TIMEOUT_S)
-        except TimeoutError:
-            raise self._no_answer() from None
-
-    def _no_answer(self) -> NotReady:
-        return NotReady(
-            f'decoding of database "{self.database}" has no time for questions about its catalog',
-            hint="Try again when the backlog is decoded; GET /v1/sources shows how far it is.",
-            database=self.database,
-        )
-
-    def _is_asked(self) -> bool:
-        return not self._questions.empty()
-
-    def _answer(self, mirror: CatalogMirror) -> None:
-        """Answer what was asked since the last time; on the decoding thread."""
-        while True:
-            try:
-                question, answer = self._questions.get_nowait()
-            except queue.Empty:
-                return
-            if not answer.set_running_or_notify_cancel():
-                continue
-            try:
-                answer.set_result(question(mirror))
-            except BaseException as error:  # noqa: BLE001 - whoever asked is told
-                answer.set_exception(error)
+        return await self._questions.ask(question, self._store.wake)
 
     def info(self) -> DatabaseSession:
         decoder, error = self._decoder, self._error
@@ -360,6 +358,15 @@ class Session:
                 # Nothing mends that; what was decoded is served until the session is ended.
                 self._fail(error)
                 self._stop.wait()
+            except (CorruptWal, WalGap) as error:
+                if self._mend_wal(begin_behind(error, 0) or self._read_lsn, self._read_lsn):
+                    continue
+                self._fail(error)
+            except WalLevelNotLogical as error:
+                # What was written meanwhile can't be decoded, whoever waits: go on behind it when the level is right.
+                self._fail(error)
+                self.lost_reason = WAL_LEVEL_INSUFFICIENT
+                self._anew_behind = max(begin_behind(error, 0) or 0, self._anew_behind or 0)
             except SpillwayError as error:
                 self._fail(error)
             except OSError as error:
@@ -373,9 +380,11 @@ class Session:
                 self._fail(SpillwayError(f"{type(error).__name__}: {error}", hint="Report this."))
             if time.monotonic() - began > _BACKOFF_MAX_S:
                 backoff = _BACKOFF_FIRST_S
-            if self._stop.wait(backoff):
-                break
-            backoff = min(backoff * 2, _BACKOFF_MAX_S)
+            if self._again.wait(backoff):
+                self._again.clear()
+                backoff = _BACKOFF_FIRST_S
+            else:
+                backoff = min(backoff * 2, _BACKOFF_MAX_S)
 
     def _fail(self, error: SpillwayError) -> None:
         log.error('decoding of database "%s" stopped: %s', self.database, error)
@@ -422,50 +431,56 @@ class Session:
         return settings.stream_bytes
 
     def _open_decoder(self) -> Decoder:
-        for directory in (self._layout.snapshots, self._layout.spill):
-            directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self._layout.snapshots.glob("*.tmp"):
-            leftover.unlink()
-        if not self.log.restart_lsn:
-            return self._bootstrap()
-        usable = [s for s in self._snapshots() if s[0] <= self.log.restart_lsn]
-        if not usable:
-            raise DecodingStateLost(
-                f'database "{self.database}" has a transaction log that restarts at {Lsn(self.log.restart_lsn)}, '
-                "but no decoding snapshot at or before it",
-                hint=f"Restore {self._layout.snapshots}, or drop the slots of this database and remove "
-                f"{self._layout.root}.",
-                directory=str(self._layout.snapshots),
+        self._layout.spill.mkdir(parents=True, exist_ok=True)
+        self._snapshots.prepare()
+        if self._anew_behind is None:
+            found = self._snapshots.candidates(
+                self._store.first_lsn, self.log.restart_lsn, self.log.complete_to
             )
-        lsn, path = usable[-1]
-        self._required_lsn = lsn
+            for lsn, path, logged in found:
+                try:
+                    decoder = self._restore(path, logged)
+                except CorruptSnapshot as damage:
+                    log.error("%s is of no use, and is removed: %s", path, damage)  # noqa: TRY400
+                    path.unlink()
+                    continue
+                self._required_lsn = lsn
+                return decoder
+            if self.log.restart_lsn:
+                self._say("no snapshot reaches back to the log's end: the catalog is read anew")
+        return self._bootstrap()
+
+    def _restore(self, path: Path, logged: int | None) -> Decoder:
         return Decoder.restore(
             path.read_bytes(),
             version_of_server(self.server_version_num),
-            _LogSink(self.log),
+            LogSink(self.log, self._whole),
             work_mem_bytes=self._settings.logical_decoding_work_mem,
             spill_dir=self._layout.spill,
-            start_decoding_at=self.log.complete_to,
+            start_decoding_at=logged,
             capture=self._capture,
         )
 
     def _bootstrap(self) -> Decoder:
         """Read the catalog from the running server."""
-        for _, path in self._snapshots():
-            path.unlink()
+        # What changes are made of is not in WAL of a lower level, and where it was lowered may be before what is read.
+        check_wal_level(self.conninfo)
+        self._snapshots.remove_all()
         # The source removes no WAL while required_lsn is not known.
+        self._required_lsn = 0
         bootstrap = bootstrap_database(
             self.conninfo,
-            first_lsn=self._store.first_lsn,
+            first_lsn=max(self._store.first_lsn, self._anew_behind or 0),
             progress=self._say,
             cancel=self._stop,
         )
+        self._anew_behind = None
         self._required_lsn = self._redo_lsn = bootstrap.redo_lsn
         return Decoder(
             version_of_server(self.server_version_num),
             self.database_oid,
             bootstrap.mirror,
-            _LogSink(self.log),
+            LogSink(self.log, self._whole),
             work_mem_bytes=self._settings.logical_decoding_work_mem,
             spill_dir=self._layout.spill,
             start=bootstrap.redo_lsn,
@@ -488,9 +503,15 @@ class Session:
         checkpoint_lsn, checkpoint_at = lsn, time.monotonic()
         pause_s = checkpoint_pause_s(self._settings.checkpoint_interval_s, 0.0)
         while not self._stop.is_set():
-            self._answer(decoder.mirror)
+            self._questions.answer(decoder.mirror)
             if self._streaming_wanted and not self._streams:
                 self._begin_streaming(decoder, decoder.position)
+            if self.log.is_damaged:
+                raise CorruptTransactionLog(
+                    f'a slot of database "{self.database}" met damage in the transaction log',
+                    hint="What WAL still covers is decoded again; slots that need more are invalidated.",
+                )
+            self._read_lsn = lsn
             data = self._store.read(lsn, _READ_BYTES)
             if data:
                 walker.feed(lsn, data)
@@ -520,7 +541,7 @@ class Session:
                     # Told once a start, and measured: `make bench` takes the time of a restart from it.
                     self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
                     self._caught_up = True
-                self._store.wait(lsn, _IDLE_WAIT_S, self._is_asked)
+                self._store.wait(lsn, _IDLE_WAIT_S, self._questions.are_waiting)
         self._checkpoint(decoder)
 
     # -- durable state ------------------------------------------------------------------------
@@ -530,9 +551,9 @@ class Session:
         if decoder.snapshot_state != SnapshotState.CONSISTENT:
             return
         restart_lsn = decoder.restart_lsn
-        snapshots = [lsn for lsn, _ in self._snapshots()]
+        snapshots = [lsn for lsn, _ in self._snapshots.all()]
         if self.log.restart_lsn or restart_lsn == decoder.position or not snapshots:
-            self._write_snapshot(decoder)
+            self._snapshots.write(decoder.position, decoder.serialize())
             snapshots.append(decoder.position)
         needed = max((lsn for lsn in snapshots if lsn <= restart_lsn), default=None)
         if needed is None:
@@ -541,40 +562,5 @@ class Session:
         failpoint("session.before_log_sync")
         self.log.checkpoint(restart_lsn)
         failpoint("session.after_log_sync")
-        self._remove_snapshots(needed)
+        self._snapshots.remove_before(needed)
         self._required_lsn = needed
-
-    def _remove_snapshots(self, needed: int) -> None:
-        """Remove the snapshots before *needed*, and thin out those after it.
-
-        A transaction that stays open for long keeps *needed* back while new snapshots come; any of them may be
-        the one that is needed next, and a coarser choice only means more WAL to decode again.
-        """
-        snapshots = self._snapshots()
-        for lsn, path in snapshots:
-            if lsn < needed:
-                path.unlink()
-        later = [path for lsn, path in snapshots if lsn > needed]
-        if len(later) > _SNAPSHOTS_MAX:
-            for path in later[: -_SNAPSHOTS_MAX // 2 : 2]:
-                path.unlink()
-
-    def _write_snapshot(self, decoder: Decoder) -> None:
-        path = self._layout.snapshots / f"{decoder.position:016X}.snap"
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(decoder.serialize())
-            file.flush()
-            os.fsync(file.fileno())
-        failpoint("session.before_snapshot_rename")
-        temporary.replace(path)
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def _snapshots(self) -> list[tuple[int, Path]]:
-        """Return (lsn, path) of the snapshots, oldest first."""
-        found = [(int(p.stem, 16), p) for p in self._layout.snapshots.glob("*.snap")]
-        return sorted(found)

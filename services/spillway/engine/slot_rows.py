@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spillway.engine.slots import Slot
+from spillway.engine.slots import Slot, oldest_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from spillway.engine.leases import Leases
     from spillway.pg.lsn import Lsn
@@ -37,8 +37,8 @@ class SlotRows:
         """Return the slots of *source*."""
         return [slot for slot in self.slots.values() if slot.row.source == source]
 
-    async def take(self, source: str, fence: Fence) -> set[str]:
-        """Read the slots of *source* anew: its lease was taken. Return the databases that they are on.
+    async def take(self, source: str, fence: Fence) -> Mapping[str, int]:
+        """Read the slots of *source* anew: its lease was taken. Return the oldest position of each of their databases.
 
         Raises:
             LeaseLost: *fence* is out of date.
@@ -47,7 +47,7 @@ class SlotRows:
         rows = await self._metadata.list_slots(source)
         self._lose(source)
         self._replace(source, (Slot(row) for row in rows))
-        return {row.database for row in rows}
+        return oldest_positions(self.of(source)).get(source, {})
 
     async def look(self, source: str) -> None:
         """Show the slots of *source* as another process, which serves it, has stored them."""

@@ -9,12 +9,14 @@ consumer may therefore be sent again what it confirmed in that last instant: at 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from spillway.engine.healing import DATABASE_DROPPED
 from spillway.engine.leases import held_by_another
 from spillway.engine.model import SlotInfo, SlotStats
 from spillway.engine.reader import Counts
@@ -23,10 +25,13 @@ from spillway.pg.lsn import Lsn
 from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from spillway.engine.session import Session
     from spillway.store.rows import SlotRow
     from spillway.txlog import TransactionLog
+
+log = logging.getLogger(__name__)
 
 #: 2000-01-01 00:00 UTC, from where commit times count, in seconds since 1970
 _EPOCH_S: Final = 946_684_800
@@ -73,6 +78,8 @@ class Slot:
         #: whether another process serves it
         self.is_lost = False
         self._listeners: set[Callable[[], None]] = set()
+        #: what it missed ends before this, as far as that is known
+        self._lost_to: int | None = None
         self._counts = Counts()
         #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit time, None without one
         self._first_unconfirmed: tuple[tuple[int, int], int | None] = ((-1, -1), None)
@@ -129,25 +136,59 @@ class Slot:
         if self.is_lost:
             raise held_by_another(self.row.source)
         if self.invalidation_reason is not None:
+            missed = ""
+            if self._lost_to is not None:
+                missed = f"; what was committed from {self.confirmed_flush_lsn} to {Lsn(self._lost_to)} is not known"
             raise SlotInvalidated(
-                f'replication slot "{self.name}" was invalidated: {self.invalidation_reason}',
+                f'replication slot "{self.name}" was invalidated: {self.invalidation_reason}{missed}',
                 hint="Drop it and create it again; what lies between must be copied from the source.",
                 slot=self.name,
                 invalidation_reason=self.invalidation_reason,
             )
 
-    def lag_seconds(self, log: TransactionLog) -> float | None:
+    def judge(self, session: Session) -> None:
+        """Invalidate the slot if its history is gone: the log that it reads begins behind it, or is another database's.
+
+        Whoever finds it so writes it down (the engine's upkeep); it is so again after a crash.
+        """
+        if self.invalidation_reason is not None:
+            return
+        begins = session.log_start_lsn
+        if self.row.datoid != session.database_oid:
+            self.invalidate(DATABASE_DROPPED)
+            log.warning(
+                'slot "%s" was of a database "%s" that was dropped: it is invalidated',
+                self.name,
+                self.row.database,
+            )
+        elif self.confirmed_flush_lsn < begins:
+            self.invalidate(session.lost_reason)
+            self._lost_to = begins
+            log.warning(
+                'slot "%s" is invalidated (%s): what was committed in database "%s" from %s to %s is not known',
+                self.name,
+                self.invalidation_reason,
+                self.row.database,
+                self.confirmed_flush_lsn,
+                Lsn(begins),
+            )
+
+    def invalidate(self, reason: str) -> None:
+        """Have nobody read the slot any more."""
+        self.invalidation_reason = reason
+
+    def lag_seconds(self, transactions: TransactionLog) -> float | None:
         """Return how long ago the first transaction was committed that is not confirmed; 0.0 without one. Reads the log.
 
         By the source's clock and this machine's. None: the log can't be read there.
         """
         if self.invalidation_reason is not None:
             return None
-        confirmed, decoded = self.confirmed_flush_lsn, log.decoded_lsn
+        confirmed, decoded = self.confirmed_flush_lsn, transactions.decoded_lsn
         known_at, commit_time = self._first_unconfirmed
         if known_at != (confirmed, decoded if commit_time is None else 0):
             try:
-                cursor = TransactionCursor(log, confirmed)
+                cursor = TransactionCursor(transactions, confirmed)
                 try:
                     found = cursor.next()
                 finally:
@@ -221,3 +262,14 @@ class Slot:
             total_bytes=self._counts.total_bytes,
             stats_reset=None,
         )
+
+
+def oldest_positions(slots: Iterable[Slot]) -> dict[str, dict[str, int]]:
+    """Return the oldest position of a slot, by source and by database that has slots; 0: they are all lost."""
+    found: dict[str, dict[str, int]] = {}
+    for slot in slots:
+        of_source = found.setdefault(slot.row.source, {})
+        before, lost = of_source.get(slot.row.database, 0), slot.invalidation_reason is not None
+        here = 0 if lost else slot.confirmed_flush_lsn
+        of_source[slot.row.database] = min(filter(None, (before, here)), default=0)
+    return found

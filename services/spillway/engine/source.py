@@ -8,6 +8,8 @@ database's decoding begins at the redo point of the source's last checkpoint (``
 the sessions there are have long passed. Where that is they know from the checkpoints' records. While it is not
 known, after a start, nothing goes, so a restart keeps what was kept. A store with a bound (``max_bytes``) must
 not be filled by WAL that nobody needs: half of it is for that. What is missing then costs a new checkpoint.
+What the disk lost of it comes from the archive or the primary again (``receiver/refetch.py``); a store that is gone begins
+as early as one of them still has what the sessions need, else where the physical slot stands.
 A session counts before it asks the server, and what it will need is not known until it has been answered:
 nothing goes meanwhile, nor before every database that was decoded before a start has its session again.
 """
@@ -17,18 +19,20 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from spillway.decoding.capture import CaptureFilter, check_capture
 from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
-from spillway.errors import NotReady, SpillwayError
+from spillway.errors import NotReady, SpillwayError, UnknownDatabase, WalRemoved
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
 from spillway.receiver.continuity import check_continues
-from spillway.receiver.physical_slot import create_physical_slot
+from spillway.receiver.physical_slot import renew_physical_slot
 from spillway.receiver.primary import find_database, with_database
+from spillway.receiver.refetch import mend_segments, primary_timeline, wal_of_primary
 from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     from spillway.store.rows import SourceRow
 
 log = logging.getLogger(__name__)
+
+NOTHING_NEEDED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def wal_kept_from(
@@ -70,6 +76,8 @@ class Source:
         self._sessions: dict[str, Session] = {}
         self._error: SpillwayError | None = None
         self._stopped = False
+        #: whether slots had begun before: its timeline may be another by now
+        self._needs_history = False
         #: whether every database that is to have a session has one
         self._complete = False
         #: of the source's last checkpoint that a session knows of
@@ -93,8 +101,10 @@ class Source:
 
     # -- life ---------------------------------------------------------------------------------
 
-    def start(self, databases: Iterable[str]) -> None:
+    def start(self, databases: Iterable[str], needed: Mapping[str, int] = NOTHING_NEEDED) -> None:
         """Bring the source up: store, receiver, and a session for each of *databases*.
+
+        *needed* has the oldest position of a slot, for databases that have slots.
 
         May be called again after it failed; what runs already is left alone.
 
@@ -105,9 +115,17 @@ class Source:
             if self._stopped:
                 return
             try:
+                self._needs_history = bool(needed)
                 self._start_receiver()
+                failure: SpillwayError | None = None
                 for database in sorted({*databases, *self._layout.databases()}):
-                    self._open_session(database)
+                    try:
+                        self._open_session(database, needed.get(database, 0))
+                    except SpillwayError as error:
+                        # One database's trouble is not the others'.
+                        failure = failure or error
+                if failure is not None:
+                    raise failure
                 self._complete = True
             except SpillwayError as error:
                 self._error = error
@@ -122,23 +140,57 @@ class Source:
                 self._store = WalStore(
                     self._layout.wal,
                     system_id=row.system_id,
+                    segment_size=row.wal_segment_size,
                     max_bytes=self._settings.wal_store_max_bytes,
                 )
             except NotReady:
-                slot = create_physical_slot(row.dsn, row.slot_name)
-                self._store = WalStore(
-                    self._layout.wal,
-                    system_id=row.system_id,
-                    segment_size=row.wal_segment_size,
-                    timeline=row.timeline,
-                    start_lsn=slot.restart_lsn,
-                    max_bytes=self._settings.wal_store_max_bytes,
-                )
+                self._store = self._new_store(row)
         if self._receiver is None:
             self._receiver = WalReceiver(
                 row.dsn, row.slot_name, self._store, archive=self._archive(self._store)
             )
             self._receiver.start()
+
+    def _new_store(self, row: SourceRow) -> WalStore:
+        """Make the WAL store, of a new source or of one whose WAL is lost."""
+        # Of a slot that was invalidated nothing can be had any more.
+        start_lsn = int(renew_physical_slot(row.dsn, row.slot_name).restart_lsn)
+        timeline = row.timeline
+        wanted = self._layout.oldest_snapshot_lsn()
+        if self._needs_history or wanted is not None:
+            timeline = primary_timeline(row.dsn)
+        if wanted is not None and wanted < start_lsn and self._can_begin(wanted, timeline):
+            start_lsn = wanted
+        return WalStore(
+            self._layout.wal,
+            system_id=row.system_id,
+            segment_size=row.wal_segment_size,
+            timeline=timeline,
+            start_lsn=start_lsn,
+            max_bytes=self._settings.wal_store_max_bytes,
+        )
+
+    def _can_begin(self, lsn: int, timeline: int) -> bool:
+        """Say whether the archive or the primary has WAL at *lsn*."""
+        archive = self._archive_of(self.row.wal_segment_size)
+        try:
+            if archive is not None and archive.read(lsn, 1):
+                return True
+            wal_of_primary(self.row.dsn, self.row.system_id, timeline, lsn, 1)
+        except SpillwayError as error:
+            log.warning(
+                'source "%s": WAL at %s can\'t be had any more: %s', self.name, Lsn(lsn), error
+            )
+            return False
+        return True
+
+    def _mend_wal(self, first_lsn: int, last_lsn: int) -> bool:
+        """Put stored WAL right; a session that can't read it asks, on its thread."""
+        store = self._store
+        if store is None:
+            return False
+        archive = self._archive(store)
+        return mend_segments(self.row.dsn, archive, store, first_lsn, last_lsn)
 
     def check_continues(self, dsn: str) -> None:
         """Check that the server behind *dsn* goes on what is stored.
@@ -179,13 +231,16 @@ class Source:
 
     def _archive(self, store: WalStore) -> WalArchive | None:
         """Return the archive that fills in for WAL which the primary has removed, if the source has one."""
+        return self._archive_of(store.segment_size)
+
+    def _archive_of(self, segment_size: int) -> WalArchive | None:
         if self._settings.wal_archives is None:
             return None
         directory = self._settings.wal_archives / self.name
         if not directory.is_dir():
             log.warning('source "%s" has no WAL archive: %s is no directory', self.name, directory)
             return None
-        return WalArchive(directory, segment_size=store.segment_size, system_id=self.row.system_id)
+        return WalArchive(directory, segment_size=segment_size, system_id=self.row.system_id)
 
     def stop(self) -> None:
         """End every thread; what was received is synced and confirmed, decoding checkpoints."""
@@ -234,7 +289,7 @@ class Source:
         with self._lock:
             return self._open_session(database)
 
-    def _open_session(self, database: str) -> Session:
+    def _open_session(self, database: str, needed_lsn: int = 0) -> Session:
         session = self._sessions.get(database)
         if session is not None:
             return session
@@ -248,13 +303,80 @@ class Source:
         found = self._layout.databases().get(database) or find_database(self.row.dsn, database)
         conninfo = with_database(self.row.dsn, database)
         session = Session(
-            self.row, found, conninfo, self._layout.database(found.oid), store, self._settings
+            self.row,
+            found,
+            conninfo,
+            self._layout.database(found.oid),
+            store,
+            self._settings,
+            self._mend_wal,
+            needed_lsn,
         )
         self._layout.remember_database(found)
         with self._trimming:
             session.start()
             self._sessions[database] = session
         return session
+
+    def restart(self, database: str, needed: Mapping[str, int]) -> None:
+        """Give the decoding of *database* a way on from what has stopped it; see the engine's interface.
+
+        *needed* has the oldest position of a slot, by database.
+
+        Raises:
+            Conflict: nothing has stopped it.
+            UnknownDatabase: it is not decoded, or the cluster has none of that name any more.
+            SpillwayError: what stands in the way.
+        """
+        with self._lock:
+            receiver = self._receiver
+            if receiver is not None and isinstance(receiver.error, WalRemoved):
+                self._begin_behind_removed_wal(receiver, needed)
+                return
+            session = self._sessions.get(database)
+            if session is not None and not session.database_is_gone:
+                session.restart(needed.get(database, 0))
+                return
+            if session is None and database not in {*needed, *self._layout.databases()}:
+                raise UnknownDatabase(
+                    f'database "{database}" of source "{self.name}" is not decoded',
+                    hint="GET /v1/sources lists those that are; creating a slot begins to decode another.",
+                    database=database,
+                )
+            found = find_database(self.row.dsn, database)
+            if session is not None:
+                session.stop()
+                with self._trimming:
+                    del self._sessions[database]
+                if found.oid != session.database_oid:
+                    self._layout.forget_database(session.database_oid)
+            shutil.rmtree(self._layout.database(found.oid).txlog, ignore_errors=True)
+            self._open_session(database, needed.get(database, 0))
+
+    def _begin_behind_removed_wal(self, receiver: WalReceiver, needed: Mapping[str, int]) -> None:
+        """Receive from where the primary still has WAL. It is every database's: all of them begin anew behind the gap."""
+        if not receiver.stop():
+            raise NotReady(
+                f'the receiver of source "{self.name}" did not end in time',
+                hint="Try again.",
+                source=self.name,
+            )
+        self._receiver = None
+        databases = sorted(self._sessions)
+        for session in self._sessions.values():
+            session.stop()
+        with self._trimming:
+            self._sessions.clear()
+            self._complete = False
+            if self._store is not None:
+                self._store.close()
+            self._store = None
+        shutil.rmtree(self._layout.wal)
+        self._needs_history = True
+        self._start_receiver()
+        for database in databases:
+            self._open_session(database, needed.get(database, 0))
+        self._complete = True
 
     def end_session_of_dropped(self, database: str) -> None:
         """End the session of a database that was dropped, with its files; another may have that name now."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from spillway.decoding.capture import check_capture
 from spillway.engine.leases import held_by_another
 from spillway.engine.model import PrimaryCost
-from spillway.engine.source import Source
+from spillway.engine.source import NOTHING_NEEDED, Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import (
@@ -89,8 +89,8 @@ class Sources:
         self._up: set[str] = set()
         #: those whose lease was not given back by whoever had it before
         self._taken_over: set[str] = set()
-        #: which databases had slots when the lease was taken
-        self._databases: dict[str, set[str]] = {}
+        #: of each database that had slots when the lease was taken, their oldest position
+        self._needed: dict[str, Mapping[str, int]] = {}
         self._changing = asyncio.Lock()
 
     # -- life ---------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Sources:
             return False
         try:
             self._sources[name] = self._new(await self._metadata.get_source(name))
-            self._databases[name] = await self._slots.take(name, taken.fence)
+            self._needed[name] = await self._slots.take(name, taken.fence)
         except BaseException:
             await self._leases.release(name, taken.fence)
             raise
@@ -219,8 +219,8 @@ class Sources:
                 await self._in_worker(take_physical_slot, source.row.dsn, source.row.slot_name)
             except SpillwayError as error:
                 log.warning('the former stream of source "%s" is not ended: %s', name, error)
-        databases = self._databases.get(name, set())
-        starting = asyncio.ensure_future(self._in_worker(source.start, databases))
+        needed = self._needed.get(name, NOTHING_NEEDED)
+        starting = asyncio.ensure_future(self._in_worker(source.start, needed, needed))
         # This may take longer than a lease lasts.
         while not (await asyncio.wait({starting}, timeout=self._renewal_s))[0]:
             with contextlib.suppress(SpillwayError):
@@ -244,7 +244,7 @@ class Sources:
         self._slots.forget(name)
         self._sources.pop(name, None)
         self._tasks.pop(name, None)
-        self._databases.pop(name, None)
+        self._needed.pop(name, None)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -292,7 +292,6 @@ class Sources:
                 await self._leases.release(name)
                 raise
             self._sources[name] = source
-            self._databases[name] = {facts.database}
             self._begun.add(name)
             self._up.add(name)
             self._keep(name)
@@ -321,6 +320,18 @@ class Sources:
             with self._leases.fenced(name) as fence:
                 changed = await self._metadata.update_source(name, fence=fence, dsn=dsn)
             await self._in_worker(source.reconnect, changed)
+            return source.info()
+
+    async def restart(self, name: str, database: str, needed: Mapping[str, int]) -> SourceInfo:
+        """Give the decoding of a database a way on; *needed* has the oldest position of a slot, by database.
+
+        Raises:
+            UnknownSource: there is none of that name.
+            SpillwayError: as :meth:`Source.restart`.
+        """
+        async with self._changing:
+            source = self.get(name)
+            await self._in_worker(source.restart, database, needed)
             return source.info()
 
     async def check(self, name: str, dsn: str) -> SourceFacts:

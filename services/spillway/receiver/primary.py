@@ -1,4 +1,4 @@
-"""Short questions to the primary: where its WAL ends, which databases it has, what it keeps for us."""
+"""Short questions to the primary: where its WAL ends, what it writes, which databases it has, what it keeps for us."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psycopg.conninfo import make_conninfo
 
-from spillway.errors import UnknownDatabase
+from spillway.errors import UnknownDatabase, WalLevelNotLogical
 from spillway.pg.lsn import Lsn
 from spillway.receiver.conninfo import parse_dsn
 from spillway.receiver.source_session import source_session
@@ -31,6 +31,23 @@ def wal_flush_lsn(dsn: str) -> Lsn:
         row = connection.execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text").fetchone()
     assert row is not None
     return Lsn.parse(row[0])
+
+
+def check_wal_level(dsn: str) -> None:
+    """Check that the primary writes what decoding needs, now.
+
+    Raises:
+        WalLevelNotLogical: it does not.
+        SourceError: it can't be asked.
+    """
+    with source_session(dsn) as connection:
+        row = connection.execute("SELECT pg_catalog.current_setting('wal_level')").fetchone()
+    if row is None or row[0] != "logical":
+        raise WalLevelNotLogical(
+            f"the source's wal_level is {row[0] if row else 'unknown'}",
+            hint="ALTER SYSTEM SET wal_level = 'logical'; then restart the server. Decoding begins anew by itself then, and "
+            "slots that missed something are invalidated.",
+        )
 
 
 class SourceDatabase(NamedTuple):

@@ -10,6 +10,7 @@ Thread-safe.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,8 @@ class SegmentDirectory:
         self._lock = threading.Lock()
         #: segment number → timeline of its file
         self._timelines: dict[int, int] = {}
+        #: segments that should be there and are not; a reader of one gets WalGap
+        self.missing: set[int] = set()
         self._readers: OrderedDict[int, SegmentFile] = OrderedDict()
 
     def __len__(self) -> int:
@@ -48,8 +51,7 @@ class SegmentDirectory:
     def load(self, state: StoreState) -> list[Path]:
         """Find the files of ``[first_lsn, flushed_lsn)``; return those that are none of it, for removal.
 
-        Raises:
-            WalGap: one is missing, or shorter than what is durable in it.
+        One that is missing, or shorter than what is durable in it, is in :attr:`missing` then.
         """
         size = self._segment_size
         first, end = state.first_lsn // size, -(-state.flushed_lsn // size)
@@ -67,10 +69,13 @@ class SegmentDirectory:
                 stale.append(self.file_path(number))
             self._timelines[number] = timeline
         for number in range(first, end):
-            if number not in self:
-                raise self.gap(number, "is missing", state.timeline)
-            if self.file_path(number).stat().st_size < min(size, state.flushed_lsn - number * size):
-                raise self.gap(number, "is too short", state.timeline)
+            if number in self:
+                path = self.file_path(number)
+                if path.stat().st_size >= min(size, state.flushed_lsn - number * size):
+                    continue
+                stale.append(path)
+                del self._timelines[number]
+            self.missing.add(number)
         return stale
 
     def file_path(self, number: int) -> Path:
@@ -85,10 +90,12 @@ class SegmentDirectory:
         """Take in a new file."""
         with self._lock:
             self._timelines[number] = timeline
+            self.missing.discard(number)
 
     def take_out_before(self, number: int) -> list[Path]:
         """Forget the segments before *number* and return their files, oldest first, for removal."""
         with self._lock:
+            self.missing = {known for known in self.missing if known >= number}
             return self._take_out([known for known in sorted(self._timelines) if known < number])
 
     def replace_from(self, number: int, timeline: int | None) -> list[Path]:
@@ -129,6 +136,34 @@ class SegmentDirectory:
                 self._readers.popitem(last=False)
             return file
 
+    def mend(self, number: int, data: bytes, timeline: int) -> bool:
+        """Make a segment begin with *data*, durably but for the directory's entry; return whether it did not before.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        if number in self:
+            path = self.file_path(number)
+            with path.open("r+b") as file:
+                if file.read(len(data)) == data:
+                    return False
+                # In place: the receiver may be writing behind it.
+                file.seek(0)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        else:
+            path = self.new_path(number, timeline)
+            temporary = path.with_suffix(".mended")
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+            self.add(number, timeline)
+        self.drop_readers()
+        return True
+
     def drop_readers(self) -> None:
         """Let go of all handles; the next reads open new ones."""
         with self._lock:
@@ -139,8 +174,9 @@ class SegmentDirectory:
         name = segment_name(self._timelines.get(number, timeline), number, self._segment_size)
         lsn = Lsn(number * self._segment_size)
         return WalGap(
-            f"WAL from {lsn} on is lost: segment file {name} {what} in {self.path}",
-            hint=f"Copy {name} there from a WAL archive or a backup, or drop the source and create it again.",
+            f"WAL from {lsn} on is missing: segment file {name} {what} in {self.path}",
+            hint=f"Copy {name} there from a WAL archive or a backup, and restart the service. Without it, decoding begins anew "
+            "behind it, and slots that need it are invalidated: spillway source restart SOURCE DATABASE.",
             lsn=str(lsn),
             path=str(self.path / name),
         )

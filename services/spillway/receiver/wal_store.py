@@ -19,6 +19,9 @@ Invariants:
   cut off and received again, which the primary, whose slot stands at what was confirmed, can always serve.
 * A failed fsync says nothing about what is on disk, and repeating it says less. The handles are dropped
   and ``received_lsn`` falls back to ``flushed_lsn``; readers that are ahead simply wait.
+* What a disk lost does not stop the rest. Segments that are gone are in ``missing``, their readers get WalGap, and
+  :meth:`mend` puts them back; the last one is received again, for the primary's slot stands in it or behind. A state file
+  that is gone or damaged is made of the segment files (:mod:`spillway.receiver.store_opening`).
 * A full disk fails the one call, with :class:`~spillway.errors.DiskFull`; the store stands where it stood
   and the call may be repeated.
 
@@ -35,6 +38,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import threading
 import time
@@ -44,11 +48,9 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import (
     DiskFull,
-    InvalidRequest,
     LsnNotRetained,
     NotReady,
     StorageError,
-    SystemIdMismatch,
     WalFlushFailed,
     WalGap,
     WalNotContiguous,
@@ -59,19 +61,20 @@ from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import (
     history_name,
-    is_valid_segment_size,
     segment_number,
     segment_start,
 )
 from spillway.receiver.passed_wal import PassedWal
 from spillway.receiver.segment_directory import SegmentDirectory
 from spillway.receiver.segment_file import SegmentFile
-from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState, sync_directory
+from spillway.receiver.store_opening import open_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from types import TracebackType
     from typing import Self
+
+log = logging.getLogger(__name__)
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -91,10 +94,8 @@ class WalStore:
 
     Raises:
         SystemIdMismatch: the directory holds another cluster's WAL.
-        WalGap: a segment file that should be there is missing or too short.
-        CorruptWalStore: the state file can't be believed.
         WalStoreInUse: another process has the store open.
-        NotReady: there is no store in *directory* and *start_lsn* is None.
+        NotReady: there is no store in *directory*, or nothing left of one, and *start_lsn* is None.
         StorageError: the directory can't be used.
     """
 
@@ -123,7 +124,9 @@ class WalStore:
                 self._lock_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 undo.callback(os.close, self._lock_fd)
                 self._lock_directory()
-                self._state_file = self._open_state(system_id, segment_size, timeline, start_lsn)
+                self._state_file = open_state(
+                    self.directory, system_id, segment_size, timeline, start_lsn
+                )
                 undo.callback(self._state_file.close)
                 self._segment_size = self._state_file.state.segment_size
                 self._segments = SegmentDirectory(self.directory, self._segment_size)
@@ -146,64 +149,50 @@ class WalStore:
                 path=str(self.directory),
             ) from None
 
-    def _open_state(
-        self, system_id: str | None, segment_size: int | None, timeline: int, start_lsn: int | None
-    ) -> StateFile:
-        path = self.directory / STATE_NAME
-        try:
-            file = StateFile.open(path)
-        except FileNotFoundError:
-            if start_lsn is None or system_id is None or segment_size is None:
-                raise NotReady(
-                    f"there is no WAL store in {self.directory}",
-                    hint="Create the source first, or name the directory that holds its WAL.",
-                    path=str(self.directory),
-                ) from None
-            if not is_valid_segment_size(segment_size):
-                raise InvalidRequest(
-                    f"{segment_size} is not a WAL segment size of PostgreSQL"
-                ) from None
-            start = segment_start(start_lsn, segment_size)
-            state = StoreState(int(system_id), segment_size, timeline, start, start)
-            file = StateFile.create(path, state)
-            self._sync_ancestors()
-            return file
-        held = file.state
-        if system_id is not None and int(system_id) != held.system_id:
-            file.close()
-            raise SystemIdMismatch(
-                f"the WAL store {self.directory} holds WAL of cluster {held.system_id}, not of {system_id}",
-                hint="Point the source at the cluster it was created for, or drop it and create it again.",
-                expected_system_id=str(held.system_id),
-                system_id=system_id,
-                path=str(self.directory),
-            )
-        if segment_size is not None and segment_size != held.segment_size:
-            file.close()
-            raise StorageError(
-                f"the WAL store {self.directory} has segments of {held.segment_size} bytes, the cluster of {segment_size}",
-                hint="pg_resetwal --wal-segsize was run on the cluster: drop the source and create it again.",
-                path=str(self.directory),
-            )
-        return file
-
-    def _sync_ancestors(self) -> None:
-        """Make the path to a new store durable: any of its directories may have been made just now."""
-        for ancestor in self.directory.absolute().parents:
-            try:
-                sync_directory(ancestor)
-            except OSError:  # not ours to read, so not ours to have made
-                return
-
     def _open_segments(self) -> None:
         """Take in the files of what is durable, remove all others, cut the tail."""
         state, size = self._state_file.state, self._segment_size
         for path in self._segments.load(state):
             path.unlink()
+        last = segment_number(max(state.flushed_lsn - 1, 0), size)
+        if last in self._segments.missing:
+            log.error(
+                "the last segment of the WAL store %s is gone: it is received again", self.directory
+            )
+            self._segments.missing.remove(last)
+            self._write_state(flushed_lsn=Lsn(last * size))
+            state = self._state_file.state
+            self._received_lsn = state.flushed_lsn
+        for number in sorted(self._segments.missing):
+            log.error("%s", self._segments.gap(number, "is missing", state.timeline).message)
         kept = state.flushed_lsn % size
         if kept:
             path = self._segments.file_path(segment_number(state.flushed_lsn, size))
             self._tail = SegmentFile.open_tail(path, size, kept)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Numbers of the segments that should be there and are not, ascending."""
+        return tuple(sorted(self._segments.missing))
+
+    def mend(self, number: int, data: bytes) -> bool:
+        """Put right what is durable of segment *number*: *data* is the segment as another has it, from its first byte on.
+
+        Return whether that was anything else than what is here. Any thread; bytes that are right already stay.
+
+        Raises:
+            StorageError: it can't be written.
+        """
+        size = self._segment_size
+        length = min(size, self.flushed_lsn - number * size)
+        if length <= 0 or len(data) < length or number * size < self.first_lsn:
+            return False
+        try:
+            mended = self._segments.mend(number, data[:length], self.timeline)
+            os.fsync(self._lock_fd)
+        except OSError as error:
+            raise self._storage_error(error, "mend", number * size) from error
+        return mended
 
     # -- what is there -------------------------------------------------------------------------------
 

@@ -169,6 +169,8 @@ class TransactionCursor:
             return None
         newest = visible.segments[-1]
         if self._segment is None:
+            if self._lsn < visible.segments[0].start_lsn:
+                raise self._gap()
             first = self._segment_for(visible.segments)
             self._enter(first, visible.end if first is newest else first.size)
         while True:
@@ -237,6 +239,7 @@ class TransactionCursor:
 
     def _corrupt(self, what: str) -> Exception:
         assert self._segment is not None
+        self._log.note_damage(self._segment)
         return frames.corrupt(str(self._segment.path), self._offset, self._lsn, what)
 
     def _segment_for(self, segments: tuple[Segment, ...]) -> Segment:
@@ -251,8 +254,17 @@ class TransactionCursor:
     def _successor(self, segments: tuple[Segment, ...], segment: Segment) -> Segment:
         for candidate in segments:
             if candidate.start_lsn > segment.start_lsn:
-                return candidate
-        raise self._corrupt("its successor is missing")
+                if candidate.follows == segment.start_lsn:
+                    return candidate
+                break
+        raise self._gap()
+
+    def _gap(self) -> LsnNotRetained:
+        return LsnNotRetained(
+            f"position {Lsn(self._lsn)} was removed from the transaction log while it was read",
+            hint="Read again; if the slot was invalidated meanwhile, its invalidation_reason says why.",
+            lsn=str(Lsn(self._lsn)),
+        )
 
     def _enter(self, segment: Segment, limit: int) -> None:
         """Open *segment* at the cursor's LSN, with the descriptors that hold there."""
@@ -260,11 +272,7 @@ class TransactionCursor:
         try:
             reader = SegmentReader(segment.path)
         except FileNotFoundError as error:
-            raise LsnNotRetained(
-                f"position {Lsn(self._lsn)} was removed from the transaction log while it was read",
-                hint="The slot was invalidated or dropped meanwhile; look at its invalidation_reason.",
-                lsn=str(Lsn(self._lsn)),
-            ) from error
+            raise self._gap() from error
         self._segment, self._reader = segment, reader
         self._offset = segment.offset_for(self._lsn, limit)
         self._relations = LoggedRelations()

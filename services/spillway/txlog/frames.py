@@ -8,7 +8,7 @@ transaction of the segment that needs it, so a reader needs nothing but the segm
 ::
 
     segment := header frame*
-    header  := magic 8 | u32 format | u32 crc32c of the rest | u64 system_id | u32 database_oid | u32 0 | u64 start_lsn | zero to 64
+    header  := magic 8 | u32 format | u32 crc32c of the rest | u64 system_id | u32 database_oid | u32 link | u64 start_lsn | zero to 64
     frame   := u32 crc32c of the rest | u32 length | u32 kind | u32 0 | payload[length] | zero to 8
 
     RELATION     u32 id | u32 0 | descriptor as JSON
@@ -35,6 +35,10 @@ ordinary transaction has none of these parts, but maybe ORIGIN.
 A frame TRANSACTION without parts and without an origin is an entry of a run (``_kernels/transaction_run.pyx``): the reorder
 buffer writes such frames itself, many at a time, and readers take them as many at a time.
 
+The link names the segment before, so that one which vanished in between is missed: the CRC of its start LSN, 0 for none
+and in segments of releases that did not write it. All else in a header is known without it: a header that is damaged is
+written again from the file's name.
+
 All integers are little-endian. Payloads begin 8-byte aligned in the file, as chunks want it. A relation
 id holds until the next RELATION frame of that id; ids of two segments have nothing to do with each other.
 
@@ -45,7 +49,7 @@ BEGIN without its END; opening the log for writing cuts it off, and decoding wri
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from spillway._kernels.crc32c import crc32c
 from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
@@ -54,6 +58,8 @@ from spillway.pg.lsn import Lsn
 
 SEGMENT_MAGIC: Final = b"SPWTXLOG"
 FORMAT: Final = 3
+#: A header that names a later one than this is damaged.
+_FORMAT_MAX: Final = 64
 SEGMENT_HEADER_SIZE: Final = 64
 FRAME_HEADER_SIZE: Final = 16
 
@@ -196,36 +202,48 @@ def decode_transaction_header(payload: bytes | memoryview) -> tuple[TransactionH
     return header, at
 
 
-def encode_segment_header(system_id: int, database_oid: int, start_lsn: int) -> bytes:
+class SegmentHeader(NamedTuple):
+    """What a segment's header says."""
+
+    system_id: int
+    database_oid: int
+    #: :func:`segment_link` of the segment before; 0 when that is not known
+    link: int
+    start_lsn: int
+
+
+def encode_segment_header(
+    system_id: int, database_oid: int, start_lsn: int, link: int = 0
+) -> bytes:
     """Return the 64 bytes that open a segment."""
-    rest = _SEGMENT_REST.pack(system_id, database_oid, 0, start_lsn)
+    rest = _SEGMENT_REST.pack(system_id, database_oid, link, start_lsn)
     rest = rest.ljust(SEGMENT_HEADER_SIZE - 16, b"\0")
     return SEGMENT_MAGIC + struct.pack("<II", FORMAT, crc32c(rest)) + rest
 
 
-def decode_segment_header(data: bytes, where: str) -> tuple[int, int, int]:
-    """Return (system_id, database_oid, start_lsn) of a segment's first 64 bytes.
+def decode_segment_header(data: bytes, where: str) -> SegmentHeader | None:
+    """Return what a segment's first 64 bytes say; None when they are damaged.
 
     Raises:
-        CorruptTransactionLog: these are not a segment's first bytes; *where* names the file.
+        CorruptTransactionLog: they are sound, and of another format; *where* names the file.
     """
     if len(data) < SEGMENT_HEADER_SIZE or data[:8] != SEGMENT_MAGIC:
-        raise CorruptTransactionLog(
-            f"{where} is not a transaction log segment", hint="Move the file out of the way."
-        )
+        return None
     version, crc = struct.unpack_from("<II", data, 8)
-    if crc != crc32c(data[16:SEGMENT_HEADER_SIZE]):
-        raise CorruptTransactionLog(
-            f"the header of {where} fails its checksum",
-            hint="Restore the file, or remove the log's directory: it is rebuilt from retained WAL.",
-        )
+    if crc != crc32c(data[16:SEGMENT_HEADER_SIZE]) or version > _FORMAT_MAX:
+        return None
     if version != FORMAT:
         raise CorruptTransactionLog(
             f"{where} has format {version}, this version reads {FORMAT}",
-            hint="Run the version of Spillway that wrote it, or remove the log's directory: it is rebuilt from WAL.",
+            hint="Run the version of Spillway that wrote it; or begin a new log, which costs the slots what they have not "
+            "read yet: spillway source restart SOURCE DATABASE.",
         )
-    system_id, database_oid, _, start_lsn = _SEGMENT_REST.unpack_from(data, 16)
-    return system_id, database_oid, start_lsn
+    return SegmentHeader(*_SEGMENT_REST.unpack_from(data, 16))
+
+
+def segment_link(start_lsn: int) -> int:
+    """Return how a segment is named in the header of the next one; never 0."""
+    return crc32c(start_lsn.to_bytes(8, "little")) or 1
 
 
 def segment_name(start_lsn: int) -> str:
@@ -237,8 +255,8 @@ def corrupt(path: str, offset: int, lsn: int, what: str) -> CorruptTransactionLo
     """Make the error that a reader raises when a frame is not what was written."""
     return CorruptTransactionLog(
         f"transaction log {path} is damaged at byte {offset}: {what}",
-        hint="The disk returned other bytes than were written. Check it; then drop and create the slots of this database "
-        "again, or restore the file.",
+        hint="The disk returned other bytes than were written: check it. What WAL still covers is decoded again by itself; "
+        "slots that need more than that are invalidated.",
         file=path,
         offset=offset,
         lsn=str(Lsn(lsn)),

@@ -10,6 +10,12 @@ dropped only before the restart_lsn that such a synced frame names. After a cras
 tail, the decoder starts again at the restart_lsn of the last PROGRESS frame left, and ``transaction``
 drops what is already here.
 
+Damage. What a disk lost or changed never stops the log from being opened. A header is written again; a segment before the
+last that is damaged or gone takes all before it with it, so that the log begins behind it; the last one is cut
+where damage begins. Then ``start_lsn`` and ``decoded_lsn`` say what is left. Whether decoding can go on from there without a
+gap is its owner's to find out (``engine/healing.py``), who else calls ``begin_anew``. Damage that only a reader
+meets is noted (``note_damage``) and treated so by the next ``recover``.
+
 Visibility. Readers see a :class:`Snapshot`, whose end only moves past whole transactions, and only after
 their bytes are in the file. A transaction of many chunks is written as it is merged and
 becomes visible at its end.
@@ -23,6 +29,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import logging
 import os
 import threading
 from contextlib import contextmanager
@@ -31,7 +38,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from spillway.errors import CorruptTransactionLog, DiskFull, TransactionLogError
 from spillway.txlog import frames
-from spillway.txlog.segment import INDEX_STEP_BYTES, Segment
+from spillway.txlog.segment import INDEX_STEP_BYTES, Segment, SegmentReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +47,8 @@ if TYPE_CHECKING:
     from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import Transaction
+
+log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES: Final = 1 << 20
 SEGMENT_BYTES_DEFAULT: Final = 64 << 20
@@ -67,7 +76,7 @@ class TransactionLog:
         """Open the log in *directory*, made if absent, and cut off a torn tail.
 
         Raises:
-            CorruptTransactionLog: a segment is of another cluster or database, or not a segment.
+            CorruptTransactionLog: a segment is of another cluster or database, or of another format.
             DiskFull: the directory can't be made.
         """
         self.directory = Path(directory)
@@ -84,6 +93,12 @@ class TransactionLog:
         with _storage_errors(self.directory, "open"):
             self.directory.mkdir(parents=True, exist_ok=True)
             self._segments = self._open_segments()
+        self._damaged: set[int] = set()
+        self._visible: Snapshot | None = None
+        self._take_stock()
+
+    def _take_stock(self) -> None:
+        """Take over what the segments say, and go on behind the last one."""
         last = self._segments[-1] if self._segments else None
         #: commit record's start of the newest transaction, 0 without
         self.last_final_lsn = max((s.last_final_lsn for s in self._segments), default=0)
@@ -95,7 +110,7 @@ class TransactionLog:
         self._pending_decoded_lsn = self._decoded_lsn
         #: as of the last checkpoint: transactions that commit before this are all here
         self.complete_to = max((s.decoded_lsn for s in self._segments), default=0)
-        self._visible: Snapshot | None = None
+        self._visible = None
         if last is not None:
             self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
             os.lseek(self._fd, last.size, os.SEEK_SET)
@@ -107,45 +122,107 @@ class TransactionLog:
     def _open_segments(self) -> list[Segment]:
         paths = sorted(self.directory.glob("*.txlog"))
         segments: list[Segment] = []
-        for number, path in enumerate(paths):
-            is_last = number == len(paths) - 1
-            with path.open("rb") as file:
-                head = file.read(frames.SEGMENT_HEADER_SIZE)
-            if is_last and len(head) < frames.SEGMENT_HEADER_SIZE:
-                # The process died between creating the file and writing its header.
-                path.unlink()
-                break
-            system_id, database_oid, start_lsn = frames.decode_segment_header(head, str(path))
-            if (system_id, database_oid) != (self._system_id, self._database_oid):
-                raise CorruptTransactionLog(
-                    f"{path} belongs to database {database_oid} of system {system_id}, "
-                    f"not to database {self._database_oid} of system {self._system_id}",
-                    hint="Point --data-dir at the directory of this source.",
-                )
-            segment = Segment(path, start_lsn)
-            if is_last or not segment.load_index():
-                good = segment.scan()
-                if good < path.stat().st_size:
-                    if not is_last:
-                        raise frames.corrupt(
-                            str(path), good, segment.last_end_lsn, "a frame fails its checksum"
-                        )
-                    os.truncate(path, good)
+        for path in paths:
+            is_last = path is paths[-1]
+            try:
+                segment, link = self._open_segment(path, is_last=is_last)
+            except _Damaged as damage:
+                log.error("%s", damage)  # noqa: TRY400 - the place is in the message
                 if is_last:
-                    path.with_suffix(".idx").unlink(missing_ok=True)
+                    _unlink(path)
                 else:
-                    segment.save_index()
+                    # A reader can't go past it: what is before is of no use to anybody.
+                    self._give_up([*(s.path for s in segments), path])
+                    segments = []
+                continue
+            if segments and link and link != frames.segment_link(segments[-1].start_lsn):
+                log.error("a segment of the transaction log before %s is missing", path)
+                self._give_up([s.path for s in segments])
+                segments = []
             segments.append(segment)
         # A last segment that lost its only PROGRESS frame still follows the one before it.
         for before, segment in itertools.pairwise(segments):
+            segment.follows = before.start_lsn
             if not segment.restart_lsn:
                 segment.restart_lsn, segment.decoded_lsn = before.restart_lsn, before.decoded_lsn
         if segments and not segments[-1].restart_lsn:
             # Provisional: the process died before the first checkpoint.
-            for segment in segments:
-                segment.path.unlink()
+            self._give_up([s.path for s in segments])
             return []
         return segments
+
+    def _open_segment(self, path: Path, *, is_last: bool) -> tuple[Segment, int]:
+        """Return a segment and its link to the one before.
+
+        Raises:
+            _Damaged: it is of no use.
+            CorruptTransactionLog: it is another log's.
+        """
+        with path.open("rb") as file:
+            head = file.read(frames.SEGMENT_HEADER_SIZE)
+        if len(head) < frames.SEGMENT_HEADER_SIZE:
+            # The process died between creating the file and writing its header, if it is the last one.
+            raise _Damaged(f"{path} is cut in its header")
+        header = frames.decode_segment_header(head, str(path))
+        if header is None:
+            header = self._write_header_again(path)
+        if header[:2] != (self._system_id, self._database_oid):
+            raise CorruptTransactionLog(
+                f"{path} belongs to database {header.database_oid} of system {header.system_id}, "
+                f"not to database {self._database_oid} of system {self._system_id}",
+                hint="Point --data-dir at the directory of this source.",
+            )
+        segment = Segment(path, header.start_lsn)
+        try:
+            if not is_last and segment.load_index():
+                return segment, header.link
+        except CorruptTransactionLog as damage:
+            raise _Damaged(damage.message) from damage
+        good, size = segment.scan(), path.stat().st_size
+        if is_last:
+            if good < size:
+                os.truncate(path, good)
+            path.with_suffix(".idx").unlink(missing_ok=True)
+        elif good < size:
+            raise _Damaged(f"{path} is damaged at byte {good}")
+        else:
+            segment.save_index()
+        return segment, header.link
+
+    def _write_header_again(self, path: Path) -> frames.SegmentHeader:
+        """Make a damaged header of what is known, if what follows is a segment's content."""
+        try:
+            start_lsn = int(path.stem, 16)
+        except ValueError:
+            raise _Damaged(f"{path} is not a transaction log segment") from None
+        with SegmentReader(path) as reader:
+            frame = reader.frame(frames.SEGMENT_HEADER_SIZE, reader.file_size())
+        if frame is None:
+            raise _Damaged(f"{path} is not a transaction log segment")
+        header = frames.SegmentHeader(self._system_id, self._database_oid, 0, start_lsn)
+        with path.open("r+b") as file:
+            file.write(
+                frames.encode_segment_header(header.system_id, header.database_oid, start_lsn)
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        log.warning("the header of %s was damaged, and is written again", path)
+        return header
+
+    def _give_up(self, paths: list[Path]) -> None:
+        """Remove segment files, the oldest first: a crash in between leaves no gap."""
+        for path in paths:
+            _unlink(path)
+
+    def note_damage(self, segment: Segment) -> None:
+        """Hear from a reader that *segment* can't be read; the next :meth:`recover` looks itself."""
+        with self._lock:
+            self._damaged.add(segment.start_lsn)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a reader met damage since the last :meth:`recover`."""
+        return bool(self._damaged)
 
     # -- what readers ask ---------------------------------------------------------------------
 
@@ -323,8 +400,11 @@ class TransactionLog:
     def recover(self) -> None:
         """Go back to what readers see, after a failed write or to decode again from ``restart_lsn``.
 
-        Whatever was written but not published is cut off; cursors are not disturbed.
+        Whatever was written but not published is cut off; cursors are not disturbed, unless there is damage.
         """
+        if self._damaged:
+            self._open_again()
+            return
         visible = self._visible
         with _storage_errors(self.directory, "recover"):
             if self._fd >= 0:
@@ -351,6 +431,45 @@ class TransactionLog:
         self.last_final_lsn = max((s.last_final_lsn for s in self._segments), default=0)
         self._failed = False
 
+    def _open_again(self) -> None:
+        """Read every segment that a reader found damaged as a start would, and keep what is good."""
+        with _storage_errors(self.directory, "recover"):
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            self._pieces, self._pieces_bytes = [], 0
+            self._written.clear()
+            with self._lock:
+                damaged, self._damaged = self._damaged, set()
+            for start_lsn in damaged:
+                # The index would say that all is well.
+                path = self.directory / frames.segment_name(start_lsn)
+                path.with_suffix(".idx").unlink(missing_ok=True)
+            segments = self._open_segments()
+            with self._lock:
+                self._segments = segments
+        self._take_stock()
+        self._failed = False
+
+    def begin_anew(self, lsn: int) -> None:
+        """Give up all that is here and begin at *lsn*, for what commits in between is not known.
+
+        Provisional until the next :meth:`checkpoint`, as after :meth:`start`. Cursors that still read what was here find
+        the gap.
+        """
+        with _storage_errors(self.directory, "begin"):
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            self._pieces, self._pieces_bytes = [], 0
+            with self._lock:
+                old, self._segments = self._segments, []
+                self._visible = None
+            self._give_up([segment.path for segment in old])
+        self.last_final_lsn = self.restart_lsn = self.complete_to = 0
+        self._decoded_lsn = self._pending_decoded_lsn = 0
+        self.start(lsn)
+
     def remove_before(self, lsn: int, keep_bytes: int = 0) -> None:
         """Remove segments in which every transaction's commit record starts before *lsn*.
 
@@ -368,10 +487,7 @@ class TransactionLog:
             if removed and self._visible is not None:
                 shown = tuple(s for s in self._visible.segments if s not in removed)
                 self._visible = self._visible._replace(segments=shown)
-        # The oldest first: a crash in between leaves no gap.
-        for segment in removed:
-            segment.path.unlink(missing_ok=True)
-            segment.path.with_suffix(".idx").unlink(missing_ok=True)
+        self._give_up([segment.path for segment in removed])
 
     def close(self) -> None:
         """Write what is buffered and close; readers' cursors stay usable."""
@@ -449,7 +565,10 @@ class TransactionLog:
                 os.close(self._fd)
                 old.save_index()
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            header = frames.encode_segment_header(self._system_id, self._database_oid, start_lsn)
+            link = frames.segment_link(self._segments[-1].start_lsn) if self._segments else 0
+            header = frames.encode_segment_header(
+                self._system_id, self._database_oid, start_lsn, link
+            )
             os.write(self._fd, header)
             os.fsync(self._fd)
             _fsync_directory(self.directory)
@@ -457,10 +576,20 @@ class TransactionLog:
         if self._segments:
             segment.decoded_lsn = self._segments[-1].decoded_lsn
             segment.restart_lsn = self._segments[-1].restart_lsn
+            segment.follows = self._segments[-1].start_lsn
         self._written.clear()
         with self._lock:
             self._segments.append(segment)
         return segment
+
+
+class _Damaged(Exception):
+    """A segment is of no use."""
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_suffix(".idx").unlink(missing_ok=True)
 
 
 def _fsync_directory(directory: Path) -> None:

@@ -56,6 +56,8 @@ class Segment:
     #: of the last PROGRESS frame
     decoded_lsn: int = 0
     restart_lsn: int = 0
+    #: start of the segment whose transactions come right before this one's; None: something is missing between
+    follows: int | None = None
 
     def note_transaction(self, final_lsn: int, end_lsn: int, offset: int) -> None:
         """Account for a transaction whose first frame is at *offset*."""
@@ -92,7 +94,11 @@ class Segment:
         temporary.replace(self.path.with_suffix(".idx"))
 
     def load_index(self) -> bool:
-        """Fill the index from the sidecar; False when there is none that fits the segment."""
+        """Fill the index from the sidecar; False when there is none.
+
+        Raises:
+            CorruptTransactionLog: it is sound, and the segment has another size than when it was sealed.
+        """
         try:
             data = self.path.with_suffix(".idx").read_bytes()
         except OSError:
@@ -103,12 +109,14 @@ class Segment:
         version, entries, relations, size, final, end, decoded, restart = _INDEX_HEADER.unpack_from(
             data, 4
         )
-        if (
-            version != _INDEX_FORMAT
-            or len(data) != head_end + 8 * (2 * entries + relations)
-            or self.path.stat().st_size != size
-        ):
+        if version != _INDEX_FORMAT or len(data) != head_end + 8 * (2 * entries + relations):
             return False
+        found = self.path.stat().st_size
+        if found != size:
+            # It may be cut between two frames, where nothing else tells.
+            raise frames.corrupt(
+                str(self.path), min(found, size), end, f"it has {found} bytes, not {size}"
+            )
         self.lsns = array("Q", data[head_end : head_end + 8 * entries])
         self.offsets = array("Q", data[head_end + 8 * entries : head_end + 16 * entries])
         self.relations = array("Q", data[head_end + 16 * entries :])

@@ -282,25 +282,73 @@ def test_second_process_is_kept_out(opener: Opener) -> None:
     opener()
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "tail_missing", "tail_short"])
-def test_missing_segment_is_a_gap_with_its_lsn(opener: Opener, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_missing_segment_is_a_gap_with_its_lsn_to_who_needs_it(opener: Opener, damage: str) -> None:
     store = opener()
     append(store, 2 * SIZE + 500)
     store.sync()
     store.close()
-    index = 2 if damage.startswith("tail") else 1
-    path = opener.path / names(opener.path)[index]
-    if damage.endswith("missing"):
+    path = opener.path / names(opener.path)[1]
+    if damage == "missing":
         path.unlink()
     else:
         os.truncate(path, 499)
+    store = opener()
     with pytest.raises(WalGap) as caught:
-        opener()
-    assert caught.value.details["lsn"] == str(Lsn(START + index * SIZE))
+        read_all(store)
+    assert caught.value.details["lsn"] == str(Lsn(START + SIZE))
     assert path.name in caught.value.hint
+    assert store.missing == ((START + SIZE) // SIZE,)
+    # Everything else is served, and goes on.
+    assert store.read(START, SIZE) == wal(START, SIZE)
+    assert store.read(START + 2 * SIZE, SIZE) == wal(START + 2 * SIZE, 500)
+    append(store, 100)
+    store.sync()
+    store.close()
 
-    path.write_bytes(wal(START + index * SIZE, SIZE))
-    assert read_all(opener()) == wal(START, 2 * SIZE + 500), "mended as the hint says"
+    path.write_bytes(wal(START + SIZE, SIZE))
+    assert read_all(opener()) == wal(START, 2 * SIZE + 600), "mended as the hint says"
+
+
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_the_last_segment_is_received_again_when_it_is_lost(opener: Opener, damage: str) -> None:
+    store = opener()
+    append(store, 2 * SIZE + 500)
+    store.sync()
+    store.close()
+    path = opener.path / names(opener.path)[2]
+    if damage == "missing":
+        path.unlink()
+    else:
+        os.truncate(path, 499)
+    store = opener()
+    assert store.received_lsn == store.flushed_lsn == START + 2 * SIZE
+    assert store.missing == ()
+    append(store, 500)
+    assert read_all(store) == wal(START, 2 * SIZE + 500)
+
+
+def test_what_another_has_mends_a_segment(opener: Opener) -> None:
+    store = opener()
+    append(store, 2 * SIZE + 500)
+    store.sync()
+    number = START // SIZE
+    assert not store.mend(number, wal(START, SIZE)), "it was right"
+    for index in (0, 2):
+        path = opener.path / names(opener.path)[index]
+        data = bytearray(path.read_bytes())
+        data[77] ^= 1
+        path.write_bytes(data)
+    assert store.mend(number, wal(START, SIZE))
+    assert store.mend(number + 2, wal(START + 2 * SIZE, SIZE)), "as far as it is durable here"
+    assert not store.mend(number + 3, wal(START + 3 * SIZE, SIZE)), "nothing of it is here"
+    store.close()
+    (opener.path / names(opener.path)[1]).unlink()
+    store = opener()
+    assert store.mend(number + 1, wal(START + SIZE, SIZE))
+    assert store.missing == ()
+    append(store, 10)
+    assert read_all(store) == wal(START, 2 * SIZE + 510)
 
 
 def test_vanished_segment_is_a_gap_to_its_reader(opener: Opener) -> None:

@@ -46,6 +46,18 @@ async def alter_source(name: str, body: AlterSource, engine: Engine) -> SourceVi
     return SourceView.model_validate(await engine.alter_source(name, body.dsn))
 
 
+@router.post("/{name}/databases/{database}/restart", operation_id="restart_database")
+async def restart_database(name: str, database: str, engine: Engine) -> SourceView:
+    """Give the decoding of one database a way on from what has stopped it.
+
+    It is tried again at once. Where that can't help (WAL that is damaged or gone, a record that can't be decoded, a database that was
+    dropped and made again), decoding begins anew behind that place. Slots that missed something are invalidated then, with
+    their `invalidation_reason`; slots that missed nothing go on. A disk that is full, or a server that can't be reached, costs
+    nothing. A database whose decoding goes on is left alone: 409.
+    """
+    return SourceView.model_validate(await engine.restart_database(name, database))
+
+
 @router.delete("/{name}", status_code=204, operation_id="drop_source")
 async def drop_source(name: str, engine: Engine, subscriptions: Subscriptions) -> None:
     """Stop receiving from a source and forget it; its subscriptions and slots must be gone."""

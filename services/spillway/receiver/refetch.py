@@ -1,0 +1,148 @@
+"""A stored segment fetched again: from the archive, or from the primary while that still has it.
+
+For WAL that this disk lost or changed. One segment is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import ReplicationFailed, SpillwayError, SystemIdMismatch
+from spillway.pg.lsn import Lsn
+from spillway.receiver.conninfo import replication_conninfo
+from spillway.receiver.continuity import check_continues
+from spillway.receiver.replication_connection import (
+    CommandFailed,
+    EndOfStream,
+    ReplicationConnection,
+    WakeUp,
+)
+from spillway.receiver.streaming_protocol import XLOG_DATA, parse_xlog_data
+
+if TYPE_CHECKING:
+    from spillway.receiver.archive import WalArchive
+    from spillway.receiver.wal_store import WalStore
+
+log = logging.getLogger(__name__)
+
+_SILENCE_MAX_S: Final = 20.0
+
+
+def mend_segments(
+    dsn: str, archive: WalArchive | None, store: WalStore, first_lsn: int, last_lsn: int
+) -> bool:
+    """Put right the stored segments from that of *first_lsn* to that of *last_lsn*; return whether any was wrong.
+
+    What can't be had stays as it is: the reason is logged. Blocking; a receiver may be at work meanwhile.
+    """
+    size = store.segment_size
+    mended = False
+    for number in range(first_lsn // size, last_lsn // size + 1):
+        start = number * size
+        length = min(size, store.flushed_lsn - start)
+        if length <= 0:
+            break
+        for whence, data in (
+            ("the archive", _from_archive(archive, start, length)),
+            ("the primary", _from_primary(dsn, store, start, length)),
+        ):
+            if data is not None and store.mend(number, data):
+                log.warning(
+                    "WAL from %s on was lost or damaged here, and came again from %s",
+                    Lsn(start),
+                    whence,
+                )
+                mended = True
+                break
+    return mended
+
+
+def _from_archive(archive: WalArchive | None, start: int, length: int) -> bytes | None:
+    if archive is None:
+        return None
+    data = b""
+    try:
+        while len(data) < length:
+            piece = archive.read(start + len(data), length - len(data))
+            if not piece:
+                return None
+            data += piece
+    except SpillwayError as error:
+        log.warning("WAL at %s can't be had from the archive: %s", Lsn(start), error)
+        return None
+    return data
+
+
+def _from_primary(dsn: str, store: WalStore, start: int, length: int) -> bytes | None:
+    try:
+        # Not of a copy that went its own way.
+        check_continues(dsn, store)
+        return wal_of_primary(dsn, store.system_id, store.timeline, start, length)
+    except SpillwayError as error:
+        log.warning("WAL at %s can't be had from the primary: %s", Lsn(start), error)
+        return None
+
+
+def wal_of_primary(dsn: str, system_id: str, timeline: int, start: int, length: int) -> bytes:
+    """Return *length* bytes of the primary's WAL from *start* on. Needs no slot.
+
+    Raises:
+        SystemIdMismatch: the server is another cluster.
+        ReplicationFailed: it has removed them, or ended the stream.
+        SourceError: there is no connection.
+    """
+    data = bytearray()
+    with ReplicationConnection.connect(replication_conninfo(dsn), WakeUp()) as connection:
+        try:
+            identity = connection.identify_system()
+            if identity.system_id != system_id:
+                raise SystemIdMismatch(
+                    f"the server is cluster {identity.system_id}, the source is cluster {system_id}",
+                    hint="Point the source at the cluster it was created for.",
+                )
+            connection.start_replication(None, start, timeline)
+            heard_at = time.monotonic()
+            while len(data) < length:
+                message = connection.receive()
+                if message is None:
+                    silence_s = time.monotonic() - heard_at
+                    if silence_s >= _SILENCE_MAX_S:
+                        raise ReplicationFailed(
+                            f"the server sent no WAL from {Lsn(start + len(data))} on",
+                            hint="It is tried again by itself.",
+                        )
+                    connection.wait(_SILENCE_MAX_S - silence_s)
+                elif message[0] == XLOG_DATA:
+                    heard_at = time.monotonic()
+                    data += parse_xlog_data(message)[2]
+        except CommandFailed as failure:
+            raise ReplicationFailed(
+                f"the server does not send WAL from {Lsn(start)} on: {failure.message}",
+                hint="Copy the segment from its archive.",
+                sqlstate=failure.sqlstate,
+            ) from failure
+        except EndOfStream:
+            raise ReplicationFailed(
+                f"the server ended the stream before {Lsn(start + length)}",
+                hint="It is tried again by itself.",
+            ) from None
+    return bytes(data[:length])
+
+
+def primary_timeline(dsn: str) -> int:
+    """Ask which timeline the primary is on.
+
+    Raises:
+        SourceError: it can't be asked.
+    """
+    with ReplicationConnection.connect(replication_conninfo(dsn), WakeUp()) as connection:
+        try:
+            return connection.identify_system().timeline
+        except CommandFailed as failure:
+            raise ReplicationFailed(
+                f"the server does not say its timeline: {failure.message}",
+                hint="It is asked again by itself.",
+                sqlstate=failure.sqlstate,
+            ) from failure
