@@ -282,7 +282,7 @@ class LsnNotRetained(Conflict):
 
 
 class LeaseLost(Conflict):
-    """Another process took the lease over: what this one still wants to write is out of date."""
+    """Another process holds the lease: what this one wants to write, or to give, is that one's to write and to give."""
 
     code = "lease_lost"
     grpc_status = "ABORTED"

@@ -182,6 +182,19 @@ async def test_lease_changes_hands_only_when_it_may(store: MetadataStore) -> Non
     assert third > second
 
 
+async def test_a_holder_that_lost_its_lease_while_it_ran_waits(store: MetadataStore) -> None:
+    """A copy of its data directory may have taken it under the same name."""
+    assert await store.lease_holder("r") is None
+    token = await store.acquire_lease("r", "a", 60)
+    assert token is not None
+    assert await store.lease_holder("r") == "a"
+    assert await store.acquire_lease("r", "a", 60, restarted=False) is None
+    assert await store.renew_lease("r", token, 60)
+    await store.release_lease("r", token)
+    assert await store.lease_holder("r") is None
+    assert await store.acquire_lease("r", "a", 60, restarted=False) is not None
+
+
 async def test_lease_runs_out(store: MetadataStore) -> None:
     first = await store.acquire_lease("r", "a", 0.05)
     assert first is not None
@@ -211,6 +224,25 @@ async def test_fence_stops_the_former_holder(store: MetadataStore) -> None:
         await store.update_slot("s1", fence=Fence("slot/s1", old), synced=True)
     slot = await store.get_slot("s1")
     assert (slot.confirmed_flush_lsn, slot.synced) == (10, False)
+    temporary = replace(SLOT, slot_name="s2", temporary=True)
+    await store.add_slot(temporary, fence=Fence("slot/s1", new))
+    before = await store.list_slots(), await store.list_sources()
+    fence = Fence("slot/s1", old)
+    for write in (
+        store.add_source(replace(SOURCE, name="other"), fence=fence),
+        store.update_source("shop", fence=fence, dsn="host=elsewhere"),
+        store.remove_source("shop", fence=fence),
+        store.add_slot(replace(SLOT, slot_name="s3"), fence=fence),
+        store.remove_slot("s1", fence=fence),
+        store.remove_temporary_slots("shop", fence=fence),
+    ):
+        with pytest.raises(LeaseLost):
+            await write
+    assert (await store.list_slots(), await store.list_sources()) == before
+    await store.remove_temporary_slots("other", fence=Fence("slot/s1", new))
+    assert await store.list_slots() == before[0]
+    await store.remove_temporary_slots("shop", fence=Fence("slot/s1", new))
+    assert [slot.slot_name for slot in await store.list_slots()] == ["s1"]
 
 
 async def test_many_may_migrate_at_once(metadata_url: str) -> None:

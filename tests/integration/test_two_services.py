@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -166,3 +168,60 @@ def test_sources_and_temporary_slots_of_another_service(
             # The name is free for either.
             second.create_source(pg15.dsn)
             second.call("DELETE", "/sources/main")
+
+
+def test_each_write_proves_the_lease(tmp_path: Path, pg15: Database) -> None:
+    """A service that has not noticed yet that its lease is another's writes nothing; it goes on once it has it again."""
+    url = f"sqlite:///{tmp_path / 'metadata.db'}"
+    with service_in_process(tmp_path / "data", metadata_url=url) as service:
+        service.create_source(pg15.dsn)
+        pg15.execute("CREATE TABLE t (id int)")
+        service.create_slot("s", pg15.name)
+        pg15.execute("INSERT INTO t VALUES (1)")
+        end = service.wait_decoded("s", pg15)
+        with closing(sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)) as metadata:
+
+            def rows_stored() -> list[Any]:
+                tables = ("sources", "slots", "subscriptions")
+                return [metadata.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
+
+            for method, path, json in (
+                (
+                    "POST", "/slots",
+                    {"slot_name": "x", "source": "main", "database": pg15.name, "plugin": "test_decoding"},
+                ),
+                ("POST", "/slots/s/advance", {"upto_lsn": end}),
+                ("POST", "/slots/s/rewind", {"lsn": end}),
+                ("POST", "/slots/s/get", {}),
+                ("POST", "/slots/s/copy", {"slot_name": "x"}),
+                ("PATCH", "/slots/s", {"options": {"include-xids": "0"}}),
+                ("DELETE", "/slots/s", None),
+                ("PATCH", "/sources/main", {"dsn": pg15.dsn + " application_name=other"}),
+            ):  # fmt: skip
+                before = rows_stored()
+                metadata.execute("UPDATE leases SET token = token + 1, holder = 'other'")
+                problem = service.problem(method, path, json=json)
+                assert (problem["code"], problem["status"]) == ("lease_lost", 409), (path, problem)
+                assert rows_stored() == before, path
+                metadata.execute("UPDATE leases SET expires_at_ms = 0, holder = ''")
+                wait_until(lambda: state(service) == "streaming")
+                service.wait_for("s", end)
+            # A confirmation that is stored later than it is given.
+            follower = Follower(service, "s")
+            wait_until(lambda: follower.batches == 3)
+            before = rows_stored()
+            metadata.execute("UPDATE leases SET token = token + 1, holder = 'other'")
+            pg15.execute("INSERT INTO t VALUES (2)")
+            follower.join(60)
+            assert isinstance(follower.error, LeaseLost), follower.error
+            confirmed = [
+                slot["confirmed_flush_lsn"] for slot in service.call("GET", "/slots")["slots"]
+            ]
+            assert rows_stored()[1][0] == before[1][0]
+            metadata.execute("UPDATE leases SET expires_at_ms = 0, holder = ''")
+            wait_until(lambda: state(service) == "streaming")
+            service.wait_decoded("s", pg15)
+            assert service.slot("s")["confirmed_flush_lsn"] in confirmed
+            assert "2" in rows(service.get("s"))
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")

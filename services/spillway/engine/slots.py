@@ -120,6 +120,8 @@ class Slot:
     def lose(self) -> None:
         """End whoever has the slot, or waits for its changes: another process serves its source."""
         self.is_lost = True
+        # What was not stored was never confirmed.
+        self.confirmed_flush_lsn = self.stored_lsn
         for listener in tuple(self._listeners):
             listener()
 
