@@ -7,10 +7,14 @@ store, and written in an order that any kill leaves usable:
 2. a PROGRESS frame in the transaction log that names a restart_lsn, synced;
 3. only then are older snapshots and WAL before the snapshot that restart_lsn needs given up.
 
+A transaction that stays open keeps restart_lsn where it began. When that is far back a checkpoint *carries* what is in
+progress: the snapshot has it, partly by naming spill files, which were synced before (``decoding/carried.py``).
+So no transaction holds more WAL than ``EngineSettings.carry_bytes``, nor has a restart more to read again.
+
 Start: take the newest snapshot at or before the log's restart_lsn and decode again from there; the log drops
 what it has. Without a log: bootstrap the catalog from the running server. Slots may begin once a first
-checkpoint could be made, which is when the transactions in progress at the first snapshot have ended; until
-then a restart throws the log away and bootstraps again.
+checkpoint could be made, which is when decoding is consistent; until then a restart throws the log away and
+bootstraps again, so that WAL which was decoded need not be kept.
 
 Errors: any typed error ends the attempt, is shown on the session, and the whole start is tried again after
 a back-off, from durable state only. An operator who frees disk space or restores a file need do nothing
@@ -21,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import queue
 import threading
 import time
@@ -34,6 +37,8 @@ from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.engine.model import DatabaseSession
+from spillway.engine.snapshot_files import SnapshotFiles
+from spillway.engine.wal_horizon import check_wal_is_kept
 from spillway.errors import (
     DatabaseDropped,
     DecodingStateLost,
@@ -52,7 +57,6 @@ from spillway.txlog import TransactionLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.mirror import CatalogMirror
@@ -72,7 +76,6 @@ _QUESTIONS_MAX: Final = 64
 _ANSWER_TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
-_SNAPSHOTS_MAX: Final = 16
 _IDLE_WAIT_S: Final = 0.5
 #: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in 200, fewer than one
 #: commit in a hundred comes into one.
@@ -144,6 +147,9 @@ class Session:
         self._changed = threading.Condition()
         self._required_lsn = 0
         self._redo_lsn = 0
+        self._read_lsn = 0
+        self._failed_at: float | None = None
+        self._snapshots = SnapshotFiles(layout)
         self._streaming_wanted = False
         self._streams = False
         self._caught_up = False
@@ -201,6 +207,17 @@ class Session:
         return self._required_lsn
 
     @property
+    def read_lsn(self) -> int:
+        """How far stored WAL was read; beyond what is decoded lies a record that is not whole yet."""
+        return self._read_lsn
+
+    @property
+    def failed_for_s(self) -> float:
+        """For how long decoding has failed without getting further, durably; 0 when it has not."""
+        since = self._failed_at
+        return 0.0 if since is None or self._error is None else time.monotonic() - since
+
+    @property
     def redo_lsn(self) -> int:
         """Redo point of the source's last checkpoint, as far as it was seen here; 0 while that is not known."""
         decoder = self._decoder
@@ -210,6 +227,11 @@ class Session:
     def is_settled(self) -> bool:
         """Whether what was stored at the start is decoded, or can't be."""
         return self._caught_up or self._error is not None
+
+    @property
+    def error(self) -> SpillwayError | None:
+        """What ended the last attempt to decode, as long as no attempt went on since."""
+        return self._error
 
     @property
     def database_is_gone(self) -> bool:
@@ -380,6 +402,8 @@ class Session:
     def _fail(self, error: SpillwayError) -> None:
         log.error('decoding of database "%s" stopped: %s', self.database, error)
         self._error = error
+        if self._failed_at is None:
+            self._failed_at = time.monotonic()
 
     def _decode(self) -> None:
         """Start from durable state and decode until told to stop."""
@@ -428,7 +452,7 @@ class Session:
             leftover.unlink()
         if not self.log.restart_lsn:
             return self._bootstrap()
-        usable = [s for s in self._snapshots() if s[0] <= self.log.restart_lsn]
+        usable = [s for s in self._snapshots.all() if s[0] <= self.log.restart_lsn]
         if not usable:
             raise DecodingStateLost(
                 f'database "{self.database}" has a transaction log that restarts at {Lsn(self.log.restart_lsn)}, '
@@ -439,7 +463,8 @@ class Session:
             )
         lsn, path = usable[-1]
         self._required_lsn = lsn
-        return Decoder.restore(
+        check_wal_is_kept(self.database, lsn, self._store.first_lsn, self._layout.root)
+        decoder = Decoder.restore(
             path.read_bytes(),
             version_of_server(self.server_version_num),
             _LogSink(self.log),
@@ -448,12 +473,14 @@ class Session:
             start_decoding_at=self.log.complete_to,
             capture=self._capture,
         )
+        self._snapshots.restored(lsn, decoder)
+        return decoder
 
     def _bootstrap(self) -> Decoder:
         """Read the catalog from the running server."""
-        for _, path in self._snapshots():
-            path.unlink()
+        self._snapshots.clear()
         # The source removes no WAL while required_lsn is not known.
+        self._required_lsn = 0
         bootstrap = bootstrap_database(
             self.conninfo,
             first_lsn=self._store.first_lsn,
@@ -502,11 +529,11 @@ class Session:
                     if held - decoder.memory_bytes >= WORTH_BYTES:
                         freed_memory.give_back()
                 self._store.passed(self, lsn)
-            self._error = None
+            self._error, self._read_lsn = None, lsn
             grown = decoder.position - checkpoint_lsn
             if grown and (
                 time.monotonic() - checkpoint_at >= pause_s
-                or grown >= self._settings.checkpoint_wal_bytes
+                or grown >= self._settings.checkpoint_bytes
                 or not self.log.restart_lsn
             ):
                 began = time.monotonic()
@@ -528,53 +555,19 @@ class Session:
     def _checkpoint(self, decoder: Decoder) -> None:
         """Serialise, sync the log, then give up what a restart no longer needs."""
         if decoder.snapshot_state != SnapshotState.CONSISTENT:
+            if not self.log.restart_lsn:
+                self._required_lsn = decoder.position
             return
+        # The first one carries, too: before it there is nothing to restart from.
+        behind = decoder.position - decoder.restart_lsn
+        carries = behind > (self._settings.carry_bytes if self.log.restart_lsn else 0)
+        self._snapshots.write(decoder, carries=carries)
         restart_lsn = decoder.restart_lsn
-        snapshots = [lsn for lsn, _ in self._snapshots()]
-        if self.log.restart_lsn or restart_lsn == decoder.position or not snapshots:
-            self._write_snapshot(decoder)
-            snapshots.append(decoder.position)
-        needed = max((lsn for lsn in snapshots if lsn <= restart_lsn), default=None)
+        needed = max((lsn for lsn, _ in self._snapshots.all() if lsn <= restart_lsn), default=None)
         if needed is None:
-            # The first one, with transactions in progress: wait for them, with the snapshot we have.
             return
         failpoint("session.before_log_sync")
         self.log.checkpoint(restart_lsn)
         failpoint("session.after_log_sync")
-        self._remove_snapshots(needed)
-        self._required_lsn = needed
-
-    def _remove_snapshots(self, needed: int) -> None:
-        """Remove the snapshots before *needed*, and thin out those after it.
-
-        A transaction that stays open for long keeps *needed* back while new snapshots come; any of them may be
-        the one that is needed next, and a coarser choice only means more WAL to decode again.
-        """
-        snapshots = self._snapshots()
-        for lsn, path in snapshots:
-            if lsn < needed:
-                path.unlink()
-        later = [path for lsn, path in snapshots if lsn > needed]
-        if len(later) > _SNAPSHOTS_MAX:
-            for path in later[: -_SNAPSHOTS_MAX // 2 : 2]:
-                path.unlink()
-
-    def _write_snapshot(self, decoder: Decoder) -> None:
-        path = self._layout.snapshots / f"{decoder.position:016X}.snap"
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
-            file.write(decoder.serialize())
-            file.flush()
-            os.fsync(file.fileno())
-        failpoint("session.before_snapshot_rename")
-        temporary.replace(path)
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def _snapshots(self) -> list[tuple[int, Path]]:
-        """Return (lsn, path) of the snapshots, oldest first."""
-        found = [(int(p.stem, 16), p) for p in self._layout.snapshots.glob("*.snap")]
-        return sorted(found)
+        self._snapshots.remove_before(needed)
+        self._required_lsn, self._failed_at = needed, None
