@@ -34,6 +34,7 @@ failpoint                                 where
 ``session.before_snapshot_rename``        a decoding snapshot is written and synced, not in place yet
 ``session.before_log_sync``               the snapshot is in place, the transaction log names no new restart
 ``session.after_log_sync``                the restart point is durable, nothing older is removed yet
+``session.before_spill_removal``          older snapshots are removed, the spill files that only they named are not
 ``certify.compare``                       two lines are about to be compared; an error changes ours first
 ``lake.before_history``                   a batch is read, no table has it
 ``lake.after_history``                    a table's history has the batch, its current table does not

@@ -5,6 +5,8 @@
 what the decoder does with that table in between: queue a TRUNCATE, end, take or forget a transaction, list those in
 progress. A transaction taken at its commit leaves the table as a change stream (``reorder_merge``).
 
+Transactions in progress can be carried over a restart (``reorder_carry``).
+
 Parts: reorder_loop (batches → changes), reorder_table (transactions and arenas), reorder_locators (what is whose
 storage), reorder_extract (record → change), reorder_spill (the bound on memory), reorder_toast and reorder_merge
 (transaction → chunks).
@@ -20,6 +22,7 @@ from libc.string cimport memcpy
 from spillway._kernels.changes cimport FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
 from spillway._kernels.reorder_own_xids cimport own_xids_of
 from spillway._kernels.record_batch cimport RecordBatch, WalRecord
+from spillway._kernels.reorder_carry cimport dump_transactions, load_transactions, spill_large
 from spillway._kernels.reorder_extract cimport EXTRACT_OK, ExtractStatus, extract_message
 from spillway._kernels.reorder_loop cimport STREAM_NOTHING, RecordLoop
 from spillway._kernels.reorder_merge cimport ChangeStream
@@ -460,6 +463,31 @@ cdef class ReorderBuffer(RecordLoop):
         if txn.flags & TXN_TOUCHED_CATALOG:
             top_of(txn).flags |= TXN_TOUCHED_CATALOG
             top_of(txn).locator_generation = self._locators.new_generation()
+
+    def carry(self, size_t inline_max, uint64_t at_lsn):
+        """Return all transactions in progress as (bytes, files, relation ids); see ``reorder_carry``.
+
+        Of who occupies more than *inline_max* the changes are in the files, which are synced.
+
+        Raises:
+            DiskFull, StorageError: a spill file can't be written.
+            OSError: one can't be synced.
+        """
+        cdef bint spilled
+        with nogil:
+            spilled = spill_large(self._table, self._spiller, inline_max)
+        if not spilled:
+            raise self.spill_failure(at_lsn)
+        return dump_transactions(self._table)
+
+    def restore_carried(self, const uint8_t[::1] data, list files not None, dict ids not None):
+        """Enter the transactions that :meth:`carry` returned in another process, in which *ids* were called otherwise.
+
+        Raises:
+            OSError: a file is not there, or too short.
+            ValueError, KeyError: *data* is damaged.
+        """
+        load_transactions(self._table, self._spiller, self._locators, data, files, ids)
 
     @property
     def memory_bytes(self):

@@ -28,6 +28,7 @@ cdef enum MergeStatus:
     MERGE_SPILL_DAMAGED = 3
     MERGE_TOAST = 4             # the gatherer's status says what
     MERGE_DAMAGED_CHANGE = 5
+    MERGE_SPILL_LOST = 6
 
 
 cdef class ChangeStream:

@@ -53,6 +53,7 @@ from spillway._kernels.changes cimport (
 )
 from spillway._kernels.reorder_spill cimport (
     RESTORE_IO_ERROR,
+    RESTORE_LOST,
     RESTORE_OK,
     RestoreStatus,
     restore_extent,
@@ -80,7 +81,7 @@ from spillway._kernels.reorder_toast cimport (
 
 import os
 
-from spillway.errors import DecodingError, StorageError
+from spillway.errors import DecodingError, DecodingStateLost, StorageError
 from spillway.pg.lsn import Lsn
 
 cdef enum:
@@ -386,6 +387,8 @@ cdef class ChangeStream:
             if status == RESTORE_IO_ERROR:
                 self._errno = errno
                 return MERGE_SPILL_IO
+            if status == RESTORE_LOST:
+                return MERGE_SPILL_LOST
             if status != RESTORE_OK:
                 return MERGE_SPILL_DAMAGED
             source.position = source.restored
@@ -576,6 +579,13 @@ cdef class ChangeStream:
             return StorageError(
                 f"a spill file of transaction {xid} is damaged",
                 hint="The disk returned other bytes than were written. Decoding starts again from WAL.", xid=xid)
+        if status == MERGE_SPILL_LOST:
+            return DecodingStateLost(
+                f"the spill file {os.fsdecode(self._txn.file.path)} is damaged, and the WAL of what it held of transaction "
+                f"{xid} is not kept",
+                hint="The disk returned other bytes than were written. Restore the file from a backup; without one, what this "
+                "transaction changed can't be decoded any more.",
+                xid=xid)
         if status == MERGE_TOAST:
             return DecodingError(
                 f"a change of transaction {xid} at {lsn} can't be decoded: {_TOAST_REASONS[self._toast_status]}",

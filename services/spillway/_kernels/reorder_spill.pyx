@@ -14,9 +14,12 @@ The index of a transaction's frames (offset, size, checksum, LSN of the first ch
 up to ``extent_bytes_max`` of changes. With the LSN there, the merge at commit reads a frame only when its first
 change is due: what it holds in memory is one frame a subtransaction *open at that LSN*, however many there are.
 
-Files bear the xid of their transaction and last as long as it does. They are worth nothing after the process ends:
+Files bear the xid of their transaction and last as long as it does. Most are worth nothing after the process ends:
 the decoder removes leftovers when it starts, and reads WAL again from the restart point. That is why they are not
-synced, and why a disk that is full costs no data: the decoding session fails, the WAL remains.
+synced, and why a disk that is full costs no data: the decoding session fails, the WAL remains. Those that a serialised
+state names are another matter (``reorder_carry``): synced up to there, kept when their transaction has ended, and
+appended to after a restart. Relation ids are a process's own, so a frame from before a restart is translated as
+it is read.
 
 Source: ReorderBufferCheckMemoryLimit, ReorderBufferSerializeTXN, src/backend/replication/logical/reorderbuffer.c
 """
@@ -24,22 +27,27 @@ Source: ReorderBufferCheckMemoryLimit, ReorderBufferSerializeTXN, src/backend/re
 from libc.errno cimport EINTR, EIO, ENOMEM, errno
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_EXCL, O_RDWR, open as posix_open
 from posix.types cimport off_t
 from posix.unistd cimport pread, pwrite
 
-from spillway._kernels.changes cimport ChangeHeader
+from spillway._kernels.changes cimport TRUNCATE, ChangeHeader
 from spillway._kernels.crc32c cimport crc32c
 from spillway._kernels.reorder_table cimport (
     TXN_WAS_SPILLED,
     Extent,
+    IdRange,
     SpilledExtent,
     SpillFile,
     TransactionTable,
     Txn,
     extent_data,
 )
+
+import os
+
 
 cdef struct FrameHeader:
     uint32_t magic
@@ -95,11 +103,66 @@ cdef RestoreStatus restore_extent(Txn *txn, SpilledExtent *spilled, uint8_t *buf
                 continue
             return RESTORE_IO_ERROR
         if got == 0:
-            return RESTORE_DAMAGED
+            break
         done += <size_t> got
-    if crc32c(0, buffer, spilled.size) != spilled.crc:
-        return RESTORE_DAMAGED
-    return RESTORE_OK
+    if done == spilled.size and crc32c(0, buffer, spilled.size) == spilled.crc and (
+            txn.file.range_count == 0 or map_ids(txn.file, spilled.offset, buffer, spilled.size)):
+        return RESTORE_OK
+    return RESTORE_LOST if spilled.offset < txn.file.inherited_size else RESTORE_DAMAGED
+
+
+cdef inline bint _map_id(const IdRange *ids, uint32_t *relation, uint32_t *hint) noexcept nogil:
+    """Replace *relation*, not 0, by what it is called now; False when it is not known."""
+    cdef uint32_t low = 0
+    cdef uint32_t high = ids.count
+    cdef uint32_t middle
+    if hint[0] >= ids.count or ids.from_ids[hint[0]] != relation[0]:
+        while low < high:
+            middle = (low + high) // 2
+            if ids.from_ids[middle] < relation[0]:
+                low = middle + 1
+            else:
+                high = middle
+        if low == ids.count or ids.from_ids[low] != relation[0]:
+            return False
+        hint[0] = low
+    relation[0] = ids.to_ids[hint[0]]
+    return True
+
+
+cdef bint map_ids(SpillFile *file, uint64_t offset, uint8_t *changes, size_t size) noexcept nogil:
+    """Translate the relation ids in *changes*, *size* bytes that are at *offset* of *file*; False when they are damaged."""
+    cdef const IdRange *ids = NULL
+    cdef ChangeHeader *change
+    cdef uint32_t *section
+    cdef uint32_t hint = 0
+    cdef uint32_t relation, i
+    cdef size_t at = 0
+    for i in range(file.range_count):
+        if offset < file.ranges[i].end:
+            ids = &file.ranges[i]
+            break
+    if ids == NULL:
+        return True
+    while at < size:
+        change = <ChangeHeader *> (changes + at)
+        if (size - at < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader) or change.size > size - at
+                or change.new_size > change.size - sizeof(ChangeHeader)):
+            return False
+        if change.relation != 0:
+            relation = change.relation
+            if not _map_id(ids, &relation, &hint):
+                return False
+            change.relation = relation
+        elif change.action == TRUNCATE:
+            section = <uint32_t *> (change + 1)
+            if change.new_size < 8 or section[1] > (change.new_size - 8) // 4:
+                return False
+            for i in range(2, 2 + section[1]):
+                if not _map_id(ids, &section[i], &hint):
+                    return False
+        at += change.size
+    return True
 
 
 cdef class Spiller:
@@ -180,7 +243,7 @@ cdef class Spiller:
 
     cdef bint _open(self, Txn *top) noexcept nogil:
         cdef size_t room = self._path_size + 40
-        cdef SpillFile *file = <SpillFile *> malloc(sizeof(SpillFile))
+        cdef SpillFile *file = <SpillFile *> calloc(1, sizeof(SpillFile))
         if file == NULL:
             self.error = ENOMEM
             return False
@@ -197,7 +260,39 @@ cdef class Spiller:
             free(file.path)
             free(file)
             return False
-        file.size = 0
         file.references = 1
         top.file = file
         return True
+
+    cdef SpillFile *open_kept(self, bytes name, uint64_t size):
+        """Open the file *name* of an earlier decoder, to go on behind its first *size* bytes; it has no reference yet.
+
+        Raises:
+            OSError: it can't be opened, or is shorter.
+        """
+        cdef bytes path = self._directory + b"/" + name
+        cdef SpillFile *file
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd).st_size
+            if found < size:
+                raise OSError(EIO, f"it has {found} bytes of {size}", os.fsdecode(path))
+            # What came later is decoded again.
+            os.ftruncate(fd, size)
+            file = <SpillFile *> calloc(1, sizeof(SpillFile))
+            if file == NULL:
+                raise MemoryError
+            file.path = <char *> malloc(len(path) + 1)
+            if file.path == NULL:
+                free(file)
+                raise MemoryError
+        except BaseException:
+            os.close(fd)
+            raise
+        memcpy(file.path, <const char *> path, len(path) + 1)
+        file.fd = fd
+        file.size = size
+        file.synced_size = size
+        file.inherited_size = size
+        file.is_kept = True
+        return file

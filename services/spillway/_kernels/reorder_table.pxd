@@ -45,12 +45,27 @@ cdef struct SpilledExtent:
     uint32_t crc
 
 
+# What the relation ids in a stretch of a spill file, written by an earlier process, are called in this one.
+cdef struct IdRange:
+    uint64_t end                # of the stretch; it begins where the one before it ends
+    uint32_t count
+    uint32_t *from_ids          # ascending
+    uint32_t *to_ids
+
+
 # A file of spilled extents; one for a transaction and its subtransactions, removed with the last of them.
 cdef struct SpillFile:
     char *path
     uint64_t size
     uint32_t references
     int fd
+    # Carrying; see reorder_carry.
+    bint is_kept                # a serialised state names it: it stays when its transaction has ended
+    uint32_t number             # among the files of the state being written
+    uint64_t synced_size
+    uint64_t inherited_size     # written before this decoder was restored: the WAL of it may be gone
+    uint32_t range_count
+    IdRange *ranges
 
 
 # A set of nonzero 32-bit ids, open addressing; capacity is 0 or a power of two.

@@ -74,13 +74,18 @@ cdef bint id_set_add(IdSet *ids, uint32_t value) noexcept nogil:
 
 
 cdef void spill_file_release(SpillFile *file) noexcept nogil:
-    """Drop a reference; the last one closes and removes the file."""
+    """Drop a reference; the last one closes the file, and removes it unless a serialised state names it."""
+    cdef uint32_t i
     if file == NULL:
         return
     file.references -= 1
     if file.references == 0:
         close(file.fd)
-        unlink(file.path)
+        if not file.is_kept:
+            unlink(file.path)
+        for i in range(file.range_count):
+            free(file.ranges[i].from_ids)
+        free(file.ranges)
         free(file.path)
         free(file)
 

@@ -19,6 +19,11 @@ persisted position. The invariant: a transaction in progress when the state was 
 we don't read again, committed before the persisted position (else restart_lsn were at or before its first
 record). The state names these transactions; meeting one that commits later is an error, never a loss.
 
+A transaction may stay open for long, and then WAL is not to be kept since its first record. ``carry`` saves the
+transactions in progress as well (``carried.py``): decoding can go on at ``position`` as if it had read them, and
+restart_lsn is that position until they, and no others, have ended. It costs a sync and what is new of them, so it is for
+when restart_lsn is far behind, not for every time.
+
 Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror.
 
 Source: src/backend/replication/logical/{decode,reorderbuffer,snapbuild}.c
@@ -28,7 +33,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from spillway._kernels import reorder, reorder_loop
@@ -36,18 +40,13 @@ from spillway.catalog.audit import CatalogAudit
 from spillway.catalog.descriptors import ResolutionKind, SkipReason
 from spillway.decoding import serialization
 from spillway.decoding.capture import EVERYTHING
-from spillway.decoding.delivery import Delivery
+from spillway.decoding.carried import Carried, clear_spill_dir
+from spillway.decoding.delivery import DecoderStats, Delivery
 from spillway.decoding.dispatch import action_table
 from spillway.decoding.invalidations import Invalidations
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
-from spillway.decoding.xact import parse_prepare, parse_transaction_end
-from spillway.errors import (
-    CorruptWal,
-    DecodingError,
-    NotReady,
-    StorageError,
-    WalLevelNotLogical,
-)
+from spillway.decoding.xact import parse_prepare, parse_transaction_end, parse_truncate
+from spillway.errors import DecodingError, NotReady, WalLevelNotLogical
 from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
 from spillway.wal.record import RelFileLocator
@@ -65,10 +64,7 @@ if TYPE_CHECKING:
 
 #: PostgreSQL's default of logical_decoding_work_mem.
 WORK_MEM_BYTES_DEFAULT: Final = 64 << 20
-#: Name pattern of spill files.
-SPILL_GLOB: Final = "xid-*.spill"
 
-_TRUNCATE: Final = struct.Struct("<IIB3x")
 _PARAMETER_CHANGE: Final = struct.Struct("<iiiiii")
 #: what a checkpoint record begins with: its redo point
 _CHECKPOINT_REDO: Final = struct.Struct("<Q")
@@ -78,19 +74,6 @@ _KINDS: Final = {
     ResolutionKind.TOAST: reorder_loop.KIND_TOAST,
     ResolutionKind.SKIP: reorder_loop.KIND_SKIP,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderStats:
-    """What pg_stat_replication_slots counts, since the decoder was made."""
-
-    #: transactions that did not fit in work_mem, and how often and how much was spilled
-    spill_txns: int
-    spill_count: int
-    spill_bytes: int
-    #: transactions delivered, and the bytes of their changes
-    total_txns: int
-    total_bytes: int
 
 
 class Decoder:
@@ -141,17 +124,9 @@ class Decoder:
         spill_dir: Path,
         start: int,
         capture: CaptureFilter,
+        carried_files: Collection[str] = (),
     ) -> None:
-        try:
-            spill_dir.mkdir(parents=True, exist_ok=True)
-            for leftover in spill_dir.glob(SPILL_GLOB):
-                leftover.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(
-                f"spill directory {spill_dir} can't be used: {error.strerror}",
-                hint="See that the data directory can be written.",
-                directory=str(spill_dir),
-            ) from error
+        clear_spill_dir(spill_dir, carried_files)
         self._version = version
         self._database_oid = database_oid
         self._mirror = mirror
@@ -164,6 +139,10 @@ class Decoder:
         self._buffer.set_partial_values(capture.selects_tables)
         self._invalidations = Invalidations(version, database_oid, self._buffer)
         self._position = start
+        self._spill_dir = spill_dir
+        #: spill files that the state named last needs, and where it was taken; 0: there is none
+        self._carried_files: frozenset[str] = frozenset(carried_files)
+        self._carried_lsn = 0
         self._failed = False
         self._announced = False
         self._wal_level: int | None = None
@@ -214,8 +193,13 @@ class Decoder:
 
         Raises:
             StorageError: *data* is damaged, or *spill_dir* can't be used.
+            DecodingStateLost: a spill file that *data* names is not there, or too short.
         """
         state = serialization.load(data)
+        # Without a position, whoever has the state need not have its files.
+        carried = None if start_decoding_at is None else state.carried
+        if carried is not None:
+            carried.check_files(spill_dir)
         self = cls.__new__(cls)
         self._setup(
             version,
@@ -226,6 +210,7 @@ class Decoder:
             spill_dir,
             state.lsn,
             capture,
+            carried.file_names if carried is not None else (),
         )
         if start_decoding_at is None:
             running = [xid for xid, top_xid, _, _ in state.transactions if not top_xid]
@@ -234,8 +219,13 @@ class Decoder:
             start_decoding_at = max(start_decoding_at, state.start_decoding_at)
             self._build_with(SnapshotBuilder.restored(start_decoding_at))
         self._buffer.set_state(int(self._builder.state), 0, self._builder.start_decoding_at)
-        for xid, top_xid, first_lsn, flags in state.transactions:
-            self._buffer.restore_transaction(xid, top_xid, first_lsn, flags)
+        if carried is not None:
+            carried.restore(self._buffer, self._mirror.registry, spill_dir)
+            self._delivery.prepared.update(carried.prepared)
+            self._carried_lsn = state.lsn
+        else:
+            for xid, top_xid, first_lsn, flags in state.transactions:
+                self._buffer.restore_transaction(xid, top_xid, first_lsn, flags)
         self._invalidations.load(state.invalidations)
         return self
 
@@ -247,11 +237,35 @@ class Decoder:
         Raises:
             NotReady: the decoder is not CONSISTENT yet.
         """
+        return self._serialize(None)
+
+    def carry(self) -> bytes:
+        """Return the same with all that was read of the transactions in progress; from now on they hold nothing back.
+
+        It needs the spill files in ``carried_files``: durable, and the caller's to remove when it is not needed any
+        more. ``restart_lsn`` counts on its being kept.
+
+        Raises:
+            NotReady: the decoder is not CONSISTENT yet.
+            DiskFull, StorageError: a spill file can't be written or synced.
+        """
+        self._check_consistent()
+        prepared, registry = self._delivery.prepared, self._mirror.registry
+        carried = Carried.of(self._buffer, self._position, prepared, registry, self._spill_dir)
+        state = self._serialize(carried)
+        self._carried_files = carried.file_names
+        self._carried_lsn = self._position
+        return state
+
+    def _check_consistent(self) -> None:
         if self._builder.state != SnapshotState.CONSISTENT:
             raise NotReady(
                 f"decoding has reached {self._builder.state.label} only",
                 hint="It becomes consistent once the transactions that ran when it began have ended.",
             )
+
+    def _serialize(self, carried: Carried | None) -> bytes:
+        self._check_consistent()
         return serialization.dump(
             serialization.DecoderState(
                 self._database_oid,
@@ -260,6 +274,7 @@ class Decoder:
                 tuple(self._buffer.transactions()),
                 self._mirror,
                 self._invalidations.dump(),
+                carried,
             )
         )
 
@@ -287,8 +302,17 @@ class Decoder:
 
     @property
     def restart_lsn(self) -> int:
-        """First record of the oldest transaction in progress; ``position`` without any."""
-        return self._buffer.oldest_first_lsn() or self._position
+        """First record of the oldest transaction in progress that was not carried, or where those that were have been;
+        ``position`` without any.
+        """
+        oldest = self._buffer.oldest_first_lsn()
+        # All that were in progress there were carried; whatever began later began behind it.
+        return max(oldest, self._carried_lsn) if oldest else self._position
+
+    @property
+    def carried_files(self) -> frozenset[str]:
+        """Names of the spill files that the last carried state needs, restored or returned."""
+        return self._carried_files
 
     @property
     def redo_lsn(self) -> int:
@@ -313,13 +337,7 @@ class Decoder:
     @property
     def stats(self) -> DecoderStats:
         """Counters since the decoder was made."""
-        return DecoderStats(
-            self._buffer.spill_txns,
-            self._buffer.spill_count,
-            self._buffer.spill_bytes,
-            self._delivery.total_txns,
-            self._delivery.total_bytes,
-        )
+        return self._delivery.stats
 
     def skim(self) -> None:
         """Leave changes out from here on, and follow only the catalog and who begins and ends: transactions come empty."""
@@ -493,15 +511,7 @@ class Decoder:
     def _truncate(self, batch: RecordBatch, index: int) -> None:
         """Queue a TRUNCATE with the descriptors of its tables as of now."""
         _, _, xid, lsn, _, _, data = self._buffer.fields(batch, index)
-        try:
-            _, count, flags = _TRUNCATE.unpack_from(data)
-            oids = struct.unpack_from(f"<{count}I", data, _TRUNCATE.size)
-        except (struct.error, OverflowError) as error:
-            raise CorruptWal(
-                f"the truncate record at {Lsn(lsn)} contradicts itself: {error}",
-                hint="Fetch the WAL segment again from the source or the archive.",
-                lsn=str(Lsn(lsn)),
-            ) from error
+        flags, oids = parse_truncate(data, lsn)
         own_xids = self._buffer.own_xids(xid)
         relation_ids = []
         for oid in oids:

@@ -10,7 +10,7 @@ before anything that was committed after them.
 A prepared transaction stays in the reorder buffer until its COMMIT PREPARED or ROLLBACK PREPARED, which may
 be days, restarts and another server's life away. At PREPARE its changes are *read*, not taken. What the PREPARE record
 said is remembered here; after a restart it is read again, since decoding restarts before the first record of every
-transaction in progress, and a prepared one is in progress.
+transaction in progress, and a prepared one is in progress; or it was carried with the transaction.
 
 A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder_loop.pyx`` says when
 one is due), and stay in the buffer for those who take the transaction whole at its end.
@@ -25,7 +25,7 @@ ReorderBufferFinishPrepared, reorderbuffer.c
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels import reorder
@@ -61,6 +61,19 @@ _NO_CHANGES: Final[Mapping[int, RelationDescriptor]] = {}
 _FULL_SNAPSHOT: Final = SnapshotState.FULL_SNAPSHOT
 _COMMIT: Final = TransactionKind.COMMIT
 _STAYS: Final = (TransactionKind.PREPARE, TransactionKind.STREAM)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderStats:
+    """What pg_stat_replication_slots counts, since the decoder was made."""
+
+    #: transactions that did not fit in work_mem, and how often and how much was spilled
+    spill_txns: int
+    spill_count: int
+    spill_bytes: int
+    #: transactions delivered, and the bytes of their changes
+    total_txns: int
+    total_bytes: int
 
 
 class DecodedTransaction:
@@ -149,7 +162,7 @@ class Delivery:
         self._builder = builder
         self._sink = sink
         #: prepared transactions by xid
-        self._prepared: dict[int, Prepared] = {}
+        self.prepared: dict[int, Prepared] = {}
         # Tables of the last transaction, which are often the next one's; an id means the same for good.
         self._relation_ids: set[int] = set()
         self._relations: Mapping[int, RelationDescriptor] = _NO_CHANGES
@@ -160,6 +173,18 @@ class Delivery:
         #: transactions delivered whole at their commit, and the bytes of their changes
         self.total_txns = 0
         self.total_bytes = 0
+
+    @property
+    def stats(self) -> DecoderStats:
+        """Counters since the decoder was made."""
+        buffer = self._buffer
+        return DecoderStats(
+            buffer.spill_txns,
+            buffer.spill_count,
+            buffer.spill_bytes,
+            self.total_txns,
+            self.total_bytes,
+        )
 
     # ---- whole transactions
 
@@ -200,7 +225,7 @@ class Delivery:
         if flags & reorder.HAS_CATALOG_CHANGES and self._builder.state >= _FULL_SNAPSHOT:
             self._buffer.distribute_snapshot(lsn)
         prepared = (
-            self._prepared.pop(xid, None)
+            self.prepared.pop(xid, None)
             if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_COMMIT_PREPARED
             else None
         )
@@ -262,7 +287,7 @@ class Delivery:
         prepared = streamed = None
         top_xid = end.xid
         if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_ABORT_PREPARED:
-            prepared = self._prepared.pop(end.xid, None)
+            prepared = self.prepared.pop(end.xid, None)
             first_lsn, _ = self._buffer.end(end.xid, ()) or (lsn, 0)
         if self.streaming and (aborted := self._buffer.streamed_of((*end.subxids, end.xid))):
             top_xid = self._buffer.top_xid(end.xid)
@@ -302,7 +327,7 @@ class Delivery:
             # PostgreSQL remembers nothing of a transaction of which no record was seen.
             return
         gid = prepare.gid.decode(errors="surrogateescape")
-        self._prepared[xid] = prepared = Prepared(gid, lsn, end_lsn, prepare.time)
+        self.prepared[xid] = prepared = Prepared(gid, lsn, end_lsn, prepare.time)
         if (
             not self._builder.delivers(lsn)
             or prepare.database_oid != self._database_oid
@@ -353,7 +378,7 @@ class Delivery:
             if self._builder.delivers(lsn):
                 self._deliver(header, None)
         for xid, touched in self._buffer.forget_older_than(oldest_running_xid):
-            self._prepared.pop(xid, None)
+            self.prepared.pop(xid, None)
             self._invalidations.forget((xid,))
             if touched:
                 self._mirror.abort(touched, lsn)

@@ -13,13 +13,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from spillway.decoding.decoder import WORK_MEM_BYTES_DEFAULT, Decoder, DecoderStats
+from spillway.decoding.decoder import WORK_MEM_BYTES_DEFAULT, Decoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from spillway.catalog.bootstrap import Bootstrap
+    from spillway.decoding.delivery import DecoderStats
     from spillway.decoding.transaction import TransactionSink
     from spillway.wal.reader import WalDirectory
 

@@ -1,17 +1,20 @@
 """A decoder's state as bytes: what ``<lsn>.snap`` holds.
 
 In and out: the LSN that it is as of, where delivery begins, the transactions in progress, the catalog
-mirror. Not in it: changes. A decoder that starts from it reads WAL from its LSN on, and
-transactions in progress there had been delivered before (see ``decoder.py``).
+mirror. Not in it, mostly: changes. A decoder that starts from it reads WAL from its LSN on, and
+transactions in progress there had been delivered before (see ``decoder.py``). A state that *carries* its transactions
+has their changes, too, or names the spill files that they are in (``carried.py``).
 
 ::
 
     magic 8 | u32 format | u32 crc32c of the rest | u64 length of the rest
     u32 database_oid | u32 number of transactions | u64 lsn | u64 start_decoding_at
+    u64 size of the invalidations | u64 size of what is carried, 0 for nothing (not in format 3)
     (u32 xid | u32 top xid or 0 | u32 flags | u32 0 | u64 first_lsn) for each transaction
-    the mirror, in its own format
+    the invalidations, in their own format | what is carried, in its own | the mirror, in its own
 
-All integers are little-endian. Any flipped or missing byte is found by the checksum.
+All integers are little-endian. Any flipped or missing byte is found by the checksum. Format 3, of releases that carried
+nothing, is read as well.
 """
 
 from __future__ import annotations
@@ -22,17 +25,21 @@ from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.crc32c import crc32c
 from spillway.catalog import serialization as catalog_serialization
+from spillway.decoding.carried import Carried
 from spillway.errors import CorruptSnapshot, StorageError
 
 if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
 
 MAGIC: Final = b"SPWDECOD"
-FORMAT: Final = 3
+FORMAT: Final = 4
+#: without the size of what is carried, which is nothing
+_FORMAT_WITHOUT_CARRIED: Final = 3
 #: A header that names a later one than this is damaged.
 _FORMAT_MAX: Final = 64
 _HEAD: Final = struct.Struct("<8sIIQ")
 _STATE: Final = struct.Struct("<IIQQQ")
+_SIZE: Final = struct.Struct("<Q")
 _TRANSACTION: Final = struct.Struct("<IIIIQ")
 
 
@@ -50,10 +57,13 @@ class DecoderState:
     mirror: CatalogMirror
     #: what the transactions in progress have invalidated, as ``Invalidations.dump`` gives it
     invalidations: bytes
+    #: the transactions with their changes; None when those must be read again
+    carried: Carried | None = None
 
 
 def dump(state: DecoderState) -> bytes:
     """Return *state* as bytes."""
+    carried = b"" if state.carried is None else state.carried.dump()
     parts = [
         _STATE.pack(
             state.database_oid,
@@ -61,13 +71,14 @@ def dump(state: DecoderState) -> bytes:
             state.lsn,
             state.start_decoding_at,
             len(state.invalidations),
-        )
+        ),
+        _SIZE.pack(len(carried)),
     ]
     parts += [
         _TRANSACTION.pack(xid, top_xid, flags, 0, first_lsn)
         for xid, top_xid, first_lsn, flags in state.transactions
     ]
-    parts.append(state.invalidations)
+    parts += [state.invalidations, carried]
     parts += catalog_serialization.serialized_parts(state.mirror)
     # Of a large catalog these are megabytes: joined once, and not copied before.
     crc = 0
@@ -90,9 +101,9 @@ def load(data: bytes) -> DecoderState:
         raise _damaged("it is none")
     if version > _FORMAT_MAX:
         raise _damaged("its header is damaged")
-    if version != FORMAT:
+    if version not in (_FORMAT_WITHOUT_CARRIED, FORMAT):
         raise StorageError(
-            f"a serialised decoder state has format {version}, this version reads {FORMAT}",
+            f"a serialised decoder state has format {version}, this version reads {_FORMAT_WITHOUT_CARRIED} and {FORMAT}",
             hint="Run the version of Spillway that wrote it; or remove the file, which costs the slots what they have not "
             "read yet.",
         )
@@ -101,15 +112,21 @@ def load(data: bytes) -> DecoderState:
         raise _damaged("its checksum is wrong")
     database_oid, count, lsn, start_decoding_at, size = _STATE.unpack_from(rest)
     at = _STATE.size
+    carried_size = 0
+    if version != _FORMAT_WITHOUT_CARRIED:
+        (carried_size,) = _SIZE.unpack_from(rest, at)
+        at += _SIZE.size
     transactions = []
     for _ in range(count):
         xid, top_xid, flags, _, first_lsn = _TRANSACTION.unpack_from(rest, at)
         transactions.append((xid, top_xid, first_lsn, flags))
         at += _TRANSACTION.size
     invalidations = bytes(rest[at : at + size])
-    mirror = catalog_serialization.deserialize(bytes(rest[at + size :]))
+    at += size
+    carried = Carried.load(rest[at : at + carried_size]) if carried_size else None
+    mirror = catalog_serialization.deserialize(bytes(rest[at + carried_size :]))
     return DecoderState(
-        database_oid, lsn, start_decoding_at, tuple(transactions), mirror, invalidations
+        database_oid, lsn, start_decoding_at, tuple(transactions), mirror, invalidations, carried
     )
 
 

@@ -35,6 +35,9 @@ _ORIGIN: Final = struct.Struct("<Qq")
 _PREPARE_WITHOUT_STATS: Final = struct.Struct("<IIIIqIiiii?xHQq")
 _PREPARE: Final = struct.Struct("<IIIIqIiiiiii?xHQq")
 
+#: xl_heap_truncate: database, number of relations, flags
+_TRUNCATE: Final = struct.Struct("<IIB3x")
+
 _RELFILELOCATOR_SIZE: Final = 12
 _INVALIDATION_SIZE: Final = 16
 
@@ -79,6 +82,23 @@ def parse_prepare(version: WalVersion, data: bytes, lsn: int) -> TransactionPrep
     except (struct.error, ValueError, OverflowError) as error:
         raise CorruptWal(
             f"the prepare record at {Lsn(lsn)} contradicts itself: {error}",
+            hint="Fetch the WAL segment again from the source or the archive.",
+            lsn=str(Lsn(lsn)),
+        ) from error
+
+
+def parse_truncate(data: bytes, lsn: int) -> tuple[int, tuple[int, ...]]:
+    """Parse the main data of an XLOG_HEAP_TRUNCATE record at *lsn*; return its flags and the oids of the relations.
+
+    Raises:
+        CorruptWal: it names more relations than it holds.
+    """
+    try:
+        _, count, flags = _TRUNCATE.unpack_from(data)
+        return flags, struct.unpack_from(f"<{count}I", data, _TRUNCATE.size)
+    except (struct.error, OverflowError) as error:
+        raise CorruptWal(
+            f"the truncate record at {Lsn(lsn)} contradicts itself: {error}",
             hint="Fetch the WAL segment again from the source or the archive.",
             lsn=str(Lsn(lsn)),
         ) from error

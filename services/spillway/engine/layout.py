@@ -9,8 +9,9 @@
       sources/NAME/wal/                 WAL segment files as PostgreSQL names them (receiver)
       sources/NAME/databases/OID/
         txlog/                          the transaction log
-        snapshots/<lsn>.snap            serialised catalog mirror and snapshot builder
-        spill/                          transactions in progress that outgrew memory; emptied at start
+        snapshots/<lsn>.snap            serialised catalog mirror, snapshot builder, transactions that it carries
+        spill/                          transactions in progress that outgrew memory; what the snapshot does not name is
+                                        removed at start
         database.json                   its name and encoding, so that a start needs no word of the source, and from where
                                         on its transactions are streamed
         database.copy.json              the same again: one that is damaged or gone is made again of the other

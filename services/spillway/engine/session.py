@@ -7,10 +7,14 @@ store, and written in an order that any kill leaves usable:
 2. a PROGRESS frame in the transaction log that names a restart_lsn, synced;
 3. only then are older snapshots and WAL before the snapshot that restart_lsn needs given up.
 
+A transaction that stays open keeps restart_lsn where it began. When that is far back a checkpoint *carries* what is in
+progress: the snapshot has it, partly by naming spill files, which were synced before (``decoding/carried.py``).
+So no transaction holds more WAL than ``EngineSettings.carry_bytes``, nor has a restart more to read again.
+
 Start: take the newest snapshot at or before the log's restart_lsn and decode again from there; the log drops
 what it has. Without a log: bootstrap the catalog from the running server. Slots may begin once a first
-checkpoint could be made, which is when the transactions in progress at the first snapshot have ended; until
-then a restart throws the log away and bootstraps again.
+checkpoint could be made, which is when decoding is consistent; until then a restart throws the log away and
+bootstraps again, so that WAL which was decoded need not be kept.
 
 Errors: any typed error ends the attempt, is shown on the session, and the whole start is tried again after
 a back-off, from durable state only. An operator who frees disk space or restores a file need do nothing
@@ -50,6 +54,7 @@ from spillway.errors import (
     CorruptTransactionLog,
     CorruptWal,
     DatabaseDropped,
+    DecodingStateLost,
     LsnNotRetained,
     NotReady,
     SpillwayError,
@@ -151,10 +156,12 @@ class Session:
         self._changed = threading.Condition()
         self._required_lsn = 0
         self._redo_lsn = 0
+        self._read_lsn = 0
+        self._failed_at: float | None = None
         self._streaming_wanted = False
         self._streams = False
         self._caught_up = False
-        self._snapshots = Snapshots(layout.snapshots)
+        self._snapshots = Snapshots(layout)
         self._questions = CatalogQuestions(database.name)
         self._thread = threading.Thread(
             target=self._run, name=f"spillway-decode-{source.name}-{database.name}", daemon=True
@@ -232,6 +239,17 @@ class Session:
         return self._required_lsn
 
     @property
+    def read_lsn(self) -> int:
+        """How far stored WAL was read; beyond what is decoded lies a record that is not whole yet."""
+        return self._read_lsn
+
+    @property
+    def failed_for_s(self) -> float:
+        """For how long decoding has failed without getting further, durably; 0 when it has not."""
+        since = self._failed_at
+        return 0.0 if since is None or self._error is None else time.monotonic() - since
+
+    @property
     def redo_lsn(self) -> int:
         """Redo point of the source's last checkpoint, as far as it was seen here; 0 while that is not known."""
         decoder = self._decoder
@@ -241,6 +259,11 @@ class Session:
     def is_settled(self) -> bool:
         """Whether what was stored at the start is decoded, or can't be."""
         return self._caught_up or self._error is not None
+
+    @property
+    def error(self) -> SpillwayError | None:
+        """What ended the last attempt to decode, as long as no attempt went on since."""
+        return self._error
 
     @property
     def database_is_gone(self) -> bool:
@@ -389,6 +412,8 @@ class Session:
     def _fail(self, error: SpillwayError) -> None:
         log.error('decoding of database "%s" stopped: %s', self.database, error)
         self._error = error
+        if self._failed_at is None:
+            self._failed_at = time.monotonic()
 
     def _decode(self) -> None:
         """Start from durable state and decode until told to stop."""
@@ -440,11 +465,12 @@ class Session:
             for lsn, path, logged in found:
                 try:
                     decoder = self._restore(path, logged)
-                except CorruptSnapshot as damage:
+                except (CorruptSnapshot, DecodingStateLost) as damage:
                     log.error("%s is of no use, and is removed: %s", path, damage)  # noqa: TRY400
                     path.unlink()
                     continue
                 self._required_lsn = lsn
+                self._snapshots.restored(lsn, decoder)
                 return decoder
             if self.log.restart_lsn:
                 self._say("no snapshot reaches back to the log's end: the catalog is read anew")
@@ -523,11 +549,11 @@ class Session:
                     if held - decoder.memory_bytes >= WORTH_BYTES:
                         freed_memory.give_back()
                 self._store.passed(self, lsn)
-            self._error = None
+            self._error, self._read_lsn = None, lsn
             grown = decoder.position - checkpoint_lsn
             if grown and (
                 time.monotonic() - checkpoint_at >= pause_s
-                or grown >= self._settings.checkpoint_wal_bytes
+                or grown >= self._settings.checkpoint_bytes
                 or not self.log.restart_lsn
             ):
                 began = time.monotonic()
@@ -549,18 +575,19 @@ class Session:
     def _checkpoint(self, decoder: Decoder) -> None:
         """Serialise, sync the log, then give up what a restart no longer needs."""
         if decoder.snapshot_state != SnapshotState.CONSISTENT:
+            if not self.log.restart_lsn:
+                self._required_lsn = decoder.position
             return
+        # The first one carries, too: before it there is nothing to restart from.
+        behind = decoder.position - decoder.restart_lsn
+        carries = behind > (self._settings.carry_bytes if self.log.restart_lsn else 0)
+        self._snapshots.write(decoder, carries=carries)
         restart_lsn = decoder.restart_lsn
-        snapshots = [lsn for lsn, _ in self._snapshots.all()]
-        if self.log.restart_lsn or restart_lsn == decoder.position or not snapshots:
-            self._snapshots.write(decoder.position, decoder.serialize())
-            snapshots.append(decoder.position)
-        needed = max((lsn for lsn in snapshots if lsn <= restart_lsn), default=None)
+        needed = max((lsn for lsn, _ in self._snapshots.all() if lsn <= restart_lsn), default=None)
         if needed is None:
-            # The first one, with transactions in progress: wait for them, with the snapshot we have.
             return
         failpoint("session.before_log_sync")
         self.log.checkpoint(restart_lsn)
         failpoint("session.after_log_sync")
         self._snapshots.remove_before(needed)
-        self._required_lsn = needed
+        self._required_lsn, self._failed_at = needed, None

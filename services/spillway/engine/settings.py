@@ -36,3 +36,15 @@ class EngineSettings:
     consistent_timeout_s: float = 90.0
     #: a lease on a source lasts this long without renewal
     lease_ttl_s: float = 15.0
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """As ``checkpoint_wal_bytes``, and sooner where the WAL store has a bound: it must not wait for a checkpoint."""
+        if self.wal_store_max_bytes is None:
+            return self.checkpoint_wal_bytes
+        return min(self.checkpoint_wal_bytes, self.wal_store_max_bytes // 8)
+
+    @property
+    def carry_bytes(self) -> int:
+        """Bytes of WAL that transactions in progress may hold back, beyond which a checkpoint carries them."""
+        return min(self.checkpoint_wal_bytes, 2 * self.checkpoint_bytes)

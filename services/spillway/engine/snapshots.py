@@ -1,6 +1,8 @@
-"""A database's serialised decoder states: ``<lsn>.snap`` files, which a restart goes on from.
+"""A database's serialised decoder states, which a restart goes on from, and the spill files that they name.
 
-One is whole and durable under its name or not there. What is in them is the decoder's (``decoding/serialization.py``).
+``snapshots/<lsn>.snap`` is a decoder's state as of <lsn> (``decoding/serialization.py``): whole and durable under its name, or
+not there. One that carries transactions in progress names spill files, which several snapshots may share, each up to another
+byte; such a file goes when no snapshot names it any more, whether its transaction has ended or not.
 """
 
 from __future__ import annotations
@@ -15,14 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from spillway.decoding.decoder import Decoder
+    from spillway.engine.layout import DatabaseLayout
+
 _SNAPSHOTS_MAX: Final = 16
 
 
 class Snapshots:
-    """The snapshots in *directory*."""
+    """One database's. For the decoding thread."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, layout: DatabaseLayout) -> None:
+        self._directory: Final = layout.snapshots
+        self._spill_dir: Final = layout.spill
+        # Names of spill files, by the LSN of the snapshot that needs them.
+        self._named: dict[int, frozenset[str]] = {}
 
     def prepare(self) -> None:
         """Make the directory, without what a crash left half written."""
@@ -55,22 +63,35 @@ class Snapshots:
             if lsn > log_restart:
                 yield lsn, path, None
 
-    def write(self, lsn: int, data: bytes) -> None:
-        """Write one, durably."""
-        path = self._directory / f"{lsn:016X}.snap"
+    def restored(self, lsn: int, decoder: Decoder) -> None:
+        """Hear that *decoder* began with the snapshot at *lsn*: later ones are of no use any more.
+
+        They may name more of a spill file than there is now, for it was cut to what this one names.
+        """
+        for later, path in self.all():
+            if later > lsn:
+                path.unlink()
+        self._named = {lsn: decoder.carried_files}
+
+    def write(self, decoder: Decoder, *, carries: bool) -> None:
+        """Write the state of *decoder*, durably; with *carries* it holds the transactions in progress."""
+        path = self._directory / f"{decoder.position:016X}.snap"
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
-            file.write(data)
+            file.write(decoder.carry() if carries else decoder.serialize())
             file.flush()
             os.fsync(file.fileno())
         failpoint("session.before_snapshot_rename")
         temporary.replace(path)
+        if carries:
+            self._named[decoder.position] = decoder.carried_files
         sync_directory(path.parent)
 
     def remove_all(self) -> None:
-        """Remove every one."""
+        """Remove every one; spill files are the next decoder's to remove."""
         for _, path in self.all():
             path.unlink()
+        self._named = {}
 
     def remove_before(self, needed: int) -> None:
         """Remove the snapshots before *needed*, and thin out those after it.
@@ -86,3 +107,9 @@ class Snapshots:
         if len(later) > _SNAPSHOTS_MAX:
             for path in later[: -_SNAPSHOTS_MAX // 2 : 2]:
                 path.unlink()
+        failpoint("session.before_spill_removal")
+        kept = {lsn for lsn, _ in self.all()}
+        before = frozenset[str]().union(*self._named.values())
+        self._named = {lsn: names for lsn, names in self._named.items() if lsn in kept}
+        for name in before.difference(*self._named.values()):
+            (self._spill_dir / name).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ known, after a start, nothing goes, so a restart keeps what was kept. A store wi
 not be filled by WAL that nobody needs: half of it is for that. What is missing then costs a new checkpoint.
 What the disk lost of it comes from the archive or the primary again (``receiver/refetch.py``); a store that is gone begins
 as early as one of them still has what the sessions need, else where the physical slot stands.
+What a failed database needs is given up before it stops the others for good (``wal_horizon.py``).
 A session counts before it asks the server, and what it will need is not known until it has been answered:
 nothing goes meanwhile, nor before every database that was decoded before a start has its session again.
 """
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.decoding.capture import CaptureFilter, check_capture
 from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
+from spillway.engine.wal_horizon import wal_kept_from, what_holds, who_counts
 from spillway.errors import NotReady, SpillwayError, UnknownDatabase, WalRemoved
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
@@ -37,7 +39,7 @@ from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from spillway.engine.layout import SourceLayout
     from spillway.engine.settings import EngineSettings
@@ -46,21 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOTHING_NEEDED: Final[Mapping[str, int]] = MappingProxyType({})
-
-
-def wal_kept_from(
-    required: Sequence[int], redo_lsn: int, *, received_lsn: int, spare_bytes: int | None
-) -> int:
-    """Return where WAL begins that must be kept.
-
-    Args:
-        required: what each session needs; 0 while that is not known.
-        redo_lsn: where new sessions begin; 0 while that is not known.
-        received_lsn: end of what is stored.
-        spare_bytes: how much of what is stored may be for new sessions only; None for any.
-    """
-    spare = redo_lsn if spare_bytes is None else max(redo_lsn, received_lsn - spare_bytes)
-    return min(*required, spare)
 
 
 class Source:
@@ -145,6 +132,7 @@ class Source:
                 )
             except NotReady:
                 self._store = self._new_store(row)
+            self._store.explain_full = self._what_holds
         if self._receiver is None:
             self._receiver = WalReceiver(
                 row.dsn, row.slot_name, self._store, archive=self._archive(self._store)
@@ -402,18 +390,21 @@ class Source:
                 store.remove_before(self._wal_kept_from(store))
 
     def _wal_kept_from(self, store: WalStore) -> int:
-        sessions = self._sessions.values()
+        sessions = tuple(self._sessions.values())
         self._redo_lsn = max(self._redo_lsn, *(session.redo_lsn for session in sessions))
         spare_bytes = store.max_bytes
         if spare_bytes is not None:
             # Whole segments: they are what takes space.
             spare_bytes = spare_bytes // 2 // store.segment_size * store.segment_size
         return wal_kept_from(
-            [session.required_lsn for session in sessions],
+            [session.required_lsn for session in who_counts(sessions, store)],
             self._redo_lsn,
             received_lsn=store.received_lsn,
             spare_bytes=spare_bytes,
         )
+
+    def _what_holds(self, store: WalStore) -> str:
+        return what_holds(tuple(self._sessions.values()), store, complete=self._complete)
 
     # -- looking ------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class WalStore:
         timeline: where a new store begins. An existing one knows its own.
         start_lsn: where a new store begins, taken down to its segment's start so that every file is
             whole. None opens an existing store only. An existing store ignores it.
-        max_bytes: the most that segment files may take; None leaves it to the disk.
+        max_bytes: the most that segment files may take, at least two of them; None leaves it to the disk.
 
     Raises:
         SystemIdMismatch: the directory holds another cluster's WAL.
@@ -110,7 +110,8 @@ class WalStore:
         max_bytes: int | None = None,
     ) -> None:
         self.directory = Path(directory)
-        self.max_bytes = max_bytes
+        #: makes the hint of WalStoreFull: who needs what is stored, and what can be done
+        self.explain_full: Callable[[WalStore], str] | None = None
         self._changed = threading.Condition()
         self._state_lock = threading.Lock()
         self._sync_lock = threading.Lock()
@@ -129,6 +130,10 @@ class WalStore:
                 )
                 undo.callback(self._state_file.close)
                 self._segment_size = self._state_file.state.segment_size
+                # The one that is being filled is needed, so that with less nothing would ever be removed.
+                self.max_bytes = (
+                    None if max_bytes is None else max(max_bytes, 2 * self._segment_size)
+                )
                 self._segments = SegmentDirectory(self.directory, self._segment_size)
                 self._passed = PassedWal(self._segments, self._segment_size)
                 self._received_lsn = self._state_file.state.flushed_lsn
@@ -292,8 +297,9 @@ class WalStore:
             if self.max_bytes is not None and wanted > self.max_bytes:
                 raise WalStoreFull(
                     f"the WAL store {self.directory} holds {self.retained_bytes} bytes and may hold {self.max_bytes}",
-                    hint="Let the slots advance, drop those that nobody reads, or allow the WAL store more. "
-                    "Receiving resumes by itself.",
+                    hint="Receiving resumes by itself, when what is stored is decoded."
+                    if self.explain_full is None
+                    else self.explain_full(self),
                     lsn=str(Lsn(lsn)),
                     path=str(self.directory),
                 )

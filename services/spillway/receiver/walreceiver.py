@@ -57,6 +57,7 @@ from spillway.errors import (
     WalGap,
     WalNotContiguous,
     WalRemoved,
+    WalStoreFull,
 )
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
@@ -426,7 +427,9 @@ class WalReceiver:
                 while (remaining_s := waited_until - time.monotonic()) > 0:
                     connection.wait(min(remaining_s, self._status_interval_s), receive=False)
                     self._send_status(connection)
-                delay_s = min(2 * delay_s, _SPACE_RETRY_MAX_S)
+                # What is decoded leaves a store that is only full soon; a disk may be full for long.
+                if not isinstance(error, WalStoreFull):
+                    delay_s = min(2 * delay_s, _SPACE_RETRY_MAX_S)
             else:
                 if self._error is not None:
                     log.info(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spillway.engine.source import wal_kept_from
+from spillway.engine.wal_horizon import wal_kept_from
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""A WAL store with a bound, and transactions that stay open while many times the bound is written."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from harness.open_transactions import end, leave_open
+from harness.oracle import create_slot
+from harness.service import service_in_process
+from spillway.engine.settings import EngineSettings
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import ClusterFactory
+    from harness.cluster import Cluster, Database
+    from harness.service import Service
+
+SEGMENT = 1 << 20
+BOUND = 4 * SEGMENT
+SETTINGS = EngineSettings(
+    wal_store_max_bytes=BOUND, logical_decoding_work_mem=128 << 10, log_keep_bytes=0
+)
+
+
+def stored_bytes(data_dir: Path) -> int:
+    return sum(file.stat().st_size for file in data_dir.glob("sources/main/wal/0*"))
+
+
+def until(reached: Callable[[], bool], service: Service, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline, service.call("GET", "/sources")
+        time.sleep(0.05)
+
+
+def write(database: Database, rounds: int) -> None:
+    for number in range(rounds):
+        database.execute(
+            f"INSERT INTO beside SELECT {number} FROM generate_series(1, 8000); DELETE FROM beside"
+        )
+
+
+def received(service: Service) -> int:
+    (source,) = service.call("GET", "/sources")["sources"]
+    return int(Lsn.parse(source["received_lsn"]))
+
+
+@pytest.mark.parametrize("major", [14, 18])
+def test_open_transactions_bound_neither_the_store_nor_a_restart(
+    fresh_cluster: ClusterFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture, major: int
+) -> None:
+    cluster: Cluster = fresh_cluster(
+        major, wal_segment_size_mb=1, max_prepared_transactions=4, max_wal_size="4GB"
+    )
+    database = cluster.create_database("bound")
+    data_dir = tmp_path / "data"
+    oracle = create_slot(database, "oracle")
+    ours: list[tuple[str, int, str]] = []
+    caplog.set_level(logging.INFO, "spillway")
+    with service_in_process(data_dir, engine=SETTINGS) as service:
+        service.create_source(database.dsn)
+        service.create_slot("ours", database.name)
+        connections = leave_open(database, "long")
+        begun = int(Lsn.parse(cluster.wal_lsn()))
+    for _ in range(2):
+        caplog.clear()
+        with service_in_process(data_dir, engine=SETTINGS) as service:
+            for _ in range(4):
+                # One that goes on to write more than the bound itself.
+                connections["subtransactions"].execute(
+                    "INSERT INTO big SELECT g, repeat('y', 500) FROM generate_series(1, 2000) g"
+                )
+                write(database, 1)
+                service.wait_decoded("ours", database)
+                assert stored_bytes(data_dir) <= BOUND
+            ours += service.get("ours")
+            again = re.findall(r"decoded what is stored, from (\S+) to (\S+)", caplog.text)
+            ((first, last),) = again
+            assert Lsn.parse(last) - Lsn.parse(first) < BOUND, "read again at the start"
+    assert int(Lsn.parse(cluster.wal_lsn())) - begun > 3 * BOUND
+    with service_in_process(data_dir, engine=SETTINGS) as service:
+        end(database, connections, "long")
+        service.wait_decoded("ours", database)
+        ours += service.get("ours")
+        # With the transactions their spill files have ended.
+        write(database, 3)
+        service.wait_decoded("ours", database)
+        until(lambda: not list(data_dir.glob("sources/main/databases/*/spill/*")), service)
+        assert stored_bytes(data_dir) <= BOUND
+    theirs = oracle.get(upto_lsn=ours[-1][0])
+    assert len(ours) == len(theirs) > 20_000
+    assert [pair for pair in zip(ours, theirs, strict=True) if pair[0] != tuple(pair[1])][:3] == []
+
+
+def test_a_transaction_that_was_open_before_decoding_began(
+    fresh_cluster: ClusterFactory, tmp_path: Path
+) -> None:
+    """It keeps slots from being made, but not WAL from being received; after its end there is one."""
+    cluster: Cluster = fresh_cluster(15, wal_segment_size_mb=1, max_wal_size="4GB")
+    database = cluster.create_database("before")
+    database.execute("CREATE TABLE beside (id int)")
+    data_dir = tmp_path / "data"
+    with (
+        database.connect(autocommit=False) as connection,
+        service_in_process(data_dir, engine=SETTINGS) as service,
+    ):
+        connection.execute("INSERT INTO beside VALUES (-1)")
+        service.create_source(database.dsn)
+        made = threading.Thread(target=service.create_slot, args=("ours", database.name))
+        made.start()
+        for _ in range(2):
+            write(database, 3)
+            wanted = int(Lsn.parse(str(database.value("SELECT pg_current_wal_flush_lsn()::text"))))
+            until(lambda wanted=wanted: received(service) >= wanted, service)  # type: ignore[misc]
+            assert stored_bytes(data_dir) <= BOUND
+        assert made.is_alive()
+        connection.commit()
+        cluster.execute("CHECKPOINT")
+        made.join(60)
+        database.execute("INSERT INTO beside VALUES (1)")
+        service.wait_decoded("ours", database)
+        assert any("INSERT" in data for _, _, data in service.get("ours"))
