@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from contextlib import closing
@@ -13,7 +14,9 @@ from harness.lease_holder import lease_holder
 from harness.reception import wait_until
 from harness.service import Service, service_in_process
 from spillway.engine.settings import EngineSettings
+from spillway.engine.source import Source
 from spillway.errors import LeaseLost, SpillwayError
+from spillway.store.metadata import MetadataStore
 from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:
@@ -224,4 +227,33 @@ def test_each_write_proves_the_lease(tmp_path: Path, pg15: Database) -> None:
             assert service.slot("s")["confirmed_flush_lsn"] in confirmed
             assert "2" in rows(service.get("s"))
         service.drop_slot("s")
+        service.call("DELETE", "/sources/main")
+
+
+def test_a_start_that_takes_longer_than_a_lease(
+    tmp_path: Path, pg15: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is renewed meanwhile: nobody takes the source over from a process that is at work on it."""
+    url, lease_s = f"sqlite:///{tmp_path / 'metadata.db'}", 0.6
+    engine = EngineSettings(lease_ttl_s=lease_s)
+    with service_in_process(tmp_path / "data", metadata_url=url, engine=engine) as service:
+        service.create_source(pg15.dsn)
+    start = Source.start
+    answers: list[bool] = []
+
+    def slow(source: Source, databases: set[str]) -> None:
+        answers.append(asyncio.run(others_get_it()))
+        start(source, databases)
+
+    async def others_get_it() -> bool:
+        store = MetadataStore(url)
+        await asyncio.sleep(3 * lease_s)
+        token = await store.acquire_lease("source/main", "other", 60)
+        await store.close()
+        return token is not None
+
+    monkeypatch.setattr(Source, "start", slow)
+    with service_in_process(tmp_path / "data", metadata_url=url, engine=engine) as service:
+        wait_until(lambda: state(service) == "streaming")
+        assert answers == [False]
         service.call("DELETE", "/sources/main")

@@ -149,8 +149,9 @@ def overlaps(store: WalStore, end: int) -> Iterator[Overlap]:
     if end <= store.first_lsn:
         return
     within = max(segment_start(end - 1, store.segment_size), end - _BYTES_MAX)
-    for start in (within,) if end - within >= _BYTES_MIN else (end - _BYTES_MIN, within):
-        yield Overlap(store, max(start, store.first_lsn), end)
+    starts = (within,) if end - within >= _BYTES_MIN else (end - _BYTES_MIN, within)
+    for start in dict.fromkeys(max(start, store.first_lsn) for start in starts):
+        yield Overlap(store, start, end)
 
 
 class Overlap:

@@ -20,6 +20,7 @@ from spillway.receiver.physical_slot import (
     drop_physical_slot,
     get_physical_slot,
     renew_physical_slot,
+    take_physical_slot,
 )
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
@@ -86,6 +87,12 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: object) -> None:
     slot = get_physical_slot(cluster.dsn(), SLOT)
     assert slot is not None
     assert slot.active_pid == cluster.value("SELECT pid FROM pg_stat_replication")
+    # Who may have it instead ends the stream, also that of a process which can't let go.
+    assert take_physical_slot(cluster.dsn(), SLOT)
+    wait_until(lambda: not cluster.query("SELECT 1 FROM pg_stat_replication WHERE pid = %s", [pid]))
+    reception.streaming()
+    reception.receiver.stop()
+    wait_until(lambda: not take_physical_slot(cluster.dsn(), SLOT))
     for _ in range(5):  # right after the receiver stops the slot may still be active for a moment
         reception.receiver.stop()
         assert drop_physical_slot(cluster.dsn(), SLOT)
