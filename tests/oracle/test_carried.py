@@ -145,7 +145,7 @@ def test_a_damaged_file_is_an_error_when_its_changes_are_read(spilled):
         data[at] ^= 1 << rng.randrange(8)
     file.write_bytes(data)
     session.restart(state, position)
-    with pytest.raises(DecodingStateLost, match="damaged, and the WAL"):
+    with pytest.raises(DecodingStateLost, match="is damaged, and the WAL"):
         session.decode()
 
 
