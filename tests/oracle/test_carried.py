@@ -17,6 +17,7 @@ from spillway._kernels.crc32c import crc32c
 from spillway.catalog import descriptors
 from spillway.decoding import carried, serialization
 from spillway.decoding.dispatch import action_table
+from spillway.decoding.transaction import TransactionKind
 from spillway.errors import DecodingStateLost, SpillwayError, StorageError
 from spillway.pg.lsn import Lsn
 from spillway.wal.reader import WalDirectory
@@ -61,6 +62,11 @@ def carried_along(session: DecodingSession, seed: int, *, gap: int, renumber) ->
     return count
 
 
+def headers(session: DecodingSession):
+    """Everything that was delivered since decoding was consistent, but for the running numbers of origins."""
+    return [h for h in session.sink.headers if h.kind is not TransactionKind.MESSAGE]
+
+
 @pytest.mark.parametrize("work_mem_bytes", [1 << 15, 64 << 20], ids=["spilled", "in memory"])
 @pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
 def test_open_transactions_are_carried_at_any_record(
@@ -69,6 +75,9 @@ def test_open_transactions_are_carried_at_any_record(
     database = session_cluster(major).create_database(f"carried_{work_mem_bytes}")
     session = DecodingSession(
         database, tmp_path, work_mem_bytes=work_mem_bytes, stream_bytes=1 << 16
+    )
+    reference = DecodingSession(
+        database, tmp_path / "reference", stream_bytes=1 << 16, slot=session.slot
     )
     if work_mem_bytes > 1 << 20:
         monkeypatch.setattr(carried, "INLINE_BYTES_MAX", 4 << 20)
@@ -83,7 +92,14 @@ def test_open_transactions_are_carried_at_any_record(
     restarts += carried_along(session, major, gap=20, renumber=other_ids)
     session.assert_equal_to_server()
     assert restarts > 10
+    assert {TransactionKind.STREAM, TransactionKind.STREAM_ABORT} <= {
+        h.kind for h in session.sink.headers
+    }
+    # Of parts, and who was streamed: as by a decoder that was never restarted.
+    reference.decode()
+    assert headers(session) == headers(reference)[: len(headers(session))]
     session.close()
+    reference.close()
     database.cluster.drop_database(database.name)
 
 
