@@ -165,7 +165,9 @@ class Follower:
                     if not self.restarts or decoder.snapshot_state != SnapshotState.CONSISTENT:
                         continue
                     if rng.random() < 0.6:
-                        states.append((decoder.position, decoder.serialize()))
+                        carries = rng.random() < 0.5
+                        state = decoder.carry() if carries else decoder.serialize()
+                        states.append((decoder.position, state))
                     usable = [state for state in states if state[0] <= decoder.restart_lsn]
                     if usable and rng.random() < 0.25:
                         position = decoder.position
@@ -178,6 +180,8 @@ class Follower:
                             spill_dir=self.spill_dir,
                             start_decoding_at=position,
                         )
+                        # Later ones may name more of a spill file than there is now.
+                        states = usable[-1:]
                         self.audited += audit.checked
                         audit = decoder.audit()
                         self.restarted += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -13,7 +14,10 @@ import pytest
 from harness.open_transactions import end, leave_open
 from harness.oracle import create_slot
 from harness.service import service_in_process
+from spillway.engine import wal_horizon
+from spillway.engine.session import Session
 from spillway.engine.settings import EngineSettings
+from spillway.errors import StorageError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from conftest import ClusterFactory
     from harness.cluster import Cluster, Database
     from harness.service import Service
+    from spillway.decoding.decoder import Decoder
 
 SEGMENT = 1 << 20
 BOUND = 4 * SEGMENT
@@ -35,7 +40,7 @@ def stored_bytes(data_dir: Path) -> int:
     return sum(file.stat().st_size for file in data_dir.glob("sources/main/wal/0*"))
 
 
-def until(reached: Callable[[], bool], service: Service, timeout_s: float = 60) -> None:
+def until(reached: Callable[[], bool], service: Service, timeout_s: float = 30) -> None:
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, service.call("GET", "/sources")
@@ -129,3 +134,50 @@ def test_a_transaction_that_was_open_before_decoding_began(
         database.execute("INSERT INTO beside VALUES (1)")
         service.wait_decoded("ours", database)
         assert any("INSERT" in data for _, _, data in service.get("ours"))
+
+
+def test_a_failed_database_gives_way(
+    fresh_cluster: ClusterFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others of its source go on without it; what the error says to do brings it back."""
+    cluster: Cluster = fresh_cluster(18, wal_segment_size_mb=1, max_wal_size="4GB")
+    good, bad = cluster.create_database("good"), cluster.create_database("bad")
+    good.execute("CREATE TABLE beside (id int)")
+    bad.execute("CREATE TABLE beside (id int)")
+    data_dir = tmp_path / "data"
+    follow = Session._follow
+    monkeypatch.setattr(wal_horizon, "GIVE_UP_AFTER_S", 1.0)
+
+    def fail(session: Session, decoder: Decoder) -> None:
+        if session.database == "bad":
+            raise StorageError("it does not work")
+        follow(session, decoder)
+
+    def problem(service: Service) -> dict[str, str]:
+        (source,) = service.call("GET", "/sources")["sources"]
+        (found,) = (s for s in source["sessions"] if s["database"] == "bad")
+        return found  # type: ignore[no-any-return]
+
+    with service_in_process(data_dir, engine=SETTINGS) as service:
+        service.create_source(good.dsn)
+        for database in (good, bad):
+            service.create_slot(database.name, database.name)
+    monkeypatch.setattr(Session, "_follow", fail)
+    with service_in_process(data_dir, engine=SETTINGS) as service:
+        until(lambda: problem(service)["error_code"] == "storage_error", service)
+        for _ in range(3):
+            write(good, 3)
+            service.wait_decoded("good", good)
+            assert stored_bytes(data_dir) <= BOUND
+    monkeypatch.setattr(Session, "_follow", follow)
+    with service_in_process(data_dir, engine=SETTINGS) as service:
+        until(lambda: problem(service)["error_code"] == "decoding_state_lost", service)
+        assert "others went on" in problem(service)["error"]
+        service.drop_slot("bad")
+    shutil.rmtree(next(data_dir.glob(f"sources/main/databases/{bad.oid}")))
+    with service_in_process(data_dir, engine=SETTINGS) as service:
+        service.create_slot("bad", bad.name)
+        bad.execute("INSERT INTO beside VALUES (1)")
+        service.wait_decoded("bad", bad)
+        assert any("INSERT" in data for _, _, data in service.get("bad"))
+        assert service.wait_decoded("good", good)

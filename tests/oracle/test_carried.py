@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+from dataclasses import replace
 
 import pytest
 
 from harness.decoding_session import DecodingSession
-from harness.open_transactions import OPEN, end, leave_open
+from harness.open_transactions import BIG, OPEN, end, leave_open
 from oracle.test_decoder import Workload
+from spillway._kernels import reorder
+from spillway._kernels.crc32c import crc32c
 from spillway.catalog import descriptors
-from spillway.decoding import carried
+from spillway.decoding import carried, serialization
+from spillway.decoding.dispatch import action_table
+from spillway.decoding.transaction import TransactionKind
+from spillway.errors import DecodingStateLost, SpillwayError, StorageError
 from spillway.pg.lsn import Lsn
 from spillway.wal.reader import WalDirectory
 
@@ -55,6 +62,11 @@ def carried_along(session: DecodingSession, seed: int, *, gap: int, renumber) ->
     return count
 
 
+def headers(session: DecodingSession):
+    """Everything that was delivered since decoding was consistent, but for the running numbers of origins."""
+    return [h for h in session.sink.headers if h.kind is not TransactionKind.MESSAGE]
+
+
 @pytest.mark.parametrize("work_mem_bytes", [1 << 15, 64 << 20], ids=["spilled", "in memory"])
 @pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
 def test_open_transactions_are_carried_at_any_record(
@@ -63,6 +75,9 @@ def test_open_transactions_are_carried_at_any_record(
     database = session_cluster(major).create_database(f"carried_{work_mem_bytes}")
     session = DecodingSession(
         database, tmp_path, work_mem_bytes=work_mem_bytes, stream_bytes=1 << 16
+    )
+    reference = DecodingSession(
+        database, tmp_path / "reference", stream_bytes=1 << 16, slot=session.slot
     )
     if work_mem_bytes > 1 << 20:
         monkeypatch.setattr(carried, "INLINE_BYTES_MAX", 4 << 20)
@@ -77,5 +92,124 @@ def test_open_transactions_are_carried_at_any_record(
     restarts += carried_along(session, major, gap=20, renumber=other_ids)
     session.assert_equal_to_server()
     assert restarts > 10
+    assert {TransactionKind.STREAM, TransactionKind.STREAM_ABORT} <= {
+        h.kind for h in session.sink.headers
+    }
+    # Of parts, and who was streamed: as by a decoder that was never restarted.
+    reference.decode()
+    assert headers(session) == headers(reference)[: len(headers(session))]
     session.close()
+    reference.close()
     database.cluster.drop_database(database.name)
+
+
+@pytest.fixture
+def spilled(pg15, tmp_path):
+    """A session with a transaction in progress that was spilled, and what carries it."""
+    session = DecodingSession(pg15, tmp_path, work_mem_bytes=1 << 15)
+    session.database.execute("CREATE TABLE big (id int, v text)")
+    session.decode()
+    with session.database.connect(autocommit=False) as connection:
+        connection.execute(BIG.format(1))
+        session.decode()
+        state = session.decoder.carry()
+        (name,) = session.decoder.carried_files
+        connection.commit()
+    file = tmp_path / "spill" / name
+    yield session, state, session.decoder.position, file
+    session.decoder.close()
+    for left in file.parent.iterdir():
+        left.unlink()
+    session.close()
+
+
+def test_files_stay_until_nobody_needs_them(spilled):
+    session, state, _, file = spilled
+    session.decode()
+    assert session.decoder.transactions() == []
+    assert file.exists(), "the transaction has ended, but the state is still there"
+    session.restart(state, session.decoder.position)
+    assert session.decoder.transactions()
+    session.assert_equal_to_server()
+    assert file.exists()
+    session.restart(session.decoder.serialize(), session.decoder.position)
+    assert not file.exists(), "no state names it"
+
+
+@pytest.mark.parametrize("size", [None, 0, 100])
+def test_a_file_that_is_gone_or_cut_is_an_error(spilled, size):
+    session, state, position, file = spilled
+    session.decoder.close()
+    if size is None:
+        file.unlink()
+    else:
+        os.truncate(file, size)
+    beside = file.with_name("xid-9-9.spill")
+    beside.write_bytes(b"another state's")
+    with pytest.raises(DecodingStateLost, match=file.name):
+        session.restart(state, position)
+    assert beside.exists(), "an older state may need it"
+
+
+def test_a_damaged_file_is_an_error_when_its_changes_are_read(spilled):
+    session, state, position, file = spilled
+    session.decoder.close()
+    rng = random.Random(1)
+    data = bytearray(file.read_bytes())
+    for _ in range(20):
+        at = rng.randrange(len(data))
+        data[at] ^= 1 << rng.randrange(8)
+    file.write_bytes(data)
+    session.restart(state, position)
+    with pytest.raises(DecodingStateLost, match="is damaged, and the WAL"):
+        session.decode()
+
+
+def test_a_damaged_state_is_an_error(spilled):
+    session, state, position, _ = spilled
+    rng = random.Random(2)
+    for _ in range(200):
+        damaged = bytearray(state[: rng.choice((len(state), rng.randrange(len(state))))])
+        if damaged:
+            damaged[rng.randrange(min(len(damaged), 3000))] ^= 1 << rng.randrange(8)
+        with pytest.raises(StorageError):
+            session.restart(bytes(damaged), position)
+
+
+def test_what_contradicts_itself_under_a_right_checksum_is_an_error(spilled):
+    """Of the bytes of the reorder buffer: sizes and counts are believed as far as they fit."""
+    session, state, _, file = spilled
+    found = serialization.load(state).carried
+    kept = file.read_bytes()
+    assert found is not None
+    rng = random.Random(3)
+    refused = 0
+    for _ in range(300):
+        data = bytearray(found.transactions[: rng.choice((1 << 30, rng.randrange(1, 200)))])
+        data[rng.randrange(min(len(data), 48))] ^= 1 << rng.randrange(8)
+        buffer = reorder.ReorderBuffer(
+            action_table(session.version), 1, 1 << 20, bytes(file.parent)
+        )
+        file.write_bytes(kept)
+        damaged = replace(found, transactions=bytes(data))
+        try:
+            damaged.restore(buffer, descriptors.DescriptorRegistry(), file.parent)
+        except SpillwayError:
+            refused += 1
+        buffer.close()
+    assert refused > 50
+
+
+def test_a_state_of_the_format_before_is_read(spilled):
+    session, _, _, _ = spilled
+    session.decode()
+    state, position = session.decoder.serialize(), session.decoder.position
+    # As it was: without the size of what is carried, which is 0 here.
+    head, rest = state[:24], state[24:]
+    at = serialization._STATE.size
+    assert rest[at : at + 8] == bytes(8)
+    rest = rest[:at] + rest[at + 8 :]
+    assert head[:8] == serialization.MAGIC
+    before = serialization._HEAD.pack(serialization.MAGIC, 3, crc32c(rest), len(rest)) + rest
+    session.restart(before, position)
+    session.assert_equal_to_server()

@@ -8,5 +8,5 @@ from spillway._kernels.reorder_table cimport TransactionTable
 
 cdef bint spill_large(TransactionTable table, Spiller spiller, size_t inline_max) noexcept nogil
 cdef tuple dump_transactions(TransactionTable table)
-cdef int load_transactions(TransactionTable table, Spiller spiller, LocatorCache locators, const unsigned char[::1] data,
-                           list files, dict ids) except -1
+cdef int load_transactions(TransactionTable table, Spiller spiller, LocatorCache locators,
+                           const unsigned char[::1] data, list files, dict ids) except -1

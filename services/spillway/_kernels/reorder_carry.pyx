@@ -3,8 +3,8 @@
 
 ``dump_transactions`` gives the table of transactions as bytes: of each one all that later records, its end and the
 parts of it that were streamed depend on. Its changes are in there as well, if they are few; more of them are
-in spill files by then (``spill_large``), of which only the index goes into the bytes. A spill file that is named is synced
-first, and only what was appended since the last time has to be. So carrying costs what is new, not what there is.
+in spill files by then (``spill_large``), of which only the index goes into the bytes. A spill file that is named is
+synced first, and only what was appended since the last time has to be. So carrying costs what is new, not all there is.
 
 ``load_transactions`` makes the same table of it. Not kept is what can be found again: whose storage a relfile is,
 which change was appended last.
@@ -18,7 +18,6 @@ stretch for each process that wrote to it.
     CarriedTxn | u32 relation ids, padded to 8 | u64 LSNs of passed entries | SpilledExtents | changes
 """
 
-from libc.errno cimport EIO
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
@@ -191,8 +190,8 @@ cdef int _dump_one(Txn *txn, list parts) except -1:
     return 0
 
 
-cdef int load_transactions(TransactionTable table, Spiller spiller, LocatorCache locators, const unsigned char[::1] data,
-                           list files, dict ids) except -1:
+cdef int load_transactions(TransactionTable table, Spiller spiller, LocatorCache locators,
+                           const unsigned char[::1] data, list files, dict ids) except -1:
     """Fill *table*, which is empty, with what :func:`dump_transactions` returned.
 
     *files* are (name, size, [(end, {id in the file: id now})]); *ids* says what the ids in *data* are called now.

@@ -567,6 +567,7 @@ cdef class ChangeStream:
 
     cdef object _fail(self, MergeStatus status):
         """Make the exception for a status."""
+        cdef Txn *txn
         xid = self._xid
         lsn = str(Lsn(self._error_lsn))
         if status == MERGE_NO_MEMORY or (status == MERGE_TOAST and self._toast_status == TOAST_NO_MEMORY):
@@ -580,11 +581,15 @@ cdef class ChangeStream:
                 f"a spill file of transaction {xid} is damaged",
                 hint="The disk returned other bytes than were written. Decoding starts again from WAL.", xid=xid)
         if status == MERGE_SPILL_LOST:
+            txn = self._txn
+            while txn.file == NULL:
+                txn = txn.first_child if txn == self._txn else txn.next
+            path = os.fsdecode(txn.file.path)
             return DecodingStateLost(
-                f"the spill file {os.fsdecode(self._txn.file.path)} is damaged, and the WAL of what it held of transaction "
-                f"{xid} is not kept",
-                hint="The disk returned other bytes than were written. Restore the file from a backup; without one, what this "
-                "transaction changed can't be decoded any more.",
+                f"the spill file {path} is damaged, and the WAL of what it held of transaction {xid} is no longer kept",
+                hint="The disk returned other bytes than were written. Restore the file from a backup. Without one, "
+                "begin anew with this database: drop its slots, stop the service, remove "
+                f"{os.path.dirname(os.path.dirname(path))}, start it, and create the slots again.",
                 xid=xid)
         if status == MERGE_TOAST:
             return DecodingError(

@@ -131,7 +131,7 @@ cdef inline bint _map_id(const IdRange *ids, uint32_t *relation, uint32_t *hint)
 
 
 cdef bint map_ids(SpillFile *file, uint64_t offset, uint8_t *changes, size_t size) noexcept nogil:
-    """Translate the relation ids in *changes*, *size* bytes that are at *offset* of *file*; False when they are damaged."""
+    """Translate the relation ids in *changes*, *size* bytes at *offset* of *file*; False when they are damaged."""
     cdef const IdRange *ids = NULL
     cdef ChangeHeader *change
     cdef uint32_t *section
