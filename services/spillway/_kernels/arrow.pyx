@@ -140,7 +140,8 @@ cdef class Table:
         self.deformer = Deformer(plan.descriptor)
         self.column_count = len(plan.columns)
         self.key_count = len(plan.key_columns)
-        self.owned = []
+        # Columns point into it.
+        self.owned = [context]
         self.names = []
         self.at = -1
         self.columns = <Column*>calloc(self.column_count + self.key_count + 1, sizeof(Column))
@@ -160,6 +161,8 @@ cdef class Table:
                 compiled = compiler.column(planned.column)
                 self.owned.append(compiled)
                 column.output = &compiled.output
+            column.settings = &context.values if context.values.codec != NULL else NULL
+            column.escape = plan.not_utf8_escaped
             self.names.append(planned.name.encode())
         self.clear()
 

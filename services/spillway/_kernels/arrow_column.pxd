@@ -10,13 +10,13 @@ from libc.stdint cimport uint8_t
 
 from spillway._kernels.datum cimport Datum
 from spillway._kernels.message_buffer cimport ByteBuffer, put_byte
-from spillway._kernels.text_type cimport TypeOutput
+from spillway._kernels.text_type cimport TextSettings, TypeOutput
 
 cdef enum Kind:
     KIND_BOOL = 1       # bits
     KIND_FIXED = 2      # little-endian values of ``width`` bytes, as PostgreSQL has them
     KIND_BINARY = 3     # offsets and the datum's bytes
-    KIND_TEXT = 4       # the same, and they must be UTF-8
+    KIND_TEXT = 4       # the same, made UTF-8
     KIND_PRINTED = 5    # offsets and what ``output`` prints
     KIND_DATE = 6       # date32
     KIND_TIME = 7       # time64[us]
@@ -30,6 +30,10 @@ cdef struct Column:
     int precision
     int scale
     const TypeOutput* output
+    # of KIND_TEXT and KIND_PRINTED: the database's encoding; NULL: what comes is UTF-8
+    const TextSettings* settings
+    # bytes of text that are not UTF-8: as \xff, rather than an error
+    bint escape
     size_t null_count
     ByteBuffer validity
     ByteBuffer offsets

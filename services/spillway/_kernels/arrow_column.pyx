@@ -13,12 +13,14 @@ Source: the numeric format is in src/backend/utils/adt/numeric.c (NumericShort, 
 "Arrow Columnar Format", sections Physical Memory Layout and Decimal.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from spillway._kernels.datum cimport DATUM_VALUE, Datum, invalid, load_i32, load_i64
 from spillway._kernels.message_buffer cimport ByteBuffer, put_bytes, release, reserve
+from spillway._kernels.send_text cimport convert_text
 from spillway.errors import ValueNotRepresentable
 
 cdef extern from *:
@@ -243,17 +245,17 @@ cdef Py_ssize_t append_datum(Column* column, size_t row, const Datum* value) exc
             return invalid(b"a value has another length than its type")
         copy_fixed(extend(&column.values, column.width), value.data, column.width)
     elif column.kind == KIND_BINARY or column.kind == KIND_TEXT:
-        if column.kind == KIND_TEXT and not is_utf8(value.data, value.size):
-            return not_utf8()
+        before = column.values.size
         put_bytes(&column.values, value.data, value.size)
+        if column.kind == KIND_TEXT:
+            make_utf8(column, before)
         put_offset(column)
         put_bit(&column.validity, row, True)
-        return <Py_ssize_t>value.size + 4
+        return <Py_ssize_t>(column.values.size - before) + 4
     elif column.kind == KIND_PRINTED:
         before = column.values.size
         column.output.write(column.output, value.data, value.size, &column.values)
-        if not is_utf8(column.values.data + before, column.values.size - before):
-            return not_utf8()
+        make_utf8(column, before)
         put_offset(column)
         put_bit(&column.validity, row, True)
         return <Py_ssize_t>(column.values.size - before) + 4
@@ -273,12 +275,26 @@ cdef Py_ssize_t append_datum(Column* column, size_t row, const Datum* value) exc
     return column.width
 
 
-cdef int not_utf8() except -1 nogil:
-    with gil:
+cdef inline int make_utf8(Column* column, size_t start) except -1 nogil:
+    """Convert the text from *start* on, which is in the database's encoding, to UTF-8."""
+    if column.settings != NULL:
+        convert_text(&column.values, start, column.settings)
+    if not is_utf8(column.values.data + start, column.values.size - start):
+        with gil:
+            escape_text(column, start)
+    return 0
+
+
+cdef int escape_text(Column* column, size_t start) except -1:
+    cdef bytes text = PyBytes_FromStringAndSize(<char*>column.values.data + start, column.values.size - start)
+    if not column.escape:
+        # It stays in the row that is given up.
         unrepresentable(
             "a value is not UTF-8, the encoding of Arrow's text",
-            "Spillway does not convert encodings: the database's must be UTF8.")
-    return -1
+            "Set the slot's option not_utf8=escape: such bytes are then \\xff.")
+    text = text.decode("utf-8", "backslashreplace").encode()
+    column.values.size = start
+    return put_bytes(&column.values, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
 
 
 cdef int put_timestamp(ByteBuffer* values, const Datum* value) except -1 nogil:

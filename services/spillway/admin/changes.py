@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.admin.formats import count
+from spillway.pg.encoding import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -81,15 +82,19 @@ def rows_of(changes: Iterable[Change], wanted: Filter) -> tuple[list[Row], int]:
 
 def _row(change: Change) -> Row | None:
     try:
+        data = change.data
+        if change.data_bytes is not None:
+            # A database in SQL_ASCII: bytes that are no characters are shown one by one.
+            data = change.data_bytes.decode(errors="surrogateescape")
         # Numbers stay the text that they are: 19.90 is not 19.9.
-        parsed: dict[str, Any] = json.loads(change.data, parse_float=str, parse_int=str)
+        parsed: dict[str, Any] = json.loads(data, parse_float=str, parse_int=str)
     except ValueError:
         # Text that JSON can't hold in an SQL_ASCII database.
         return Row("unreadable", "", change.lsn, change.xid, "", (_text("", change.data),), 0)
     operation = OPERATIONS.get(str(parsed.get("action")))
     if operation is None:
         return None
-    table = f"{parsed['schema']}.{parsed['table']}" if "table" in parsed else ""
+    table = readable(f"{parsed['schema']}.{parsed['table']}") if "table" in parsed else ""
     values = tuple(_values(parsed))
     return Row(
         operation,
@@ -122,13 +127,13 @@ def _values(parsed: Mapping[str, Any]) -> Iterator[Value]:
 
 
 def _text(name: str, value: object, *, old: str | None = None, is_key: bool = False) -> Value:
-    return Value(name, _cut(value), old, value is None, is_key)
+    return Value(readable(name), _cut(value), old, value is None, is_key)
 
 
 def _cut(value: object) -> str:
     if value is None:
         return "null"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = readable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     if len(text) <= _VALUE_CHARACTERS:
         return text
     return f"{text[:_VALUE_CHARACTERS]}… ({count(len(text))} characters)"

@@ -217,7 +217,7 @@ def _copy_catalogs(
         tables[oid] = [
             (block, offset, xmin, layout.sent_row(values))
             for block, offset, xmin, values in heap.parse_copy(
-                content, layout.kinds, facts.encoding, facts.encoding_errors
+                content, layout.kinds, facts.encoding, layout.errors
             )
         ]
     connection.execute("SET LOCAL client_encoding = 'UTF8'")

@@ -33,6 +33,7 @@ from spillway.catalog.object_names import NAMING_TYPES, object_names
 from spillway.catalog.publications import all_publications, ancestors_of, memberships_of
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn
+from spillway.pg.versions import Since
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable
@@ -336,15 +337,18 @@ class _Builder:
         deferrable = False
         of_default: tuple[int, ...] = ()
         of_index: tuple[int, ...] = ()
+        takes_invalid = (
+            row.relkind == "p"
+            and self.mirror.facts.major * 10_000 >= Since.PARTITIONED_PRIMARY_KEY_NOT_VALID_YET
+        )
         for index in self.rows(cat.PG_INDEX, cat.INDEX_BY_RELATION, row.oid):
             key = tuple(n for n in index.indkey[: index.indnkeyatts] if n > 0)
-            usable = index.indisvalid and index.indimmediate
-            if index.indisprimary:
+            if index.indisprimary and (index.indisvalid or takes_invalid):
                 primary = key
                 deferrable = not index.indimmediate
                 # A deferrable primary key is no identity.
-                of_default = key if usable else ()
-            if index.indisreplident and usable:
+                of_default = key if index.indimmediate else ()
+            if index.indisreplident and index.indisvalid and index.indimmediate:
                 of_index = key
         if row.relreplident == "f":
             return primary, deferrable, tuple(c.attnum for c in columns if not c.dropped)

@@ -374,6 +374,9 @@ class CatalogLayout:
         """
         self.catalog: Final = catalog
         self.columns: Final = tuple(columns)
+        self._encoding: Final = encoding
+        #: a role that was named from a database in another encoding keeps the bytes that it had there
+        self.errors: Final = "surrogateescape" if catalog.is_shared else errors
         wanted = [column for column in columns if column.name in catalog.columns]
         #: names of the columns that are read and that this major has
         self.names: Final = tuple(column.name for column in wanted)
@@ -400,12 +403,10 @@ class CatalogLayout:
                 for c in columns[: last + 1]
             ],
             encoding,
-            errors,
+            self.errors,
         )
         self._row_type: Final[Any] = catalog.row_type
         self._never_null: Final = len(set(catalog.columns) - _NULLABLE)
-        self._encoding: Final = encoding
-        self._errors: Final = errors
 
     def row(self, infomask2: int, infomask: int, hoff: int, data: bytes) -> Any:
         """Deform one tuple into the catalog's row type; *data* begins at byte 23 of the tuple.
@@ -424,10 +425,10 @@ class CatalogLayout:
                 row = row._replace(attmissingval=element)
         elif self.catalog is PG_PUBLICATION_REL:
             if row.prqual is not None:
-                text = text_of_datum(row.prqual, self._encoding, self._errors)
+                text = text_of_datum(row.prqual, self._encoding, self.errors)
                 row = row._replace(prqual=text)
         elif self.catalog is PG_REPLICATION_ORIGIN:
-            row = row._replace(roname=text_of_datum(row.roname, self._encoding, self._errors))
+            row = row._replace(roname=text_of_datum(row.roname, self._encoding, self.errors))
         elif self.catalog.is_toast:
             row = row._replace(chunk_data=varlena_body(row.chunk_data))
         return row
@@ -436,7 +437,7 @@ class CatalogLayout:
         """Make a row of values that came from COPY; attmissingval is still in its send format."""
         row = self._row_type(*values)
         if self.catalog is PG_PUBLICATION_REL and isinstance(row.prqual, bytes):
-            row = row._replace(prqual=row.prqual.decode(self._encoding, self._errors))
+            row = row._replace(prqual=row.prqual.decode(self._encoding, self.errors))
         elif self.catalog is PG_REPLICATION_ORIGIN and isinstance(row.roname, bytes):
-            row = row._replace(roname=row.roname.decode(self._encoding, self._errors))
+            row = row._replace(roname=row.roname.decode(self._encoding, self.errors))
         return row

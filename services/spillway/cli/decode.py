@@ -92,7 +92,9 @@ def decode(
     ] = "-",
     message_format: Annotated[
         MessageFormat,
-        typer.Option("--format", help="text: a line a message; json: lsn, xid and data."),
+        typer.Option(
+            "--format", help="text: a line a message; json: lsn, xid, data, as REST gives them."
+        ),
     ] = MessageFormat.TEXT,
     save_state: Annotated[
         Path | None, typer.Option(help="Save the decoder's state at the end, for --state.")
@@ -350,10 +352,7 @@ class _Writer:
             data = bytes(batch.payload[start : start + length])
             start += length
             if self._format is MessageFormat.JSON:
-                text = "\\x" + data.hex() if self.plugin.binary else data.decode(errors="replace")
-                data = json.dumps(
-                    {"lsn": str(Lsn(lsn)), "xid": xid, "data": text}, ensure_ascii=False
-                ).encode()
+                data = _as_json(lsn, xid, data, binary=self.plugin.binary)
             pieces.append(data)
         pieces.append(b"")
         try:
@@ -362,3 +361,17 @@ class _Writer:
             raise
         except OSError as error:
             raise _storage_error(self._name, error) from error
+
+
+def _as_json(lsn: int, xid: int, data: bytes, *, binary: bool) -> bytes:
+    """Write a message as REST shows one."""
+    members: dict[str, object] = {"lsn": str(Lsn(lsn)), "xid": xid}
+    as_hex = "\\x" + data.hex()
+    if binary:
+        members["data"] = as_hex
+    else:
+        try:
+            members["data"] = data.decode()
+        except UnicodeDecodeError:
+            members |= {"data": data.decode(errors="replace"), "data_hex": as_hex}
+    return json.dumps(members, ensure_ascii=False).encode()

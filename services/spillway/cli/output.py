@@ -34,6 +34,14 @@ def print_record(record: Mapping[str, Any]) -> None:
 
 
 def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:
-    """Print lsn, xid and data, a line a change, tabs between: for eyes and for cut(1)."""
+    """Print lsn, xid and data, a line a change, tabs between: for eyes and for cut(1).
+
+    What is not UTF-8 is printed byte for byte, as ``spillway recv`` does.
+    """
     for change in changes:
-        typer.echo(f"{change['lsn']}\t{change['xid']}\t{change['data']}")
+        start = f"{change['lsn']}\t{change['xid']}\t"
+        if "data_hex" in change:
+            data = bytes.fromhex(change["data_hex"].removeprefix("\\x"))
+            typer.echo(start.encode() + data)
+        else:
+            typer.echo(start + change["data"])

@@ -7,7 +7,8 @@ dropped meanwhile is left out. The answer is as of where decoding is, which may 
 
 Publications are shown as pg_publication_tables has them: a table under its own name, or under the partitioned one's that it is
 published as. Row filters are node trees in the catalog; they are shown as text where that can
-be had (``row_filter_text``), and it is said that there is one.
+be had (``row_filter_text``), and it is said that there is one. What a name has that is no character is
+shown byte by byte (``pg.encoding.readable``).
 
 Memory: a descriptor a table, which the registry keeps anyway once the table changes; at most :data:`TABLES_MAX`.
 """
@@ -23,6 +24,7 @@ from spillway.catalog.descriptors import ResolutionKind
 from spillway.engine.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
 from spillway.engine.row_filter_text import row_filter_text
 from spillway.errors import NotReady, ResultTooLarge
+from spillway.pg.encoding import readable
 from spillway.plugins.type_names import format_type_with_typmod
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ def _row_filters(mirror: CatalogMirror, table: RelationDescriptor) -> dict[str, 
         for p in table.publications
         if p.row_filter is not None
     }
-    return {name: text for name, text in texts.items() if text is not None}
+    return {name: readable(text) for name, text in texts.items() if text is not None}
 
 
 def publications(mirror: CatalogMirror) -> tuple[list[PgPublication], dict[int, list[str]]]:
@@ -161,13 +163,13 @@ def table_infos(
 def _table_info(
     table: RelationDescriptor, capture: CaptureFilter, server_version_num: int
 ) -> TableInfo:
-    names = {column.attnum: column.name for column in table.columns}
+    names = _column_names(table)
     captured = capture.captures(table)
     return TableInfo(
-        schema=table.schema,
-        name=table.name,
+        schema=readable(table.schema),
+        name=readable(table.name),
         kind={"r": "table", "p": "partitioned table"}[table.kind],
-        partition_of=tuple(f"{a.schema}.{a.name}" for a in table.ancestors),
+        partition_of=tuple(readable(f"{a.schema}.{a.name}") for a in table.ancestors),
         replica_identity={"d": "default", "i": "index", "f": "full", "n": "nothing"}[
             table.replica_identity
         ],
@@ -175,9 +177,11 @@ def _table_info(
         identity_columns=tuple(names[attnum] for attnum in table.identity_columns),
         columns=tuple(
             ColumnInfo(
-                column.name,
-                format_type_with_typmod(
-                    column.type_oid, column.typmod, table.types, server_version_num
+                names[column.attnum],
+                readable(
+                    format_type_with_typmod(
+                        column.type_oid, column.typmod, table.types, server_version_num
+                    )
                 ),
                 not_null=column.not_null,
                 generated=bool(column.generated),
@@ -185,7 +189,7 @@ def _table_info(
             for column in table.columns
             if not column.dropped
         ),
-        publications=tuple(p.name for p in table.publications),
+        publications=tuple(readable(p.name) for p in table.publications),
         captured=captured,
         warnings=tuple(_warnings(table, captured=captured)),
     )
@@ -195,7 +199,7 @@ def _warnings(table: RelationDescriptor, *, captured: bool) -> list[str]:
     warnings = []
     # A partitioned table has no rows of its own; its partitions are warned of.
     if table.kind == "r":
-        name = f"{table.schema}.{table.name}"
+        name = readable(f"{table.schema}.{table.name}")
         if table.replica_identity == "n":
             warnings.append(
                 "replica identity nothing: UPDATE and DELETE say nothing of the old row. "
@@ -237,18 +241,18 @@ def publication_infos(
                 tables[shown_as.oid] = _published(shown_as, publication, text)
             if table.kind == "r":
                 leaves[publication.name].setdefault(shown_as.oid, []).append(
-                    f"{table.schema}.{table.name}"
+                    readable(f"{table.schema}.{table.name}")
                 )
     return [
         PublicationInfo(
-            name=row.pubname,
+            name=readable(row.pubname),
             all_tables=row.puballtables,
             insert=row.pubinsert,
             update=row.pubupdate,
             delete=row.pubdelete,
             truncate=row.pubtruncate,
             via_root=row.pubviaroot,
-            schemas=tuple(sorted(schemas.get(row.oid, ()))),
+            schemas=tuple(sorted(map(readable, schemas.get(row.oid, ())))),
             tables=tuple(
                 _with_leaves(table, leaves[row.pubname].get(oid, []))
                 for oid, table in sorted(
@@ -263,15 +267,19 @@ def publication_infos(
 def _published(
     table: RelationDescriptor, publication: PublicationDescriptor, row_filter: str | None
 ) -> PublishedTable:
-    names = {column.attnum: column.name for column in table.columns}
+    names = _column_names(table)
     listed = publication.columns
     return PublishedTable(
-        schema=table.schema,
-        name=table.name,
+        schema=readable(table.schema),
+        name=readable(table.name),
         columns=None if listed is None else tuple(names[attnum] for attnum in sorted(listed)),
         has_row_filter=publication.row_filter is not None,
         row_filter=row_filter,
     )
+
+
+def _column_names(table: RelationDescriptor) -> dict[int, str]:
+    return {column.attnum: readable(column.name) for column in table.columns}
 
 
 def _with_leaves(table: PublishedTable, leaves: Sequence[str]) -> PublishedTable:

@@ -202,7 +202,10 @@ class Change:
 
     lsn: Lsn
     xid: int
+    #: with U+FFFD for what is not UTF-8
     data: str
+    #: the message itself when it is not UTF-8, as one of a database in SQL_ASCII may be
+    data_bytes: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -515,6 +515,14 @@ def changes_of(messages: EncodedBatch, *, binary: bool) -> list[Change]:
     for length, lsn, xid in zip(lengths, lsns, xids, strict=True):
         piece = bytes(payload[start : start + length])
         start += length
-        data = "\\x" + piece.hex() if binary else piece.decode(errors="replace")
-        changes.append(Change(Lsn(lsn), xid, data))
+        changes.append(_change(Lsn(lsn), xid, piece, binary=binary))
     return changes
+
+
+def _change(lsn: Lsn, xid: int, piece: bytes, *, binary: bool) -> Change:
+    if binary:
+        return Change(lsn, xid, "\\x" + piece.hex())
+    try:
+        return Change(lsn, xid, piece.decode())
+    except UnicodeDecodeError:
+        return Change(lsn, xid, piece.decode(errors="replace"), piece)

@@ -104,7 +104,7 @@ class _Deparser:
         elif type_oid in (_TEXT, _BPCHAR, _VARCHAR):
             # A varlena with a header of four bytes: constants are never packed.
             facts = self._mirror.facts
-            text = value[4:].decode(facts.encoding)
+            text = value[4:].decode(facts.encoding, facts.encoding_errors)
             if "\\" in text:
                 raise _NoText
         else:

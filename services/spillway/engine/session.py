@@ -64,7 +64,7 @@ from spillway.errors import (
 )
 from spillway.failpoints import failpoint
 from spillway.memory import WORTH_BYTES, freed_memory
-from spillway.pg.encoding import server_encoding
+from spillway.pg.encoding import readable, server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.receiver.primary import check_wal_level, wal_flush_lsn
@@ -306,7 +306,7 @@ class Session:
             snapshot_state=state,
             decoded_lsn=Lsn(decoded) if decoded else None,
             restart_lsn=Lsn(decoder.restart_lsn) if decoder is not None else None,
-            error=str(error) if error else None,
+            error=readable(str(error)) if error else None,
             error_code=error.code if error else None,
         )
 

@@ -57,6 +57,16 @@ def server_encoding_number(encoding: ServerEncoding) -> int:
     return _NAMES.index(next(name for name, codec in _CODECS.items() if codec == encoding.codec))
 
 
+def readable(text: str) -> str:
+    r"""Return *text* with each byte that is no character as ``\xff``: what JSON, protobuf and a page can hold."""
+    try:
+        data = text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        # Not one of ours: half of a pair, which somebody wrote into JSON.
+        data = text.encode(errors="surrogatepass")
+    return data.decode(errors="backslashreplace")
+
+
 def server_encoding(name: str) -> ServerEncoding:
     """Return how to decode text of a database whose encoding is *name*, ``UTF8`` for one.
 

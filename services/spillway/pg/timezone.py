@@ -1,5 +1,8 @@
 """Time zones as tables of transitions, for kernels that print timestamptz values.
 
+Zones are those of the tzdata package, whatever the machine has, so that a slot prints the same everywhere. The server's
+may be of another release of the IANA database: its own, that of its minor version, or its machine's.
+
 PostgreSQL knows a zone as a TZif file with a rule for the time after its last transition. Python's
 zoneinfo reads the same files but only answers one question: the offset at an instant. The table is
 made from its answers, offset and abbreviation: sampled every three days (no zone has changed its mind twice in less)
@@ -14,9 +17,12 @@ from __future__ import annotations
 import zoneinfo
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
+from importlib.resources import files
 from typing import Final
 
 from spillway.errors import InvalidOption
+
+_DATA: Final = files("tzdata")
 
 #: Before the first time zone law (Swiss, 1853).
 _FIRST_YEAR: Final = 1800
@@ -45,12 +51,15 @@ def transitions(name: str) -> tuple[Transition, ...]:
     if name.upper() in _UTC_NAMES:
         return ((BEGINNING, 0, _UTC_NAMES[name.upper()]),)
     try:
-        zone = zoneinfo.ZoneInfo(_names().get(name.lower(), name))
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        known = _names()[name.lower()]
+    except KeyError as error:
         raise InvalidOption(
             f'invalid value for parameter "TimeZone": "{name}"',
             hint="Give a name of the IANA time zone database, Europe/Berlin for one, or UTC.",
         ) from error
+
+    with _DATA.joinpath("zoneinfo", *known.split("/")).open("rb") as file:
+        zone = zoneinfo.ZoneInfo.from_file(file, known)
 
     def state_at(seconds: int) -> tuple[int, str]:
         local = (_POSTGRES_EPOCH + timedelta(seconds=seconds)).astimezone(zone)
@@ -83,7 +92,8 @@ def transitions(name: str) -> tuple[Transition, ...]:
 @cache
 def _names() -> dict[str, str]:
     """Every zone's name by its name in lower case."""
-    return {name.lower(): name for name in zoneinfo.available_timezones()}
+    names = _DATA.joinpath("zones").read_text().split()
+    return {name.lower(): name for name in names}
 
 
 def _seconds(moment: datetime) -> int:

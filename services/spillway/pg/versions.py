@@ -298,6 +298,10 @@ class Since(IntEnum):
     #: a deferrable primary key is one for rd_pkindex, though no replica identity
     DEFERRABLE_PRIMARY_KEY_INDEX = 170000
 
+    # Tables.
+    #: a partitioned table's primary key is one before all partitions have theirs, too (RelationGetIndexList)
+    PARTITIONED_PRIMARY_KEY_NOT_VALID_YET = 180000
+
     # pgoutput.
     #: prepared transactions, protocol 3; proto_version is read with strtoul
     PGOUTPUT_TWO_PHASE = 150000
@@ -307,6 +311,8 @@ class Since(IntEnum):
     PGOUTPUT_CHECKS_OLD_ROW_FIRST = 150000
     #: a table is announced again when its publications have changed
     PGOUTPUT_FOLLOWS_PUBLICATIONS = 150000
+    #: a column list of all columns but dropped and generated ones is as good as none
+    PGOUTPUT_LISTS_LIVE_COLUMNS = 160000
     #: origin, streaming = parallel, protocol 4
     PGOUTPUT_ORIGIN_AND_PARALLEL = 160000
     #: proto_version and publication_names are missed before others are looked at

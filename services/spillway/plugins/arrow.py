@@ -1,4 +1,4 @@
-"""The ``arrow`` output plugin: changes as columns, one batch a table.
+r"""The ``arrow`` output plugin: changes as columns, one batch a table.
 
 A message is a complete Arrow IPC stream: a schema and one record batch with changes of one table, in the
 order in which they were made. ``arrow_schema.py`` says what its columns are. Rows are gathered over
@@ -20,6 +20,7 @@ batch_bytes      1048576        gather about so many bytes of columns, 1 to 2684
 batch_rows       65536          or so many rows, 1 to 16777216
 numeric_as       decimal        text: every numeric column is utf8
 temporal_as      native         text: every date, time and timestamp column is utf8
+not_utf8         error          escape: bytes of text that are not UTF-8 are written as ``\xff``
 ===============  =============  ===========================================================
 """
 
@@ -67,19 +68,22 @@ class ArrowPlugin(OutputPlugin):
         Raises:
             InvalidOption: an option or its value is not known.
         """
-        settings, rest = TextSettings.from_options(options, context.server_version_num)
+        settings, rest = TextSettings.from_options(
+            options, context.server_version_num, context.encoding
+        )
         batch_bytes = _number(rest, "batch_bytes", _BATCH_BYTES, _BATCH_BYTES_MAX)
         batch_rows = _number(rest, "batch_rows", _BATCH_ROWS, _BATCH_ROWS_MAX)
         schema_options = SchemaOptions(
             context.server_version_num,
             numeric_as_text=_choice(rest, "numeric_as", "decimal", "text"),
             temporal_as_text=_choice(rest, "temporal_as", "native", "text"),
+            not_utf8_escaped=_choice(rest, "not_utf8", "error", "escape"),
             settings=settings,
         )
         for option, value in rest.items():
             raise InvalidOption(
                 f'option "{option}" = "{value}" is unknown',
-                hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as and temporal_as.",
+                hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as, temporal_as and not_utf8.",
                 option=option,
             )
         self._encoder = Encoder(

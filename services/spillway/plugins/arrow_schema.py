@@ -1,4 +1,4 @@
-"""What a table looks like in Arrow: the schema of its batches, made once a relation descriptor.
+r"""What a table looks like in Arrow: the schema of its batches, made once a relation descriptor.
 
 A batch has the change's own columns first (:data:`CHANGE_FIELDS`), then ``_old_key``, then the table's live
 columns under their names. ``_old_key`` is a struct of the replica identity's columns and is left out for a
@@ -23,6 +23,10 @@ anything else                           utf8: what PostgreSQL prints
 No value is changed to fit: one that its Arrow type cannot hold is an error, and the options
 ``numeric_as=text`` and ``temporal_as=text`` make all such columns utf8.
 
+Arrow's text and names are UTF-8, into which those of a database in another encoding are converted, as the server does for
+a client. Bytes that are no characters, which a database in SQL_ASCII may have, are ``\xff`` in names; in values they are
+an error, or the same with ``not_utf8=escape``.
+
 A table's column that is named like one of the change's is written with one underscore more: ``_op`` as
 ``__op``, ``__op`` as ``___op``. Virtual generated columns are left out: WAL does not have them.
 """
@@ -38,6 +42,7 @@ import pyarrow as pa
 
 from spillway._kernels.text_output import datum_text
 from spillway.errors import DecodingError
+from spillway.pg.encoding import readable
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.type_names import format_type_with_typmod, numeric_typmod
 
@@ -113,6 +118,8 @@ class TablePlan:
     schema: pa.Schema
     #: the schema as an IPC message: what every stream of this table begins with
     schema_message: bytes
+    #: bytes of text that are not UTF-8 become ``\xff``; else they are an error
+    not_utf8_escaped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,7 @@ class SchemaOptions:
     server_version_num: int
     numeric_as_text: bool = False
     temporal_as_text: bool = False
+    not_utf8_escaped: bool = False
     #: how columns that are printed are printed; None: PostgreSQL's defaults
     settings: TextSettings | None = None
 
@@ -150,8 +158,8 @@ def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TableP
         fields.append(pa.field(OLD_KEY, pa.struct([pa.field(p.name, p.type) for p in key_columns])))
     fields += [field(plan) for plan in columns]
     relation = {
-        "schema": descriptor.schema,
-        "table": descriptor.name,
+        "schema": readable(descriptor.schema),
+        "table": readable(descriptor.name),
         "oid": descriptor.oid,
         "replica_identity": descriptor.replica_identity,
         "primary_key": [by_attnum[n].name for n in descriptor.primary_key if n in by_attnum],
@@ -160,7 +168,8 @@ def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TableP
         "attributes": len(descriptor.columns),
     }
     schema = pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
-    return TablePlan(descriptor, columns, key_columns, schema, schema.serialize().to_pybytes())
+    message = schema.serialize().to_pybytes()
+    return TablePlan(descriptor, columns, key_columns, schema, message, options.not_utf8_escaped)
 
 
 def escape_name(name: str) -> str:
@@ -171,7 +180,7 @@ def escape_name(name: str) -> str:
 def _plan_column(
     column: ColumnDescriptor, types: Mapping[int, TypeDescriptor], options: SchemaOptions
 ) -> ColumnPlan:
-    name = escape_name(column.name)
+    name = escape_name(readable(column.name))
     oid, typmod = _base_type(column.type_oid, column.typmod, types)
     direct = _DIRECT.get(oid)
     if direct is None and not options.temporal_as_text:
@@ -203,10 +212,12 @@ def _column_metadata(
 ) -> dict[str, object]:
     column = plan.column
     metadata: dict[str, object] = {
-        "name": column.name,
+        "name": readable(column.name),
         "attnum": column.attnum,
-        "type": format_type_with_typmod(
-            column.type_oid, column.typmod, types, options.server_version_num
+        "type": readable(
+            format_type_with_typmod(
+                column.type_oid, column.typmod, types, options.server_version_num
+            )
         ),
         "type_oid": column.type_oid,
         "typmod": column.typmod,
@@ -235,4 +246,5 @@ def _missing_text(
         # Out of an array, so never compressed or out of line. A short header is one byte, with its lowest bit set.
         missing = missing[1:] if missing[:1] and missing[0] & 1 else missing[_VARHDRSZ:]
     encoding = (options.settings or plain).encoding
-    return datum_text(plan.column, types, settings, missing).decode(encoding)
+    text = datum_text(plan.column, types, settings, missing)
+    return readable(text.decode(encoding, "surrogateescape"))

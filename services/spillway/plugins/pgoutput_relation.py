@@ -110,7 +110,8 @@ def publishing_of(
     if server_version_num >= Since.PGOUTPUT_GENERATED_COLUMNS:
         columns, generated = _columns_since_18(target, counting)
     else:
-        columns, generated = _columns_before_18(target, counting), False
+        columns = _columns_before_18(target, counting, server_version_num)
+        generated = False
     return Publishing(
         actions.insert,
         actions.update,
@@ -132,14 +133,18 @@ def _filters(publications: Sequence[PublicationDescriptor]) -> tuple[str, ...]:
 
 
 def _columns_before_18(
-    target: RelationDescriptor, publications: Sequence[PublicationDescriptor]
+    target: RelationDescriptor,
+    publications: Sequence[PublicationDescriptor],
+    server_version_num: int,
 ) -> frozenset[int] | None:
-    live = sum(1 for c in target.columns if not c.dropped and not c.generated)
+    whole = len(target.columns)
+    if server_version_num >= Since.PGOUTPUT_LISTS_LIVE_COLUMNS:
+        whole = sum(1 for c in target.columns if not c.dropped and not c.generated)
     lists = set()
     for publication in publications:
         columns = None if publication.columns is None else frozenset(publication.columns)
         # A list of all columns is as good as none.
-        lists.add(None if columns is not None and len(columns) == live else columns)
+        lists.add(None if columns is not None and len(columns) == whole else columns)
     if len(lists) > 1:
         raise _different_lists(target)
     return lists.pop()

@@ -108,7 +108,9 @@ def stats_message(stats: SlotStats) -> slots_pb2.SlotStats:
 
 def change_message(change: Change) -> slots_pb2.Change:
     """Make a Change."""
-    return slots_pb2.Change(lsn=change.lsn, xid=change.xid, data=change.data)
+    return slots_pb2.Change(
+        lsn=change.lsn, xid=change.xid, data=change.data, data_bytes=change.data_bytes or b""
+    )
 
 
 def table_message(table: TableInfo) -> slots_pb2.Table:

@@ -15,6 +15,7 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from spillway.errors import NotReady, SpillwayError, Unauthenticated, error_class, remote_error
+from spillway.pg.encoding import readable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -115,4 +116,4 @@ def _transport_error(status: grpc.StatusCode, message: str, target: str) -> Spil
 
 def _text(value: object) -> str:
     """Make a text that protobuf accepts: UTF-8, without lone surrogates."""
-    return str(value).encode(errors="backslashreplace").decode()
+    return readable(str(value))

@@ -518,7 +518,8 @@ class TransactionLog:
         for relation_id, descriptor in relations.items():
             if self._written.get(relation_id) is descriptor:
                 continue
-            text = json.dumps(descriptor.to_json(), separators=(",", ":"), ensure_ascii=False)
+            # In ASCII: names of a database in SQL_ASCII may have bytes that are no characters.
+            text = json.dumps(descriptor.to_json(), separators=(",", ":"))
             segment.relations.append(segment.size + self._pieces_bytes)
             self._append(
                 frames.encode_frame(

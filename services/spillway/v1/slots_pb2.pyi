@@ -398,14 +398,16 @@ class ReadChangesResponse(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("lsn", "xid", "data")
+    __slots__ = ("lsn", "xid", "data", "data_bytes")
     LSN_FIELD_NUMBER: _ClassVar[int]
     XID_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
     lsn: int
     xid: int
     data: str
-    def __init__(self, lsn: _Optional[int] = ..., xid: _Optional[int] = ..., data: _Optional[str] = ...) -> None: ...
+    data_bytes: bytes
+    def __init__(self, lsn: _Optional[int] = ..., xid: _Optional[int] = ..., data: _Optional[str] = ..., data_bytes: _Optional[bytes] = ...) -> None: ...
 
 class AdvanceSlotRequest(_message.Message):
     __slots__ = ("slot_name", "upto_lsn")

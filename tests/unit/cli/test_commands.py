@@ -13,6 +13,7 @@ import pytest
 from harness.fake_engine import FIRST_LSN
 from harness.fake_service import FakeService
 from spillway.cli import main
+from spillway.cli.output import print_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,16 @@ def test_peek_and_get(service: FakeService, run: Run) -> None:
     assert service.engine.options_seen[-1] == {"include-xids": "0"}
     assert len(json.loads(run("slot", "get", "s1", "--json")[1])) == 3
     assert run("slot", "get", "s1") == (0, "", "")
+
+
+def test_what_is_not_utf8_is_printed_as_it_is(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    print_changes(
+        [{"lsn": "0/1", "xid": 7, "data": "a\N{REPLACEMENT CHARACTER}", "data_hex": "\\x61ff"}]
+    )
+    print_changes([{"lsn": "0/2", "xid": 8, "data": "ü"}])
+    assert capfdbinary.readouterr().out == b"0/1\t7\ta\xff\n0/2\t8\t" + "ü\n".encode()
 
 
 def test_positions(service: FakeService, run: Run) -> None:

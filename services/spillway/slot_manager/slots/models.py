@@ -157,6 +157,11 @@ class ChangeView(ResponseModel):
     lsn: LsnText
     xid: int
     data: str = Field(description="What the plugin wrote; `\\x…` hexadecimal for a binary one.")
+    data_hex: str | None = Field(
+        default=None,
+        description="Only where what a plugin of text wrote is not UTF-8, as in a database in SQL_ASCII:"
+        " its bytes, `\\x…` hexadecimal. `data` has U+FFFD for those that are no characters.",
+    )
 
 
 class ChangeList(ResponseModel):
