@@ -22,7 +22,8 @@ SOURCE = PROJECT / "services" / "spillway"
 #: From the ground up; a layer may import those before it. Modules at the top of the package count as layers.
 LAYERS = (
     ("errors",),
-    ("failpoints", "loopback", "memory", "settings"),
+    ("failpoints", "loopback", "memory", "open_files", "tls", "token_gate"),
+    ("settings",),
     ("pg",),
     ("wal",),
     ("catalog",),
@@ -40,7 +41,7 @@ LAYERS = (
 RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 
 #: Layers that know less than what lies below them, and why.
-GROUND = frozenset({"errors", "failpoints", "loopback", "settings", "pg"})
+GROUND = frozenset({"errors", "failpoints", "loopback", "settings", "tls", "token_gate", "pg"})
 KNOWS_ONLY = {
     # The receiver moves WAL as bytes, whatever they mean.
     "receiver": GROUND,

@@ -18,6 +18,7 @@ from spillway.engine.model import PrimaryCost
 from spillway.engine.source import Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
 from spillway.receiver.checks import check_source
+from spillway.receiver.conninfo import check_dsn, odd_parameters
 from spillway.receiver.physical_slot import (
     drop_physical_slot,
     ensure_physical_slot_is_free,
@@ -71,6 +72,12 @@ class Sources:
     async def start(self, databases: Mapping[str, set[str]]) -> None:
         """Bring up every source that the metadata store knows; *databases* are those that have slots."""
         for row in await self._metadata.list_sources():
+            # Who stored it might do so then; that it goes on is worth more than that it is as new ones must be.
+            if odd := odd_parameters(row.dsn, self._settings.dsn_files):
+                log.warning(
+                    'source "%s": its DSN has %s, which a new one may not; see SPILLWAY_DSN_FILES',
+                    row.name, ", ".join(odd),
+                )  # fmt: skip
             source = Source(row, self._data.source(row.name), self._settings)
             self._sources[row.name] = source
             self._keep(source, databases.get(row.name, set()))
@@ -142,6 +149,7 @@ class Sources:
 
         Raises:
             InvalidRequest: the name is not usable, or what *capture* says.
+            InvalidDsn: *dsn* says what a source's may not.
             DuplicateName: the name is taken.
             PhysicalSlotActive: another service streams through the physical slot of that name.
             SourceError: the cluster is not fit; all that is missing is listed.
@@ -185,12 +193,14 @@ class Sources:
 
         Raises:
             UnknownSource: there is none of that name.
+            InvalidDsn: the DSN says what a source's may not.
             SystemIdMismatch: it leads to another cluster.
             SourceError: the cluster is not fit; all that is missing is listed.
         """
         async with self._changing:
             source = self.get(name)
             row = source.row
+            check_dsn(dsn, self._settings.dsn_files)
             await self._in_worker(
                 check_source, dsn, expected_system_id=row.system_id, slot_name=row.slot_name
             )
@@ -213,6 +223,7 @@ class Sources:
             raise DuplicateName(
                 f'source "{name}" already exists', hint="Choose another name.", source=name
             )
+        check_dsn(dsn, self._settings.dsn_files)
         slot_name = physical_slot_name(name)
         facts = await self._in_worker(check_source, dsn, slot_name=slot_name)
         for other in self._sources.values():
