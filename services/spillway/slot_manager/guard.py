@@ -85,6 +85,10 @@ class Guard:
             elif reason := _foreign(headers):
                 await http_problem(403, path, reason)(scope, receive, send)
                 return
+        if "\0" in path or b"%00" in scope["query_string"]:
+            # No name has one, and PostgreSQL can't be asked for it.
+            await http_problem(400, path, "the URL has a NUL")(scope, receive, send)
+            return
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
             await http_problem(413, path, _too_large())(scope, receive, send)
