@@ -88,9 +88,7 @@ async def listening(
     connections = GrpcConnections(grpc_port, doors.limits.grpc)
     watches = [asyncio.create_task(connections.watch(), name="spillway-grpc-connections")]
     if doors.certificate is not None:
-        watches.append(
-            asyncio.create_task(_renew(doors.certificate), name="spillway-certificate")
-        )
+        watches.append(asyncio.create_task(_renew(doors.certificate), name="spillway-certificate"))
     http = asyncio.create_task(server.serve(listener), name="spillway-http")
     try:
         while not server.started and not http.done():  # noqa: ASYNC110 - uvicorn sets a flag

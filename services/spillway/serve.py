@@ -100,7 +100,9 @@ def check_settings(settings: ServeSettings) -> None:
         )
 
 
-def tls_files(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
+def tls_files(
+    certificate: Path | None, key: Path | None, client_ca: Path | None
+) -> TlsFiles | None:
     """Put the settings of TLS together; None for none.
 
     Raises:
@@ -138,7 +140,9 @@ async def _serve(settings: ServeSettings, announce: Callable[[str], None]) -> No
     async with running(settings) as (http_port, grpc_port):
         scheme = "http" if settings.tls is None else "https"
         announce(f"REST and UI  {scheme}://{settings.host}:{http_port}/")
-        announce(f"gRPC         {'' if settings.tls is None else 'https://'}{settings.host}:{grpc_port}")
+        announce(
+            f"gRPC         {'' if settings.tls is None else 'https://'}{settings.host}:{grpc_port}"
+        )
         await stop.wait()
 
 

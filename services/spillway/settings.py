@@ -138,7 +138,11 @@ class Settings:
         "none",
     )
     tls_key: Path | None = _variable(
-        "SPILLWAY_TLS_KEY", Path, None, "the certificate's key, a PEM file without a password", "none"
+        "SPILLWAY_TLS_KEY",
+        Path,
+        None,
+        "the certificate's key, a PEM file without a password",
+        "none",
     )
     tls_client_ca: Path | None = _variable(
         "SPILLWAY_TLS_CLIENT_CA",

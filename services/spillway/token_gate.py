@@ -53,9 +53,7 @@ class _Address:
 class TokenGate:
     """Compares tokens; safe to call from any thread."""
 
-    def __init__(
-        self, token: str | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, token: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         """Take the service's token, None where it has none, and a clock in seconds."""
         self.asks_token = token is not None
         self._token = (token or "").encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_DAY = datetime.timedelta(days=1)
+_DAY = dt.timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Authority:
         self._directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        now = datetime.datetime.now(datetime.UTC)
+        now = dt.datetime.now(dt.UTC)
         self._certificate = (
             x509.CertificateBuilder()
             .subject_name(self._name).issuer_name(self._name)
@@ -55,7 +55,7 @@ class Authority:
     ) -> Pair:
         """Make NAME.pem and NAME.key; negative *days* make one that has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
-        now = datetime.datetime.now(datetime.UTC)
+        now = dt.datetime.now(dt.UTC)
         alternatives = [_general_name(host) for host in hosts]
         certificate = (
             x509.CertificateBuilder()

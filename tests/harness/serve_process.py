@@ -63,7 +63,7 @@ class ServeProcess:
             stdout=self._log,
             stderr=self._log,
             env={**os.environ, "SPILLWAY_FAILPOINTS": failpoints, **self._environment},
-            preexec_fn=self._limit_files,
+            preexec_fn=self._limit_files,  # noqa: PLW1509 - one system call
         )  # fmt: skip
         scheme = "http" if self._tls is None else "https"
         verify = True if self._tls is None else self._tls

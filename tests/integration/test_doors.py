@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -17,7 +18,6 @@ from harness.serve_process import ServeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from harness.cluster import Database
 
@@ -37,7 +37,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     serve.stop()
 
 
-def test_connections_take_no_descriptor_of_the_receiver(stage: ServeProcess, pg18: Database) -> None:
+def test_connections_take_no_descriptor_of_the_receiver(
+    stage: ServeProcess, pg18: Database
+) -> None:
     database = pg18
     service = stage.service()
     try:
@@ -55,10 +57,12 @@ def test_connections_take_no_descriptor_of_the_receiver(stage: ServeProcess, pg1
                     held[-1].sendall(b"GET /v1/slots HTTP/1.1\r\nhost: x\r\nx-half: ")
         # While they are there: WAL comes in, with new segments, which must be opened.
         for _ in range(3):
-            database.execute("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 2000) i")
+            database.execute(
+                "INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 2000) i"
+            )
             database.execute("SELECT pg_switch_wal()")
         time.sleep(1.0)
-        assert len(os.listdir(f"/proc/{process.pid}/fd")) < FILES_MAX - 16
+        assert len(list(Path(f"/proc/{process.pid}/fd").iterdir())) < FILES_MAX - 16
         for one in held:
             one.close()
         deadline = time.monotonic() + 30
@@ -128,7 +132,9 @@ def test_a_dsn_names_no_file(stage: ServeProcess, pg18: Database, tmp_path: Path
     (tmp_path / "pass").write_text("*:*:*:*:secret\n")
     for more in (f"passfile={tmp_path}/pass", "service=x", f"sslkeylogfile={tmp_path}/keys"):
         problem = service.problem(
-            "POST", "/sources", json={"name": "x", "dsn": f"host=127.0.0.1 port={pg18.cluster.port} {more}"}
+            "POST",
+            "/sources",
+            json={"name": "x", "dsn": f"host=127.0.0.1 port={pg18.cluster.port} {more}"},
         )
         assert problem["code"] == "invalid_dsn"
         assert more.partition("=")[0] in problem["detail"]

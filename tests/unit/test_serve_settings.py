@@ -32,7 +32,7 @@ def test_another_address_needs_one(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1"])
 def test_another_address_needs_a_certificate(host: str, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(InvalidRequest, match="needs a certificate.*clear text") as error:
+    with pytest.raises(InvalidRequest, match=r"needs a certificate.*clear text") as error:
         check_settings(ServeSettings(DATA, host=host, token="t"))
     assert "SPILLWAY_TLS_CERT" in error.value.hint
     assert "SPILLWAY_TLS=off" in error.value.hint

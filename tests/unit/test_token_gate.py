@@ -75,9 +75,7 @@ def test_yesterdays_token_guesses_nothing() -> None:
 
 def test_a_network_of_one_customer_is_one_address() -> None:
     gate = TokenGate(TOKEN, Clock())
-    answers = [
-        guesses(gate, f"2001:db8:0:1::{number:x}", 1, number)[0] for number in range(1, 8)
-    ]
+    answers = [guesses(gate, f"2001:db8:0:1::{number:x}", 1, number)[0] for number in range(1, 8)]
     assert answers[-1] == "too_many_attempts"
     assert guesses(gate, "2001:db8:0:2::1", 1) == ["unauthenticated"]
     guesses(gate, "::ffff:10.0.0.7", 6)

@@ -56,7 +56,10 @@ def serve(
         Path | None, typer.Option(help="Where WAL and transactions are kept.")
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Listen here; any address but loopback needs SPILLWAY_TOKEN and SPILLWAY_TLS_CERT.")
+        str | None,
+        typer.Option(
+            help="Listen here; any address but loopback needs SPILLWAY_TOKEN and SPILLWAY_TLS_CERT."
+        ),
     ] = None,
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="REST's port; 0 for a free one.")

@@ -35,9 +35,7 @@ class RestClient:
         self._url = settings.url
         tls = settings.client_tls
         #: what the certificate is verified against, where it isn't the host
-        self._extensions = (
-            {} if tls.server_name is None else {"sni_hostname": tls.server_name}
-        )
+        self._extensions = {} if tls.server_name is None else {"sni_hostname": tls.server_name}
         verify = tls.context() if settings.url.startswith("https:") else True
         token = settings.token
         headers = [] if token is None else [(b"Authorization", b"Bearer " + token.encode())]

@@ -28,14 +28,42 @@ _MASK: Final = "****"
 
 #: What a source's DSN may say. None of it names a file.
 _ALLOWED: Final = frozenset(
-    """
-    host hostaddr port dbname user password connect_timeout tcp_user_timeout client_encoding options
-    application_name fallback_application_name replication target_session_attrs load_balance_hosts
-    keepalives keepalives_idle keepalives_interval keepalives_count
-    sslmode sslnegotiation sslcompression sslcertmode sslpassword sslsni ssl_min_protocol_version
-    ssl_max_protocol_version min_protocol_version max_protocol_version
-    channel_binding require_auth requirepeer gssencmode krbsrvname
-    """.split()
+    [
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "connect_timeout",
+        "tcp_user_timeout",
+        "client_encoding",
+        "options",
+        "application_name",
+        "fallback_application_name",
+        "replication",
+        "target_session_attrs",
+        "load_balance_hosts",
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "sslmode",
+        "sslnegotiation",
+        "sslcompression",
+        "sslcertmode",
+        "sslpassword",
+        "sslsni",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
+        "min_protocol_version",
+        "max_protocol_version",
+        "channel_binding",
+        "require_auth",
+        "requirepeer",
+        "gssencmode",
+        "krbsrvname",
+    ]
 )
 #: What names a file to read.
 _FILES: Final = frozenset({"sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir"})

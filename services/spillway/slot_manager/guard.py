@@ -10,6 +10,7 @@ name resolve to 127.0.0.1 (DNS rebinding). So the Host must then be a loopback n
 a browser marks as coming from another origin is refused.
 """
 
+import contextlib
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -85,19 +86,17 @@ class Guard:
             elif reason := _foreign(headers):
                 await http_problem(403, path, reason)(scope, receive, send)
                 return
-        if "\0" in path or b"%00" in scope["query_string"]:
-            # No name has one, and PostgreSQL can't be asked for it.
-            await http_problem(400, path, "the URL has a NUL")(scope, receive, send)
+        if b"%00" in scope["query_string"]:
+            # No name and no option has one, and PostgreSQL can't be asked for it.
+            await http_problem(400, path, "the query has a NUL")(scope, receive, send)
             return
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
             await http_problem(413, path, _too_large())(scope, receive, send)
             return
-        try:
+        # One that goes away while it is sending: nobody is left to answer, and nothing was begun.
+        with contextlib.suppress(ClientDisconnect):
             await self._app(scope, _Bounded(receive), send)
-        except ClientDisconnect:
-            # It went away while it was sending. Nobody is left to answer, and nothing was begun.
-            pass
 
     def _refusal(self, scope: Scope, headers: Headers) -> SpillwayError | None:
         client = scope.get("client")

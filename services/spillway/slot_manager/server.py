@@ -270,7 +270,7 @@ class _Protocol(H11Protocol):
             self._write_deadline.cancel()
             self._write_deadline = None
 
-    def send_400_response(self, msg: str) -> None:
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's form
         self._end_with(
             InvalidRequest(
                 "what came is no HTTP/1.1 request",

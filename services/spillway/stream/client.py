@@ -133,16 +133,12 @@ def open_channel(target: str, tls: ClientTls | None = None) -> Any:
         return grpc.insecure_channel(target.removeprefix(_PLAIN_PREFIX), options=_OPTIONS)
     tls = tls or ClientTls()
     credentials = grpc.ssl_channel_credentials(*tls.pem())
-    name = (
-        () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
-    )
+    name = () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
     address = target.removeprefix(_TLS_PREFIX).rstrip("/")
     return grpc.secure_channel(address, credentials, options=(*_OPTIONS, *name))
 
 
-def _call(
-    target: str, token: str | None, tls: ClientTls | None, name: str, request: Any
-) -> Any:
+def _call(target: str, token: str | None, tls: ClientTls | None, name: str, request: Any) -> Any:
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
     with open_channel(target, tls) as channel:
         stub: Any = slots_pb2_grpc.SlotServiceStub(channel)  # type: ignore[no-untyped-call]

@@ -16,6 +16,7 @@ import resource
 import socket
 import stat
 import time
+from pathlib import Path
 from typing import Final
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class GrpcConnections:
 
 def _open_descriptors() -> list[int]:
     try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
+        return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     except OSError:
         # No descriptor is left to list them with; then there are as many as there may be.
         return list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))

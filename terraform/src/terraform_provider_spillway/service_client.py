@@ -182,7 +182,9 @@ def _tls_hint(what: str) -> str:
     if "expired" in said:
         return "The service's certificate must be renewed."
     if "certificate required" in said:
-        return "The service asks for a certificate: set client_certificate_file and client_key_file."
+        return (
+            "The service asks for a certificate: set client_certificate_file and client_key_file."
+        )
     if "hostname" in said or "ip address mismatch" in said:
         return "Set server_name to a name that the service's certificate is for."
     if "wrong version number" in said:

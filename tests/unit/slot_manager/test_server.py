@@ -6,7 +6,6 @@ import asyncio
 import errno
 import json
 import logging
-import socket
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -21,6 +20,7 @@ from spillway.slot_manager.app import create_app
 from spillway.slot_manager.server import HttpServer
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator
 
 CONNECTIONS_MAX = 8
@@ -61,7 +61,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     listener = _bind("127.0.0.1", 0)
     server = HttpServer(app, connections_max=CONNECTIONS_MAX)
     serving = asyncio.create_task(server.serve(listener))
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag
         await asyncio.sleep(0.01)
     yield Served(server, listener.getsockname()[1])
     server.stop()
@@ -81,8 +81,10 @@ def _problem(answer: bytes) -> Any:
         b"",
         b"G",
         b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ",
-        b"POST /v1/slots/s1/get HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        b'content-length: 100\r\n\r\n{"upto',
+        (
+            b"POST /v1/slots/s1/get HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b'content-length: 100\r\n\r\n{"upto'
+        ),
         b"POST /ui/login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\ntok",
     ],
 )
@@ -194,7 +196,10 @@ async def test_a_client_that_vanishes_is_no_traceback(
         for body in (b"", b"token="):
             _, writer = await served.open()
             writer.write(
-                b"POST " + path + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 90\r\n\r\n" + body
+                b"POST "
+                + path
+                + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 90\r\n\r\n"
+                + body
             )
             await writer.drain()
             await asyncio.sleep(0.05)

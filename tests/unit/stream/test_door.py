@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from harness.fake_engine import FakeEngine
 from spillway.errors import InvalidRequest, TooManyAttempts, Unauthenticated, UnknownSlot
 from spillway.stream._generated import change_stream_pb2
 from spillway.stream.client import get_slot
@@ -21,6 +20,8 @@ from spillway.stream.status import error_from_rpc, errors_as_statuses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from harness.fake_engine import FakeEngine
 
 _BAD = b"\xff\xff\xff\xff"
 
@@ -82,9 +83,7 @@ def _assert_invalid(error: grpc.aio.AioRpcError, target: str) -> None:
 
 async def test_tokens_are_guessed_slowly(engine: FakeEngine, unused_tcp_port: int) -> None:
     target = f"127.0.0.1:{unused_tcp_port}"
-    server = await create_grpc_server(
-        engine, host="127.0.0.1", port=unused_tcp_port, token="right"
-    )
+    server = await create_grpc_server(engine, host="127.0.0.1", port=unused_tcp_port, token="right")
     await server.start()
     try:
         for number in range(5):
@@ -104,9 +103,7 @@ async def test_tokens_are_guessed_slowly(engine: FakeEngine, unused_tcp_port: in
 async def test_a_refusal_does_not_wait_for_a_message(
     engine: FakeEngine, unused_tcp_port: int
 ) -> None:
-    server = await create_grpc_server(
-        engine, host="127.0.0.1", port=unused_tcp_port, token="right"
-    )
+    server = await create_grpc_server(engine, host="127.0.0.1", port=unused_tcp_port, token="right")
     await server.start()
 
     async def never() -> AsyncIterator[bytes]:
