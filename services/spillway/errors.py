@@ -78,6 +78,10 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── AddressUnavailable           address_unavailable      500, at start only
     ├── MalformedMessage             malformed_message        500, on a client's side
     ├── Unauthenticated              unauthenticated          401
+    ├── TooManyAttempts              too_many_attempts        429
+    ├── TooManyConnections           too_many_connections     503
+    ├── RequestTimeout               request_timeout          408
+    ├── TlsFailed                    tls_failed               502, on a client's side
     ├── NotReady                     not_ready                503
     │   └── CheckpointNotStored      checkpoint_not_stored
     ├── LakeError                    lake_error               500, of the Spark job
@@ -658,6 +662,42 @@ class Unauthenticated(SpillwayError):
     http_status = 401
     grpc_status = "UNAUTHENTICATED"
     sqlstate = "28000"
+
+
+class TooManyAttempts(SpillwayError):
+    """Too many wrong tokens came from this address; it must wait before the next is looked at."""
+
+    code = "too_many_attempts"
+    http_status = 429
+    grpc_status = "UNAVAILABLE"
+    sqlstate = "28000"
+
+
+class TooManyConnections(SpillwayError):
+    """The service has as many connections as it can have without taking files from its receivers."""
+
+    code = "too_many_connections"
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    sqlstate = "53300"
+
+
+class RequestTimeout(SpillwayError):
+    """A request was begun, and its rest did not come in time."""
+
+    code = "request_timeout"
+    http_status = 408
+    grpc_status = "DEADLINE_EXCEEDED"
+    sqlstate = "57014"
+
+
+class TlsFailed(SpillwayError):
+    """A client and the service could not agree on TLS: a certificate is missing, expired, or not trusted."""
+
+    code = "tls_failed"
+    http_status = 502
+    grpc_status = "FAILED_PRECONDITION"
+    sqlstate = "08001"
 
 
 class NotReady(SpillwayError):

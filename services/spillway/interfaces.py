@@ -8,77 +8,108 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import uvicorn
 
 from spillway import __version__
 from spillway.admin.application import Admin
 from spillway.errors import StorageError
 from spillway.slot_manager.app import create_app
+from spillway.slot_manager.server import HttpServer
+from spillway.stream.connections import GrpcConnections
 from spillway.stream.server import create_grpc_server
+from spillway.token_gate import TokenGate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from spillway.engine.interface import EngineInterface
+    from spillway.open_files import ConnectionLimits
     from spillway.subscriber.interface import SubscriptionInterface
+    from spillway.tls import ServerCertificate
 
 _GRPC_GRACE_S = 2.0
+#: How often the certificate's files are looked at: a renewal has days to be noticed, a mistake in it should be seen at once.
+_CERTIFICATE_LOOK_S = 2.0
 
 
-class _HttpServer(uvicorn.Server):
-    """uvicorn without its signal handlers: both servers stop together, and the engine after them."""
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where to listen, and who may come in."""
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    host: str
+    #: 0 takes a free port
+    http_port: int
+    grpc_port: int
+    token: str | None
+    limits: ConnectionLimits
+    #: None: no TLS
+    certificate: ServerCertificate | None = None
+    #: a Unix socket for gRPC of the service's own programs
+    own_socket: Path | None = None
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    engine: EngineInterface,
-    subscriptions: SubscriptionInterface,
-    host: str,
-    http_port: int,
-    grpc_port: int,
-    token: str | None,
+    engine: EngineInterface, subscriptions: SubscriptionInterface, doors: Doors
 ) -> AsyncIterator[tuple[int, int]]:
     """Serve *engine* within this context; yield the HTTP and the gRPC port, where 0 was given the free one taken.
 
     Raises:
         StorageError, AddressUnavailable: a port can't be used.
     """
-    listener = _bind(host, http_port)
-    admin = Admin(engine, subscriptions, token=token, version=__version__)
-    server = _HttpServer(
-        uvicorn.Config(
-            create_app(engine, subscriptions, token=token, version=__version__, admin=admin),
-            log_level="warning",
-            lifespan="off",
-            access_log=False,
-            timeout_graceful_shutdown=5,
-        )
+    listener = _bind(doors.host, doors.http_port)
+    gate = TokenGate(doors.token)
+    admin = Admin(engine, subscriptions, token=doors.token, version=__version__, gate=gate)
+    app = create_app(
+        engine,
+        subscriptions,
+        token=doors.token,
+        version=__version__,
+        admin=admin,
+        gate=gate,
+        certificate=doors.certificate,
     )
+    server = HttpServer(app, connections_max=doors.limits.http, certificate=doors.certificate)
     # gRPC binds by number, so a free port has to be found first.
-    grpc_port = grpc_port or _free_port(host)
+    grpc_port = doors.grpc_port or _free_port(doors.host)
     grpc_server = await create_grpc_server(
-        engine, subscriptions, host=host, port=grpc_port, token=token
+        engine,
+        subscriptions,
+        host=doors.host,
+        port=grpc_port,
+        token=doors.token,
+        gate=gate,
+        certificate=doors.certificate,
+        own_socket=doors.own_socket,
     )
     await grpc_server.start()
     admin.start()
-    http = asyncio.create_task(server.serve(sockets=[listener]), name="spillway-http")
+    connections = GrpcConnections(grpc_port, doors.limits.grpc)
+    watches = [asyncio.create_task(connections.watch(), name="spillway-grpc-connections")]
+    if doors.certificate is not None:
+        watches.append(asyncio.create_task(_renew(doors.certificate), name="spillway-certificate"))
+    http = asyncio.create_task(server.serve(listener), name="spillway-http")
     try:
         while not server.started and not http.done():  # noqa: ASYNC110 - uvicorn sets a flag
             await asyncio.sleep(0.01)
         yield listener.getsockname()[1], grpc_port
     finally:
-        server.should_exit = True
+        server.stop()
+        for watch in watches:
+            watch.cancel()
         # Pages that are open would hold the server for as long as they are.
         await admin.stop()
         await grpc_server.stop(_GRPC_GRACE_S)
         await http
-        listener.close()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+
+async def _renew(certificate: ServerCertificate) -> None:
+    while True:
+        await asyncio.sleep(_CERTIFICATE_LOOK_S)
+        await asyncio.to_thread(certificate.refresh)
 
 
 def _free_port(host: str) -> int:

@@ -13,8 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spillway.engine.engine import Engine
@@ -22,12 +25,13 @@ from spillway.engine.layout import DataDirectory
 from spillway.engine.settings import EngineSettings
 from spillway.errors import InvalidRequest
 from spillway.loopback import is_loopback
+from spillway.open_files import connection_limits, raise_limit
 from spillway.store.metadata import MetadataStore
 from spillway.subscriber.subscriptions import Subscriptions
+from spillway.tls import ServerCertificate, TlsFiles
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Callable, Iterator
     from types import ModuleType
 
 log = logging.getLogger(__name__)
@@ -49,17 +53,27 @@ class ServeSettings:
     token: str | None = None
     #: SPILLWAY_AUTH=off: no token is asked for although one is set; loopback only
     auth_off: bool = False
+    #: the certificate that REST and gRPC begin with; None: no TLS
+    tls: TlsFiles | None = None
+    #: SPILLWAY_TLS=off: listen on any address without, for a proxy in front has one
+    tls_off: bool = False
+    #: of the service's programs, whose lakes others may read; None: as this process has it
+    umask: int | None = None
     #: None: SQLite in the data directory
     metadata_url: str | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
 
 
 def check_settings(settings: ServeSettings) -> None:
-    """Refuse to listen where anybody could connect without a token.
+    """Refuse to listen where anybody could connect without a token, or read one as it passes by.
 
     Raises:
         InvalidRequest: with what to set.
     """
+    if settings.tls is not None and settings.tls_off:
+        raise InvalidRequest(
+            "SPILLWAY_TLS=off contradicts SPILLWAY_TLS_CERT", hint="Unset one of them."
+        )
     if is_loopback(settings.host):
         return
     if settings.auth_off:
@@ -72,6 +86,36 @@ def check_settings(settings: ServeSettings) -> None:
             f"listening on {settings.host} needs a token: it is not a loopback address",
             hint="Set SPILLWAY_TOKEN to a long random text, or listen on 127.0.0.1.",
         )
+    if settings.tls is None and not settings.tls_off:
+        raise InvalidRequest(
+            f"listening on {settings.host} needs a certificate: without TLS the token and all data cross the network as "
+            "clear text",
+            hint="Set SPILLWAY_TLS_CERT and SPILLWAY_TLS_KEY; or SPILLWAY_TLS=off where a proxy in front has the certificate "
+            "and nobody else can listen in; or listen on 127.0.0.1.",
+        )
+    if settings.tls is None:
+        log.warning(
+            "listening on %s without TLS (SPILLWAY_TLS=off): the token and all data are clear text on their way here",
+            settings.host,
+        )
+
+
+def tls_files(
+    certificate: Path | None, key: Path | None, client_ca: Path | None
+) -> TlsFiles | None:
+    """Put the settings of TLS together; None for none.
+
+    Raises:
+        InvalidRequest: one is there without the others that it needs.
+    """
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise InvalidRequest(
+            "TLS needs a certificate and its key",
+            hint="Set SPILLWAY_TLS_CERT and SPILLWAY_TLS_KEY, both PEM files.",
+        )
+    return TlsFiles(certificate, key, client_ca)
 
 
 def serve(settings: ServeSettings, announce: Callable[[str], None] = print) -> int:
@@ -94,8 +138,11 @@ async def _serve(settings: ServeSettings, announce: Callable[[str], None]) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_once, loop, number, stop)
     async with running(settings) as (http_port, grpc_port):
-        announce(f"REST and UI  http://{settings.host}:{http_port}/")
-        announce(f"gRPC         {settings.host}:{grpc_port}")
+        scheme = "http" if settings.tls is None else "https"
+        announce(f"REST and UI  {scheme}://{settings.host}:{http_port}/")
+        announce(
+            f"gRPC         {'' if settings.tls is None else 'https://'}{settings.host}:{grpc_port}"
+        )
         await stop.wait()
 
 
@@ -107,6 +154,9 @@ def _stop_once(loop: asyncio.AbstractEventLoop, number: int, stop: asyncio.Event
 @contextlib.asynccontextmanager
 async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
     """Run the service within this context; yield the HTTP and the gRPC port that it listens on."""
+    # Read before anything else begins: a certificate that can't be used is a mistake of whoever starts it.
+    certificate = None if settings.tls is None else ServerCertificate(settings.tls)
+    limits = connection_limits(raise_limit())
     data = DataDirectory(settings.data_dir)
     try:
         url = settings.metadata_url or f"sqlite:///{data.root / 'spillway.db'}"
@@ -119,23 +169,54 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
             await subscriptions.load()
             await engine.settle(_HEAD_START_S)
             interfaces = await asyncio.to_thread(_import_interfaces)
-            async with interfaces.listening(
-                engine, subscriptions, settings.host, settings.http_port, settings.grpc_port, token
-            ) as ports:
-                # Programs are clients: they need gRPC from their first to their last word.
-                await subscriptions.start(_own_address(settings.host, ports[1]), token)
-                try:
-                    yield ports
-                finally:
-                    await subscriptions.stop()
+            with _own_socket(data.root, needed=certificate is not None) as own_socket:
+                async with interfaces.listening(
+                    engine,
+                    subscriptions,
+                    interfaces.Doors(
+                        settings.host,
+                        settings.http_port,
+                        settings.grpc_port,
+                        token,
+                        limits,
+                        certificate,
+                        own_socket,
+                    ),
+                ) as ports:
+                    # Programs are clients: they need gRPC from their first to their last word.
+                    await subscriptions.start(
+                        _own_address(settings.host, ports[1], own_socket), token, settings.umask
+                    )
+                    try:
+                        yield ports
+                    finally:
+                        await subscriptions.stop()
         finally:
             await engine.stop()
     finally:
         data.close()
 
 
-def _own_address(host: str, port: int) -> str:
+@contextlib.contextmanager
+def _own_socket(data_dir: Path, *, needed: bool) -> Iterator[Path | None]:
+    """Give the path of a Unix socket that nobody but this user reaches; its directory goes at the end.
+
+    The service's own programs connect there, so that they need no CA, no name and no certificate of their own, and go on when
+    the service's certificate has expired.
+    """
+    if not needed:
+        yield None
+        return
+    # A socket's path has 107 bytes at most. Directories of tempfile are 0700.
+    parent = data_dir if len(os.fsencode(data_dir)) < 70 else None
+    with tempfile.TemporaryDirectory(prefix="own-", dir=parent) as directory:
+        yield Path(directory) / "grpc"
+
+
+def _own_address(host: str, port: int, own_socket: Path | None) -> str:
     """Return where this machine's programs find what listens on *host*."""
+    if own_socket is not None:
+        return f"unix:{own_socket}"
     own = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - not listened on
     return f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spillway.errors import InvalidRequest
+from spillway.tls import ClientTls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,7 +103,7 @@ class Settings:
         "SPILLWAY_HOST",
         str,
         "127.0.0.1",
-        "the address to listen on; any but loopback needs a token",
+        "the address to listen on; any but loopback needs a token and a certificate",
     )
     http_port: int = _variable("SPILLWAY_HTTP_PORT", _port, 8080, "REST's port; 0 for a free one")
     grpc_port: int = _variable("SPILLWAY_GRPC_PORT", _port, 50051, "gRPC's port; 0 for a free one")
@@ -119,6 +120,36 @@ class Settings:
         value=False,
         meaning="`off` asks for no token although one is set; refused on any address but loopback",
         default="",
+    )
+    tls_off: bool = _variable(
+        "SPILLWAY_TLS",
+        _auth,
+        value=False,
+        meaning="`off` listens on any address without a certificate, for a proxy in front that has one: "
+        "tokens and data then cross the network as clear text up to there",
+        default="",
+    )
+    tls_cert: Path | None = _variable(
+        "SPILLWAY_TLS_CERT",
+        Path,
+        None,
+        "the service's certificate for REST and gRPC with its chain after it, a PEM file; loaded anew when it changes; "
+        "needed on any address but loopback",
+        "none",
+    )
+    tls_key: Path | None = _variable(
+        "SPILLWAY_TLS_KEY",
+        Path,
+        None,
+        "the certificate's key, a PEM file without a password",
+        "none",
+    )
+    tls_client_ca: Path | None = _variable(
+        "SPILLWAY_TLS_CLIENT_CA",
+        Path,
+        None,
+        "the CA of clients' certificates, a PEM file; with it every client must show one",
+        "none",
     )
     stream_bytes: int | None = _variable(
         "SPILLWAY_STREAM_BYTES",
@@ -173,6 +204,13 @@ class Settings:
         "removed is taken from there",
         "none",
     )
+    dsn_files: Path | None = _variable(
+        "SPILLWAY_DSN_FILES",
+        Path,
+        None,
+        "a directory; a source's DSN may name files below it, and no others, as sslrootcert, sslcert, sslkey and sslcrl",
+        "none",
+    )
     log_level: str = _variable(
         "SPILLWAY_LOG_LEVEL",
         _level,
@@ -180,14 +218,49 @@ class Settings:
         "what the service logs: `debug`, `info`, `warning`, `error`",
     )
     url: str = _variable(
-        "SPILLWAY_URL", str, "http://127.0.0.1:8080", "where REST is, for commands"
+        "SPILLWAY_URL",
+        str,
+        "http://127.0.0.1:8080",
+        "where REST is, for commands; `https://…` of a service with a certificate",
     )
     grpc: str = _variable(
         "SPILLWAY_GRPC",
         str,
         "127.0.0.1:50051",
-        "where gRPC is, as host:port, for commands and Spark",
+        "where gRPC is, as host:port, for commands and Spark; `https://host:port` of a service with a certificate",
     )
+
+    tls_ca: Path | None = _variable(
+        "SPILLWAY_TLS_CA",
+        Path,
+        None,
+        "for commands and Spark: the CAs that a service's certificate is verified with, a PEM file",
+        "the system's",
+    )
+    tls_client_cert: Path | None = _variable(
+        "SPILLWAY_TLS_CLIENT_CERT",
+        Path,
+        None,
+        "for commands and Spark: the certificate to show to a service that asks for one, a PEM file",
+        "none",
+    )
+    tls_client_key: Path | None = _variable(
+        "SPILLWAY_TLS_CLIENT_KEY", Path, None, "the key of that certificate, a PEM file", "none"
+    )
+    tls_server_name: str | None = _variable(
+        "SPILLWAY_TLS_SERVER_NAME",
+        str,
+        None,
+        "for commands and Spark: the name that the service's certificate must be for",
+        "the host that is connected to",
+    )
+
+    @property
+    def client_tls(self) -> ClientTls:
+        """What a client verifies the service with."""
+        return ClientTls(
+            self.tls_ca, self.tls_client_cert, self.tls_client_key, self.tls_server_name
+        )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

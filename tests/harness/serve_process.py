@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,14 +16,36 @@ from harness.service import Service
 from spillway.demo.private_postgres import free_port
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
     from pathlib import Path
 
 
 class ServeProcess:
     """``spillway serve`` as users run it; started again on the same ports and directory."""
 
-    def __init__(self, data_dir: Path, failpoints: str = "") -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        failpoints: str = "",
+        *,
+        environment: Mapping[str, str] | None = None,
+        files_max: int | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Start it.
+
+        Args:
+            data_dir: its directory; its log is beside it.
+            failpoints: SPILLWAY_FAILPOINTS.
+            environment: further settings.
+            files_max: how many files it may have open.
+            tls: what it is asked with, if it has a certificate.
+        """
         self._data_dir = data_dir
+        self._environment = dict(environment or {})
+        self._files_max = files_max
+        self._tls = tls
         self._log = (data_dir.parent / "serve.log").open("ab")
         self.process: subprocess.Popen[bytes] | None = None
         self.http_port, self.grpc_port = free_port(), free_port()
@@ -39,8 +62,11 @@ class ServeProcess:
             ],
             stdout=self._log,
             stderr=self._log,
-            env={**os.environ, "SPILLWAY_FAILPOINTS": failpoints},
+            env={**os.environ, "SPILLWAY_FAILPOINTS": failpoints, **self._environment},
+            preexec_fn=self._limit_files,  # noqa: PLW1509 - one system call
         )  # fmt: skip
+        scheme = "http" if self._tls is None else "https"
+        verify = True if self._tls is None else self._tls
         deadline = time.monotonic() + 300
         while True:
             if self.process.poll() is not None:
@@ -48,13 +74,18 @@ class ServeProcess:
                     return
                 raise AssertionError(f"serve ended with {self.process.returncode}: {self.log()}")
             try:
-                if httpx.get(f"http://127.0.0.1:{self.http_port}/healthz", timeout=5).is_success:
+                url = f"{scheme}://127.0.0.1:{self.http_port}/healthz"
+                if httpx.get(url, timeout=5, verify=verify).is_success:
                     return
             except httpx.TransportError:
                 pass
             if time.monotonic() > deadline:
                 raise AssertionError(f"serve does not answer: {self.log()}")
             time.sleep(0.05)
+
+    def _limit_files(self) -> None:
+        if self._files_max is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self._files_max, self._files_max))
 
     def kill(self) -> None:
         assert self.process is not None

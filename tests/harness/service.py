@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
+    from spillway.tls import TlsFiles
 
 
 class Service:
@@ -111,13 +112,15 @@ def service_in_process(
     engine: EngineSettings | None = None,
     metadata_url: str | None = None,
     token: str | None = None,
+    tls: TlsFiles | None = None,
 ) -> Iterator[Service]:
-    """Run the whole service on a thread of this process."""
+    """Run the whole service on a thread of this process. With *tls*, what is yielded knows its ports and no more."""
     settings = ServeSettings(
         data_dir=data_dir,
         http_port=0,
         grpc_port=0,
         token=token,
+        tls=tls,
         metadata_url=metadata_url,
         engine=engine or EngineSettings(),
     )

@@ -23,8 +23,8 @@ from spillway.cli import main
 from spillway.errors import ValueNotRepresentable
 from spillway.pg.encoding import readable
 from spillway.pg.lsn import Lsn
-from spillway.stream._generated import slots_pb2, slots_pb2_grpc
 from spillway.stream.client import open_stream
+from spillway.v1 import slots_pb2, slots_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

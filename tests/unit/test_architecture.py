@@ -23,7 +23,8 @@ SOURCE = PROJECT / "services" / "spillway"
 LAYERS = (
     ("errors",),
     # What protoc makes of proto/: messages, without a line of ours.
-    ("failpoints", "loopback", "memory", "settings", "v1"),
+    ("failpoints", "loopback", "memory", "open_files", "tls", "token_gate", "v1"),
+    ("settings",),
     ("pg",),
     ("wal",),
     ("catalog",),
@@ -41,7 +42,7 @@ LAYERS = (
 RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 
 #: Layers that know less than what lies below them, and why.
-GROUND = frozenset({"errors", "failpoints", "loopback", "settings", "pg"})
+GROUND = frozenset({"errors", "failpoints", "loopback", "settings", "tls", "token_gate", "pg"})
 KNOWS_ONLY = {
     # The receiver moves WAL as bytes, whatever they mean.
     "receiver": GROUND,

@@ -9,7 +9,8 @@ import pytest
 
 from spillway.errors import InvalidRequest
 from spillway.interfaces import _bind
-from spillway.serve import ServeSettings, check_settings
+from spillway.serve import ServeSettings, check_settings, tls_files
+from spillway.tls import TlsFiles
 
 DATA = Path("data")
 
@@ -27,7 +28,28 @@ def test_another_address_needs_one(host: str) -> None:
     assert "SPILLWAY_TOKEN" in error.value.hint
     with pytest.raises(InvalidRequest, match="SPILLWAY_AUTH=off is refused"):
         check_settings(ServeSettings(DATA, host=host, token="t", auth_off=True))
-    check_settings(ServeSettings(DATA, host=host, token="t"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1"])
+def test_another_address_needs_a_certificate(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidRequest, match=r"needs a certificate.*clear text") as error:
+        check_settings(ServeSettings(DATA, host=host, token="t"))
+    assert "SPILLWAY_TLS_CERT" in error.value.hint
+    assert "SPILLWAY_TLS=off" in error.value.hint
+    files = TlsFiles(Path("cert.pem"), Path("key.pem"))
+    check_settings(ServeSettings(DATA, host=host, token="t", tls=files))
+    assert not caplog.records
+    check_settings(ServeSettings(DATA, host=host, token="t", tls_off=True))
+    assert "clear text" in caplog.text
+    with pytest.raises(InvalidRequest, match="contradicts"):
+        check_settings(ServeSettings(DATA, host=host, token="t", tls=files, tls_off=True))
+
+
+def test_a_certificate_needs_its_key() -> None:
+    assert tls_files(None, None, None) is None
+    for files in ((DATA, None, None), (None, DATA, None), (None, None, DATA)):
+        with pytest.raises(InvalidRequest, match="certificate and its key"):
+            tls_files(*files)
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:

@@ -23,7 +23,8 @@ from spillway.admin.sampler import Sampler
 from spillway.admin.slot_pages import SlotPages
 from spillway.admin.source_pages import SourcePages
 from spillway.admin.subscription_pages import SubscriptionPages
-from spillway.errors import NotFound, SpillwayError
+from spillway.errors import NotFound, SpillwayError, TooManyAttempts, Unauthenticated
+from spillway.token_gate import TokenGate
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -45,8 +46,10 @@ class Admin:
         *,
         token: str | None,
         version: str,
+        gate: TokenGate | None = None,
     ) -> None:
         self.sessions = Sessions(token)
+        self._gate = gate or TokenGate(token)
         self._pages = Pages(version)
         self._sampler = Sampler(engine, subscriptions)
         self._streams = Streams()
@@ -96,11 +99,19 @@ class Admin:
         wrong = False
         if request.method == "POST":
             given = request.state.form.get("token", [""])[0]
-            if self.sessions.is_token(given):
+            client = request.client
+            try:
+                self._gate.check(given.strip().encode(), None if client is None else client.host)
+            except Unauthenticated:
+                wrong = True
+            except TooManyAttempts as error:
+                refused = self.problem(request, error)
+                refused.headers["Retry-After"] = str(error.details["retry_after_s"])
+                return refused
+            else:
                 response = RedirectResponse(target, status_code=303)
                 set_cookie(response, request, self.sessions.issue())
                 return response
-            wrong = True
         return self._pages.page(
             request, "login.html", status=401 if wrong else 200, wrong=wrong, target=target
         )
@@ -125,7 +136,7 @@ class Admin:
 
     async def _spillway_error(self, request: Request, error: SpillwayError) -> Response:
         if error.http_status >= 500:
-            log.warning("%s %s: %s", request.method, request.url.path, error)
+            log.warning("%s %s: %s", request.method, request.scope["path"], error)
         return self.problem(request, error)
 
     async def _http_exception(self, request: Request, error: HTTPException) -> Response:

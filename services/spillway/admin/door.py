@@ -57,16 +57,11 @@ class Sessions:
 
     def __init__(self, token: str | None) -> None:
         self.asks_token = token is not None
-        self._token = (token or "").encode()
         self._key = (
             secrets.token_bytes(32)
             if token is None
-            else hmac.digest(self._token, b"spillway admin session", hashlib.sha256)
+            else hmac.digest(token.encode(), b"spillway admin session", hashlib.sha256)
         )
-
-    def is_token(self, given: str) -> bool:
-        """Compare with the service's token."""
-        return self.asks_token and hmac.compare_digest(given.strip().encode(), self._token)
 
     def issue(self) -> str:
         """Make a new cookie's value."""
@@ -105,7 +100,11 @@ class Sessions:
 
 def cookie_name(request: Request) -> str:
     """Name the cookie by the port: cookies are shared by all ports of a host, sessions are not."""
-    return f"spillway_session_{request.url.port or 0}"
+    try:
+        port = urlsplit(f"//{request.headers.get('host', '')}").port
+    except ValueError:
+        port = None
+    return f"spillway_session_{port or (443 if request.scope['scheme'] == 'https' else 80)}"
 
 
 def cookie_of(request: Request) -> str:
@@ -121,7 +120,7 @@ def set_cookie(response: Response, request: Request, value: str) -> None:
         max_age=SESSION_S if value else 0,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=request.scope["scheme"] == "https",
         path="/",
     )
 
@@ -144,7 +143,7 @@ class Door:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
-        path = request.url.path
+        path = request.scope["path"]
         sessions = self._sessions
         cookie = cookie_of(request)
         new_cookie = ""
@@ -185,18 +184,18 @@ class Door:
     @staticmethod
     def _to_login(request: Request) -> Response:
         target = "/ui/login"
-        if request.method == "GET" and not request.url.path.startswith("/ui/live"):
-            target += f"?next={quote(request.url.path)}"
+        if request.method == "GET" and not request.scope["path"].startswith("/ui/live"):
+            target += f"?next={quote(request.scope['path'])}"
         if request.headers.get("hx-request"):
             return Response(status_code=401, headers={"HX-Redirect": target})
-        if request.url.path.startswith("/ui/live"):
+        if request.scope["path"].startswith("/ui/live"):
             return Response(status_code=204)
         return RedirectResponse(target, status_code=303)
 
     async def _form(self, request: Request, csrf: str) -> dict[str, list[str]]:
         headers: Headers = request.headers
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host", ""):
+        if origin is not None and not _is_own(origin, headers.get("host", "")):
             raise ForgedRequest("the request comes from a web page of another origin")
         body = b""
         async for piece in request.stream():
@@ -214,7 +213,7 @@ class Door:
             ) from None
         for name, value in fields:
             form.setdefault(name, []).append(value)
-        if request.url.path != "/ui/login":
+        if request.scope["path"] != "/ui/login":
             given = headers.get("x-csrf-token") or form.get("csrf", [""])[0]
             if not hmac.compare_digest(given.encode(), csrf.encode()):
                 raise ForgedRequest(
@@ -222,3 +221,10 @@ class Door:
                     hint="Reload the page and try again; a restart of the service without a token ends its sessions.",
                 )
         return form
+
+
+def _is_own(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False

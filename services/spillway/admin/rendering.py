@@ -52,7 +52,7 @@ class Pages:
         """Render a page."""
         text = self.text(
             template,
-            path=request.url.path,
+            path=request.scope["path"],
             csrf=getattr(request.state, "csrf", ""),
             is_inside=getattr(request.state, "is_inside", False),
             can_log_out=getattr(request.state, "can_log_out", False),

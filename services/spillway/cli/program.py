@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import sys
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated, Final
@@ -55,7 +56,10 @@ def serve(
         Path | None, typer.Option(help="Where WAL and transactions are kept.")
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Listen here; any address but loopback needs SPILLWAY_TOKEN.")
+        str | None,
+        typer.Option(
+            help="Listen here; any address but loopback needs SPILLWAY_TOKEN and SPILLWAY_TLS_CERT."
+        ),
     ] = None,
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="REST's port; 0 for a free one.")
@@ -74,11 +78,14 @@ def serve(
     """
     from spillway.engine.settings import EngineSettings  # noqa: PLC0415 - heavy
     from spillway.memory import limit_arenas  # noqa: PLC0415 - heavy
-    from spillway.serve import ServeSettings  # noqa: PLC0415 - heavy
+    from spillway.serve import ServeSettings, tls_files  # noqa: PLC0415 - heavy
     from spillway.serve import serve as run  # noqa: PLC0415 - heavy
 
     # The process is the service's own.
     limit_arenas()
+    # What it keeps is all that its sources hold, and their passwords. A lake is for others, too: its programs get back
+    # what this one was started with.
+    umask = os.umask(0o077)
     settings = Settings.from_environment()
     logging.basicConfig(
         level=settings.log_level.upper(),
@@ -96,6 +103,7 @@ def serve(
         audit=settings.audit,
         wal_store_max_bytes=settings.wal_store_max_bytes,
         wal_archives=settings.wal_archives,
+        dsn_files=settings.dsn_files,
     )
     raise typer.Exit(
         run(
@@ -106,6 +114,9 @@ def serve(
                 grpc_port=settings.grpc_port if grpc_port is None else grpc_port,
                 token=settings.token,
                 auth_off=settings.auth_off,
+                tls=tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca),
+                tls_off=settings.tls_off,
+                umask=umask,
                 metadata_url=metadata_url or settings.metadata_url,
                 engine=engine,
             )

@@ -93,6 +93,7 @@ def recv(
                     upto_lsn=last_lsn,
                     options=options,
                     token=settings.token,
+                    tls=settings.client_tls,
                 ) as stream:
                     receiver.receive(stream)
                     return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from spillway.errors import InvalidRequest, NotReady, SpillwayError, remote_error
+from spillway.tls import tls_failed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,10 @@ class RestClient:
         import httpx  # noqa: PLC0415
 
         self._url = settings.url
+        tls = settings.client_tls
+        #: what the certificate is verified against, where it isn't the host
+        self._extensions = {} if tls.server_name is None else {"sni_hostname": tls.server_name}
+        verify = tls.context() if settings.url.startswith("https:") else True
         token = settings.token
         headers = [] if token is None else [(b"Authorization", b"Bearer " + token.encode())]
         try:
@@ -40,6 +45,7 @@ class RestClient:
                 headers=headers,
                 timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
                 transport=transport,
+                verify=verify,
             )
         except httpx.InvalidURL as error:
             raise InvalidRequest(
@@ -62,19 +68,24 @@ class RestClient:
         """Call ``/v1/PATH…`` and give the answer's JSON; None if it has no body.
 
         Raises:
-            SpillwayError: the error that the service reported, of its own class, or NotReady when the
-                service can't be reached.
+            SpillwayError: the error that the service reported, of its own class, NotReady when the
+                service can't be reached, or TlsFailed when one side does not trust the other.
         """
         import httpx  # noqa: PLC0415 - as above
 
         # Each part whole: a slash in a name must not become another path.
         where = "/v1/" + "/".join(quote(part, safe="") for part in path)
         try:
-            response = self._http.request(method, where, params=query, json=body)
+            response = self._http.request(
+                method, where, params=query, json=body, extensions=self._extensions
+            )
         except (httpx.TransportError, httpx.InvalidURL) as error:
+            if "SSL" in str(error):
+                raise tls_failed(self._url, str(error)) from None
             raise NotReady(
-                f"the service at {self._url} can't be reached: {error or type(error).__name__}",
-                hint="Check that spillway serve runs there, and SPILLWAY_URL.",
+                f"the service at {self._url} can't be reached: {str(error) or type(error).__name__}",
+                hint="Check that spillway serve runs there, and SPILLWAY_URL: https://… of a service with a certificate "
+                "(and SPILLWAY_TLS_CLIENT_CERT, if it asks for one), http://… of one without.",
             ) from None
         if response.is_success:
             return response.json() if response.content else None

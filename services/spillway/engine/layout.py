@@ -2,7 +2,7 @@
 
 ::
 
-    DATA_DIR/
+    DATA_DIR/                           0700; ``spillway serve`` makes every file in it 0600
       spillway.lock                     held with flock by the one process that serves this directory
       instance                          a UUID that names this directory as a lease holder
       spillway.db                       metadata, when it is SQLite
@@ -19,11 +19,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
 import os
 import shutil
+import stat
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +172,11 @@ class DataDirectory:
         """
         self.root = Path(root).absolute()
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # One that an earlier release made, or a volume: what is in it is its owner's alone. A directory of somebody else's,
+            # that this user may only write, stays as it is; the files in it are made for this user alone.
+            with contextlib.suppress(PermissionError):
+                self.root.chmod(stat.S_IMODE(self.root.stat().st_mode) & 0o700)
             self._lock_fd = os.open(
                 self.root / "spillway.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )

@@ -27,6 +27,8 @@ class EngineSettings:
     wal_store_max_bytes: int | None = None
     #: directory that holds a directory a source, by its name, of archived WAL segments; None: no archive
     wal_archives: Path | None = None
+    #: directory below which a source's DSN may name certificates and keys; None: nowhere
+    dsn_files: Path | None = None
     #: how often decoding state is serialised and the log synced while WAL comes in; less often, up to 30 times, where
     #: that takes so long that it would delay more than one commit in 200
     checkpoint_interval_s: float = 10.0

@@ -29,6 +29,7 @@ from spillway.engine.model import PrimaryCost
 from spillway.engine.source import NOTHING_NEEDED, Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
 from spillway.receiver.checks import check_source
+from spillway.receiver.conninfo import check_dsn, odd_parameters
 from spillway.receiver.physical_slot import (
     drop_physical_slot,
     ensure_physical_slot_is_free,
@@ -98,6 +99,12 @@ class Sources:
     async def start(self) -> None:
         """Bring up every source that the metadata store knows and whose lease is free; stand by for the others."""
         for row in await self._metadata.list_sources():
+            # Who stored it might do so then; that it goes on is worth more than that it is as new ones must be.
+            if odd := odd_parameters(row.dsn, self._settings.dsn_files):
+                log.warning(
+                    'source "%s": its DSN has %s, which a new one may not; see SPILLWAY_DSN_FILES',
+                    row.name, ", ".join(odd),
+                )  # fmt: skip
             await self._adopt(row)
         self._looking = asyncio.create_task(self._look_around(), name="spillway-sources")
 
@@ -253,6 +260,7 @@ class Sources:
 
         Raises:
             InvalidRequest: the name is not usable, or what *capture* says.
+            InvalidDsn: *dsn* says what a source's may not.
             DuplicateName: the name is taken.
             LeaseLost: another process has just made it.
             PhysicalSlotActive: another service streams through the physical slot of that name.
@@ -305,6 +313,7 @@ class Sources:
         Raises:
             UnknownSource: there is none of that name.
             LeaseLost: another process serves it.
+            InvalidDsn: the DSN says what a source's may not.
             SystemIdMismatch: it leads to another cluster.
             WalDiverged: it leads to a copy of the cluster, which has other WAL than what was received.
             SourceError: the cluster is not fit; all that is missing is listed.
@@ -313,6 +322,7 @@ class Sources:
             source = self.get(name)
             self._leases.held(name)
             row = source.row
+            check_dsn(dsn, self._settings.dsn_files)
             await self._in_worker(
                 check_source, dsn, expected_system_id=row.system_id, slot_name=row.slot_name
             )
@@ -349,6 +359,7 @@ class Sources:
             raise DuplicateName(
                 f'source "{name}" already exists', hint="Choose another name.", source=name
             )
+        check_dsn(dsn, self._settings.dsn_files)
         slot_name = physical_slot_name(name)
         facts = await self._in_worker(check_source, dsn, slot_name=slot_name)
         for other in self._sources.values():

@@ -11,6 +11,8 @@ from spillway.stream.client import advance_slot, get_slot, open_stream
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from spillway.tls import ClientTls
+
 #: What the plugin gathers in a message, and gRPC in a batch: large, as nobody waits for the first row of a micro-batch.
 _BATCH_BYTES: Final = 4 << 20
 _PLUGIN_OPTIONS: Final = {"batch_bytes": str(_BATCH_BYTES)}
@@ -19,12 +21,13 @@ _PLUGIN_OPTIONS: Final = {"batch_bytes": str(_BATCH_BYTES)}
 class GrpcSlotClient:
     """See :class:`spillway.lake.slot.SlotClient`. Holds no connection between calls."""
 
-    def __init__(self, target: str, token: str) -> None:
+    def __init__(self, target: str, token: str, tls: ClientTls | None = None) -> None:
         self._target = target
         self._token = token or None
+        self._tls = tls
 
     def position(self, slot_name: str) -> SlotPosition:
-        slot = get_slot(self._target, slot_name, token=self._token)
+        slot = get_slot(self._target, slot_name, token=self._token, tls=self._tls)
         return SlotPosition(
             slot_name=slot.slot_name,
             plugin=slot.plugin,
@@ -49,13 +52,14 @@ class GrpcSlotClient:
             batch_bytes=_BATCH_BYTES,
             peek=True,
             token=self._token,
+            tls=self._tls,
         ) as stream:
             for batch in stream:
                 for _, _, payload in batch.messages():
                     yield payload
 
     def advance(self, slot_name: str, upto_lsn: int) -> int:
-        return advance_slot(self._target, slot_name, upto_lsn, token=self._token)
+        return advance_slot(self._target, slot_name, upto_lsn, token=self._token, tls=self._tls)
 
     def close(self) -> None:
         """Do nothing: streams end with their iterator."""

@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.settings import Settings
+from spillway.tls import ClientTls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,8 +67,12 @@ def connect(options: Mapping[str, str]) -> SlotClient:
     """Open a client to the service that *options* name.
 
     Args:
-        options: ``grpc`` (host:port), ``token`` (bearer; else SPILLWAY_TOKEN), and ``client``: ``module:function``
-            of another implementation, which is called with these options.
+        options: ``grpc`` (host:port, https://host:port with TLS), ``token`` (bearer; else SPILLWAY_TOKEN), ``tls_ca``,
+            ``tls_client_cert``, ``tls_client_key`` and ``tls_server_name`` (else SPILLWAY_TLS_CA, …), and ``client``:
+            ``module:function`` of another implementation, which is called with these options.
+
+    Raises:
+        InvalidRequest: a file of TLS can't be used.
     """
     factory = options.get("client")
     if factory:
@@ -78,4 +84,20 @@ def connect(options: Mapping[str, str]) -> SlotClient:
     return GrpcSlotClient(
         options.get("grpc") or DEFAULT_ADDRESS,
         options.get("token") or os.environ.get("SPILLWAY_TOKEN", ""),
+        ClientTls(
+            _path(options, "tls_ca"),
+            _path(options, "tls_client_cert"),
+            _path(options, "tls_client_key"),
+            _tls_option(options, "tls_server_name") or None,
+        ),
     )
+
+
+def _path(options: Mapping[str, str], name: str) -> Path | None:
+    value = _tls_option(options, name)
+    return Path(value) if value else None
+
+
+def _tls_option(options: Mapping[str, str], name: str) -> str:
+    # The environment is that of the process that reads: of Spark's driver, or of a worker.
+    return options.get(name) or os.environ.get(f"SPILLWAY_{name.upper()}", "")

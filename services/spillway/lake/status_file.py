@@ -146,6 +146,8 @@ class StatusFile:
             beside = self._path.with_name(f".{self._path.name}.new")
             try:
                 beside.write_text(json.dumps(value))
+                # It is in the service's directory, where nothing is for others.
+                beside.chmod(0o600)
                 beside.replace(self._path)
             except OSError as error:
                 _log.warning("the status file %s can't be written: %s", self._path, error.strerror)

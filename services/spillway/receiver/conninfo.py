@@ -7,6 +7,7 @@ so whatever leaves this package in a message, a log line or an API answer passes
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Final
 
 import psycopg
@@ -25,6 +26,48 @@ _SECRETS: Final = (
 )
 _MASK: Final = "****"
 
+#: What a source's DSN may say. None of it names a file.
+_ALLOWED: Final = frozenset(
+    [
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "connect_timeout",
+        "tcp_user_timeout",
+        "client_encoding",
+        "options",
+        "application_name",
+        "fallback_application_name",
+        "replication",
+        "target_session_attrs",
+        "load_balance_hosts",
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "sslmode",
+        "sslnegotiation",
+        "sslcompression",
+        "sslcertmode",
+        "sslpassword",
+        "sslsni",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
+        "min_protocol_version",
+        "max_protocol_version",
+        "channel_binding",
+        "require_auth",
+        "requirepeer",
+        "gssencmode",
+        "krbsrvname",
+    ]
+)
+#: What names a file to read.
+_FILES: Final = frozenset({"sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir"})
+
 
 def parse_dsn(dsn: str) -> dict[str, str]:
     """Parse a DSN into libpq's parameters.
@@ -41,6 +84,50 @@ def parse_dsn(dsn: str) -> dict[str, str]:
             "or host=… port=… user=… dbname=….",
         ) from None
     return {key: str(value) for key, value in parsed.items() if value is not None}
+
+
+def check_dsn(dsn: str, files: Path | None) -> None:
+    """Refuse what a source's DSN may not say: whoever may make a source must not thereby read or write the service's files.
+
+    libpq takes passwords from files (``passfile``, ``service``), writes a log of keys (``sslkeylogfile``), and loads what
+    it is told to load. The environment's own PGPASSFILE, PGSERVICE, … are the operator's, and apply.
+
+    Args:
+        dsn: a new source's.
+        files: the operator's directory; certificates, keys and revocation lists below it may be named.
+
+    Raises:
+        InvalidDsn: it can't be parsed, or names what is not allowed; the message says which.
+    """
+    parameters = parse_dsn(dsn)
+    unknown = sorted(parameters.keys() - _ALLOWED - _FILES)
+    if unknown:
+        raise InvalidDsn(
+            f"a source's DSN may not have {', '.join(unknown)}",
+            hint="It may say where the server is, who connects, and how TLS is spoken. Passwords belong into it, or into "
+            "the service's own ~/.pgpass.",
+            parameters=unknown,
+        )
+    for name in sorted(_FILES & parameters.keys()):
+        if name == "sslrootcert" and parameters[name] == "system":
+            continue
+        if files is None or not Path(parameters[name]).resolve().is_relative_to(files.resolve()):
+            raise InvalidDsn(
+                f"{name} of a source's DSN names a file that is not below SPILLWAY_DSN_FILES",
+                hint="Put the file into the directory that SPILLWAY_DSN_FILES names to the service; for sslrootcert, "
+                "the word system takes the system's CAs.",
+                parameters=[name],
+            )
+
+
+def odd_parameters(dsn: str, files: Path | None) -> list[str]:
+    """Name what :func:`check_dsn` would refuse in a DSN that was stored before there was such a check."""
+    try:
+        check_dsn(dsn, files)
+    except InvalidDsn as error:
+        named = error.details.get("parameters", [])
+        return list(named) if isinstance(named, list) else []
+    return []
 
 
 def redact_dsn(dsn: str) -> str:

@@ -15,6 +15,8 @@ from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
 from spillway.slot_manager.subscriptions.routes import router as subscriptions_router
 from spillway.subscriber.interface import SubscriptionInterface
+from spillway.tls import ServerCertificate
+from spillway.token_gate import TokenGate
 
 _DESCRIPTION: Final = (
     "PostgreSQL logical decoding outside the server: replication slots as a service. LSNs are texts such as "
@@ -29,6 +31,8 @@ def create_app(
     token: str | None,
     version: str,
     admin: guard.Pages | None = None,
+    gate: TokenGate | None = None,
+    certificate: ServerCertificate | None = None,
 ) -> FastAPI:
     """Make the REST service.
 
@@ -40,12 +44,15 @@ def create_app(
         token: the bearer token that callers must present; None only where the service listens on loopback.
         version: Spillway's version, shown by the pages.
         admin: the admin UI, which has ``/`` and ``/ui``.
+        gate: what compares tokens, where gRPC and the UI have the same; made of *token* otherwise.
+        certificate: TLS's, for the metrics.
     """
     # FastAPI's own pages load scripts from elsewhere; ours do not.
     app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.engine = engine
     app.state.subscriptions = subscriptions
     app.state.version = version
+    app.state.certificate = certificate
     # The dependency only documents what the guard checks.
     bearer = Security(HTTPBearer(auto_error=False, description="SPILLWAY_TOKEN"))
     v1 = APIRouter(prefix="/v1", dependencies=[bearer], responses=_PROBLEM)
@@ -61,7 +68,7 @@ def create_app(
     problems.install(app)
     if admin is not None:
         app.add_middleware(guard.Beside, pages=admin)
-    app.add_middleware(guard.Guard, token=token, pages=admin)
+    app.add_middleware(guard.Guard, gate=gate or TokenGate(token), pages=admin)
     app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
     return app
 

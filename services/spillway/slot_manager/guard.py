@@ -10,20 +10,23 @@ name resolve to 127.0.0.1 (DNS rebinding). So the Host must then be a loopback n
 a browser marks as coming from another origin is refused.
 """
 
-import hmac
+import contextlib
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spillway.errors import Unauthenticated
+from spillway.errors import SpillwayError
 from spillway.loopback import is_loopback
 from spillway.slot_manager.problems import http_problem, problem_response
+from spillway.token_gate import TokenGate
 
 #: The largest body: a source's DSN or a slot's options take a few hundred bytes.
 BODY_BYTES_MAX: Final = 1024 * 1024
+_HINT: Final = "Send the service's SPILLWAY_TOKEN in the header Authorization: Bearer …."
 
 _OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
@@ -60,14 +63,14 @@ class Guard:
 
     Args:
         app: what is guarded.
-        token: what callers must present; None where the service listens on loopback without one.
+        gate: what compares the token that callers must present.
         pages: the admin UI, if there is one.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, pages: Pages | None = None) -> None:
+    def __init__(self, app: ASGIApp, gate: TokenGate, pages: Pages | None = None) -> None:
         self._app = app
         self._pages = pages
-        self._credentials = None if token is None else f"Bearer {token}".encode()
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,21 +79,33 @@ class Guard:
         path: str = scope["path"]
         headers = Headers(scope=scope)
         if path not in _OPEN_PATHS:
-            if self._credentials is not None and not self._is_admitted(scope):
-                given = headers.get("authorization", "").encode("latin-1")
-                if not hmac.compare_digest(
-                    _scheme_lowered(given), _scheme_lowered(self._credentials)
-                ):
-                    await problem_response(_unauthenticated(given), path)(scope, receive, send)
+            if self._gate.asks_token:
+                if not self._is_admitted(scope) and (refusal := self._refusal(scope, headers)):
+                    await problem_response(refusal, path)(scope, receive, send)
                     return
-            elif self._credentials is None and (reason := _foreign(headers)):
+            elif reason := _foreign(headers):
                 await http_problem(403, path, reason)(scope, receive, send)
                 return
+        if b"%00" in scope["query_string"]:
+            # No name and no option has one, and PostgreSQL can't be asked for it.
+            await http_problem(400, path, "the query has a NUL")(scope, receive, send)
+            return
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
             await http_problem(413, path, _too_large())(scope, receive, send)
             return
-        await self._app(scope, _Bounded(receive), send)
+        # One that goes away while it is sending: nobody is left to answer, and nothing was begun.
+        with contextlib.suppress(ClientDisconnect):
+            await self._app(scope, _Bounded(receive), send)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> SpillwayError | None:
+        client = scope.get("client")
+        try:
+            self._gate.check(_bearer(headers), None if client is None else client[0])
+        except SpillwayError as error:
+            error.hint = error.hint or _HINT
+            return error
+        return None
 
     def _is_admitted(self, scope: Scope) -> bool:
         return self._pages is not None and self._pages.admits(scope)
@@ -116,17 +131,11 @@ def _too_large() -> str:
     return f"the body is larger than {BODY_BYTES_MAX} bytes"
 
 
-def _unauthenticated(given: bytes) -> Unauthenticated:
-    return Unauthenticated(
-        "the bearer token is wrong" if given else "a bearer token is needed",
-        hint="Send the service's SPILLWAY_TOKEN in the header Authorization: Bearer ….",
-    )
-
-
-def _scheme_lowered(credentials: bytes) -> bytes:
-    """The scheme's name may be written in any case (RFC 9110); the token may not."""
-    scheme, space, token = credentials.partition(b" ")
-    return scheme.lower() + space + token.strip()
+def _bearer(headers: Headers) -> bytes | None:
+    """Give the token of the header; the scheme's name may be written in any case (RFC 9110)."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    # As the bytes that came: another scheme's credentials are no token.
+    return token.strip().encode("latin-1") if scheme.lower() == "bearer" else None
 
 
 def _foreign(headers: Headers) -> str:
@@ -135,11 +144,19 @@ def _foreign(headers: Headers) -> str:
     if not is_loopback(_hostname(f"//{host}")):
         return f"the Host {host!r} is not a loopback name, and the service has no token"
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and not is_own_origin(origin, host):
         return "the request comes from a web page of another origin"
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return "the request comes from a web page of another site"
     return ""
+
+
+def is_own_origin(origin: str, host: str) -> bool:
+    """Say whether a page of *origin* is one of *host*'s own; what can't be read is not."""
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
 
 
 def _hostname(url: str) -> str:

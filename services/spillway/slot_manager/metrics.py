@@ -8,7 +8,7 @@ exact up to 2**53, 8 PiB of WAL.)
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -17,18 +17,40 @@ from prometheus_client.registry import Collector
 from spillway.engine.model import SlotInfo, SourceInfo
 from spillway.slot_manager.dependencies import Engine, Subscriptions
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
+from spillway.tls import ServerCertificate
 
 router = APIRouter(include_in_schema=False)
 
 
 @router.get("/metrics")
-async def metrics(engine: Engine, subscriptions: Subscriptions) -> Response:
+async def metrics(request: Request, engine: Engine, subscriptions: Subscriptions) -> Response:
     """Give every metric."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Positions(await engine.list_sources(), await engine.list_slots()))
     registry.register(_SubscriptionStates(await subscriptions.list_all()))
+    if request.app.state.certificate is not None:
+        registry.register(_Certificate(request.app.state.certificate))
     ProcessCollector(registry=registry)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Certificate(Collector):
+    def __init__(self, certificate: ServerCertificate) -> None:
+        self._certificate = certificate
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "spillway_tls_reload_failed",
+            "1 while the certificate's files can't be used, and what was loaded before is.",
+            value=float(bool(self._certificate.failure)),
+        )
+        expires_at_s = self._certificate.expires_at_s
+        if expires_at_s is not None:
+            yield GaugeMetricFamily(
+                "spillway_tls_certificate_expires_timestamp_seconds",
+                "When the certificate in use expires, in Unix time; 0 if it has before it was loaded.",
+                value=expires_at_s,
+            )
 
 
 class _Positions(Collector):

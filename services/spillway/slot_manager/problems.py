@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from spillway.errors import InvalidRequest, NotFound, SpillwayError
+from spillway.errors import InvalidRequest, NotFound, SpillwayError, TooManyAttempts
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,11 @@ class ProblemResponse(JSONResponse):
 
 def problem_response(error: SpillwayError, path: str) -> ProblemResponse:
     """Turn an error of ours into a response."""
-    headers = {"WWW-Authenticate": 'Bearer realm="spillway"'} if error.http_status == 401 else None
+    headers = {}
+    if error.http_status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="spillway"'
+    if isinstance(error, TooManyAttempts):
+        headers["Retry-After"] = str(error.details["retry_after_s"])
     return ProblemResponse(
         Problem(
             type=f"/problems/{error.code}",
@@ -108,8 +112,8 @@ def install(app: FastAPI) -> None:
 async def _spillway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, SpillwayError)
     if error.http_status >= 500:
-        log.error("%s %s: %s: %s", request.method, request.url.path, error.code, error)
-    return problem_response(error, request.url.path)
+        log.error("%s %s: %s: %s", request.method, request.scope["path"], error.code, error)
+    return problem_response(error, request.scope["path"])
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
@@ -125,17 +129,17 @@ async def _validation_error(request: Request, error: Exception) -> Response:
         hint="/docs describes what the call takes.",
         errors=problems,
     )
-    return problem_response(invalid, request.url.path)
+    return problem_response(invalid, request.scope["path"])
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = "" if error.detail == http.HTTPStatus(error.status_code).phrase else error.detail
     if error.status_code == 404:
-        detail = f"there is nothing at {request.url.path}"
+        detail = f"there is nothing at {request.scope['path']}"
     if error.status_code == 405:
-        detail = f"{request.method} is not allowed at {request.url.path}"
-    return http_problem(error.status_code, request.url.path, detail, error.headers)
+        detail = f"{request.method} is not allowed at {request.scope['path']}"
+    return http_problem(error.status_code, request.scope["path"], detail, error.headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001 - a handler's form
@@ -144,7 +148,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: 
         SpillwayError(
             "an internal error occurred", hint="The service's log says which; please report it."
         ),
-        request.url.path,
+        request.scope["path"],
     )
 
 

@@ -2,7 +2,14 @@
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from spillway.errors import InvalidLsn
 from spillway.pg.lsn import Lsn
@@ -35,10 +42,40 @@ LsnText = Annotated[
 ]
 
 
+def _check_texts(value: Any) -> None:
+    # Bodies are small, and JSON's reader bounds their depth.
+    if isinstance(value, str):
+        if "\0" in value or not _is_encodable(value):
+            msg = "a text has a NUL, or half of a surrogate pair"
+            raise ValueError(msg)
+    elif isinstance(value, dict):
+        for key, held in value.items():
+            _check_texts(key)
+            _check_texts(held)
+    elif isinstance(value, list):
+        for held in value:
+            _check_texts(held)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class RequestModel(BaseModel):
     """A request's body: what is not known is refused, and nothing is converted (``"yes"`` is no bool)."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, value: Any) -> Any:
+        """Refuse texts that are none in PostgreSQL: with a NUL, or half of a surrogate pair, which JSON can escape."""
+        _check_texts(value)
+        return value
 
 
 class ResponseModel(BaseModel):

@@ -25,12 +25,15 @@ from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire
 from spillway.stream.status import error_from_rpc
+from spillway.tls import ClientTls
 from spillway.v1 import change_stream_pb2, slots_pb2, slots_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _METHOD: Final = "/spillway.v1.ChangeStream/Stream"
+_TLS_PREFIX: Final = "https://"
+_PLAIN_PREFIX: Final = "http://"
 
 _OPTIONS: Final = (
     # A message of a plugin is never cut, so a batch can be as large as a row.
@@ -59,11 +62,12 @@ def open_stream(
     batch_bytes: int = 0,
     peek: bool = False,
     token: str | None = None,
+    tls: ClientTls | None = None,
 ) -> ChangeStreamReader:
     """Start a stream; the slot is this client's when it returns.
 
     Args:
-        target: host:port of the service's gRPC.
+        target: host:port of the service's gRPC; https://host:port of one that has a certificate.
         slot_name: the slot.
         start_lsn: begin with transactions whose commit record starts here or later.
         upto_lsn: end after the last transaction whose commit record starts before this; otherwise never.
@@ -71,10 +75,11 @@ def open_stream(
         batch_bytes: payload bytes after which a batch is sent; 0 for the service's default.
         peek: read beside whoever holds the slot, and confirm nothing.
         token: the service's bearer token.
+        tls: what to verify it with, and to show it.
 
     Raises:
-        SpillwayError: what the service refused it for (UnknownSlot, SlotActive, …), or NotReady when it
-            can't be reached.
+        SpillwayError: what the service refused it for (UnknownSlot, SlotActive, …), NotReady when it
+            can't be reached, or TlsFailed when one side does not trust the other.
     """
     start = change_stream_pb2.Start(
         slot_name=slot_name,
@@ -84,34 +89,58 @@ def open_stream(
         batch_bytes=batch_bytes,
         peek=peek,
     )
-    return ChangeStreamReader(target, start, token)
+    return ChangeStreamReader(target, start, token, tls)
 
 
-def get_slot(target: str, slot_name: str, *, token: str | None = None) -> slots_pb2.Slot:
+def get_slot(
+    target: str, slot_name: str, *, token: str | None = None, tls: ClientTls | None = None
+) -> slots_pb2.Slot:
     """Ask where a slot stands.
 
     Raises:
         SpillwayError: UnknownSlot, or NotReady when the service can't be reached.
     """
     slot: slots_pb2.Slot = _call(
-        target, token, "GetSlot", slots_pb2.GetSlotRequest(slot_name=slot_name)
+        target, token, tls, "GetSlot", slots_pb2.GetSlotRequest(slot_name=slot_name)
     )
     return slot
 
 
-def advance_slot(target: str, slot_name: str, upto_lsn: int, *, token: str | None = None) -> Lsn:
+def advance_slot(
+    target: str,
+    slot_name: str,
+    upto_lsn: int,
+    *,
+    token: str | None = None,
+    tls: ClientTls | None = None,
+) -> Lsn:
     """Confirm everything before *upto_lsn* for good; return where the slot stands then.
 
     Raises:
         SpillwayError: UnknownSlot, SlotActive, …, or NotReady when the service can't be reached.
     """
     request = slots_pb2.AdvanceSlotRequest(slot_name=slot_name, upto_lsn=upto_lsn)
-    return Lsn(_call(target, token, "AdvanceSlot", request).end_lsn)
+    return Lsn(_call(target, token, tls, "AdvanceSlot", request).end_lsn)
 
 
-def _call(target: str, token: str | None, name: str, request: Any) -> Any:
+def open_channel(target: str, tls: ClientTls | None = None) -> Any:
+    """Make a gRPC channel to *target*, as :func:`open_stream` takes it.
+
+    Raises:
+        InvalidRequest: a file that *tls* names can't be used.
+    """
+    if not target.startswith(_TLS_PREFIX):
+        return grpc.insecure_channel(target.removeprefix(_PLAIN_PREFIX), options=_OPTIONS)
+    tls = tls or ClientTls()
+    credentials = grpc.ssl_channel_credentials(*tls.pem())
+    name = () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
+    address = target.removeprefix(_TLS_PREFIX).rstrip("/")
+    return grpc.secure_channel(address, credentials, options=(*_OPTIONS, *name))
+
+
+def _call(target: str, token: str | None, tls: ClientTls | None, name: str, request: Any) -> Any:
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
-    with grpc.insecure_channel(target, options=_OPTIONS) as channel:
+    with open_channel(target, tls) as channel:
         stub: Any = slots_pb2_grpc.SlotServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
             return getattr(stub, name)(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
@@ -122,14 +151,20 @@ def _call(target: str, token: str | None, name: str, request: Any) -> Any:
 class ChangeStreamReader:
     """An open stream: an iterator of batches. Confirm and close from any thread, iterate from one."""
 
-    def __init__(self, target: str, start: change_stream_pb2.Start, token: str | None) -> None:
+    def __init__(
+        self,
+        target: str,
+        start: change_stream_pb2.Start,
+        token: str | None,
+        tls: ClientTls | None = None,
+    ) -> None:
         self._target = target
         self._requests = _Requests(change_stream_pb2.StreamRequest(start=start))
         self._flush_lsn = Lsn(0)
         self._stored_lsn = Lsn(0)
         self._final = False
         self._ended = False
-        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._channel = open_channel(target, tls)
         metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         method = self._channel.stream_stream(
             _METHOD,

@@ -1,23 +1,26 @@
-"""The gRPC server: its services, health and reflection, behind the token."""
+"""The gRPC server: its services, health and reflection, behind the token, and with a certificate behind TLS."""
 
 from __future__ import annotations
 
-import hmac
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from spillway.errors import AddressUnavailable, Unauthenticated
-from spillway.stream import change_stream, slot_service, status, subscription_service
+from spillway.errors import AddressUnavailable
+from spillway.stream import change_stream, slot_service, subscription_service
+from spillway.stream.door import Door
+from spillway.token_gate import TokenGate
 from spillway.v1 import slots_pb2_grpc, subscriptions_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
+    from pathlib import Path
 
     from spillway.engine.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
+    from spillway.tls import ServerCertificate
 
 _MIB: Final = 1024 * 1024
 
@@ -37,6 +40,13 @@ _OPTIONS: Final = (
     # Clients may ping as often, also while a stream is idle.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
+    # A connection that does not say what it is (TLS, HTTP/2's preface and settings) is not kept.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.http2.settings_timeout", 10_000),
+    # Nor one without calls; clients make it anew when they call.
+    ("grpc.max_connection_idle_ms", 300_000),
+    # Streams of one process share a connection.
+    ("grpc.max_concurrent_streams", 1_000),
 )
 
 
@@ -47,6 +57,9 @@ async def create_grpc_server(
     host: str,
     port: int,
     token: str | None,
+    gate: TokenGate | None = None,
+    certificate: ServerCertificate | None = None,
+    own_socket: Path | None = None,
 ) -> Any:
     """Make a grpc.aio.Server that listens on *host* and *port*.
 
@@ -59,12 +72,14 @@ async def create_grpc_server(
         host: an address or a name; ``::`` for every address.
         port: the TCP port.
         token: the bearer token that callers must present; None only where *host* is loopback.
+        gate: what compares tokens, where REST has the same; made of *token* otherwise.
+        certificate: what TLS begins with; None: no TLS.
+        own_socket: a Unix socket to listen on as well, without TLS, for programs of the service's own.
 
     Raises:
         AddressUnavailable: the port is taken, or *host* is no address of this machine.
     """
-    interceptors = [] if token is None else [_TokenInterceptor(token)]
-    server = grpc.aio.server(options=_OPTIONS, interceptors=interceptors)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[Door(gate or TokenGate(token))])
     register: Any = slots_pb2_grpc.add_SlotServiceServicer_to_server
     register(slot_service.SlotService(engine, subscriptions), server)
     register = subscriptions_pb2_grpc.add_SubscriptionServiceServicer_to_server
@@ -80,13 +95,52 @@ async def create_grpc_server(
         (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    credentials = None if certificate is None else _credentials(certificate)
+    _bind(server, address, credentials)
+    if own_socket is not None:
+        _bind(server, f"unix:{own_socket}", None)
+    return server
+
+
+def _bind(server: Any, address: str, credentials: Any) -> None:
     try:
-        bound = server.add_insecure_port(address)
+        bound = (
+            server.add_insecure_port(address)
+            if credentials is None
+            else server.add_secure_port(address, credentials)
+        )
     except RuntimeError as error:
         raise _unavailable(address) from error
     if bound == 0:
         raise _unavailable(address)
-    return server
+
+
+def _credentials(certificate: ServerCertificate) -> Any:
+    """Make what gRPC asks for the certificate at every handshake."""
+
+    def configuration() -> Any:
+        key, chain, client_ca = certificate.pem
+        return grpc.ssl_server_certificate_configuration(((key, chain),), client_ca)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        _fetcher(certificate, configuration),
+        require_client_authentication=certificate.asks_clients,
+    )
+
+
+def _fetcher(certificate: ServerCertificate, make: Callable[[], Any]) -> Callable[[], Any]:
+    given = certificate.generation
+
+    def fetch() -> Any:
+        nonlocal given
+        # None: the one that was given before stays.
+        if certificate.generation == given:
+            return None
+        given = certificate.generation
+        return make()
+
+    return fetch
 
 
 def _unavailable(address: str) -> AddressUnavailable:
@@ -102,32 +156,3 @@ async def _add_health(server: Any, names: tuple[str, ...]) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     for name in ("", *names):
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-
-
-class _TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses calls without the token, except the health service's: whoever probes has none."""
-
-    def __init__(self, token: str) -> None:
-        self._credentials = f"Bearer {token}".encode()
-        self._refusal = grpc.unary_unary_rpc_method_handler(_refuse)
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
-    ) -> Any:
-        if handler_call_details.method.startswith(f"/{health.SERVICE_NAME}/"):
-            return await continuation(handler_call_details)
-        for key, value in handler_call_details.invocation_metadata:
-            given = value if isinstance(value, bytes) else value.encode()
-            if key == "authorization" and hmac.compare_digest(given, self._credentials):
-                return await continuation(handler_call_details)
-        return self._refusal
-
-
-async def _refuse(request: Any, context: Any) -> None:  # noqa: ARG001 - a handler's form
-    await status.abort(
-        context,
-        Unauthenticated(
-            "a bearer token is needed, and this one is none or wrong",
-            hint="Send the service's SPILLWAY_TOKEN in the metadata authorization: Bearer ….",
-        ),
-    )

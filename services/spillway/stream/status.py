@@ -7,6 +7,7 @@ code alone is also in the trailing metadata ``spillway-code``, for clients that 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -16,6 +17,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from spillway.errors import NotReady, SpillwayError, Unauthenticated, error_class, remote_error
 from spillway.pg.encoding import readable
+from spillway.tls import tls_failed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,6 +32,17 @@ _DOMAIN: Final = "spillway"
 _CODE_KEY: Final = "spillway-code"
 _DETAILS_KEY: Final = "grpc-status-details-bin"
 _HINT_KEY: Final = "hint"
+#: What gRPC's messages say of a handshake that failed.
+_TLS_WORDS: Final = (
+    "handshake failed",
+    "handshake read failed",
+    "certificate_verify_failed",
+    "certificate verify failed",
+    "certificate_required",
+    "wrong_version_number",
+    "peer name",
+    "hostname verification",
+)
 
 
 def errors_as_statuses(
@@ -45,6 +58,9 @@ def errors_as_statuses(
             reported = error
             if error.http_status >= 500:
                 log.error("%s: %s: %s", method.__name__, error.code, error)  # noqa: TRY400
+        except (grpc.aio.UsageError, grpc.aio.InternalError):
+            # Its client is gone: gRPC says so to whoever writes to it or ends its call. Nobody is left to tell.
+            raise asyncio.CancelledError from None
         except Exception:
             # The caller learns that it was not his mistake, and no internals.
             log.exception("%s failed", method.__name__)
@@ -58,6 +74,9 @@ def errors_as_statuses(
 
 async def abort(context: Any, error: SpillwayError) -> NoReturn:
     """End the call of *context* (grpc.aio) with *error*."""
+    if context.done():
+        # The client is gone, and gRPC would call this a mistake.
+        raise asyncio.CancelledError
     status_code = grpc.StatusCode[error.grpc_status]
     information = error_details_pb2.ErrorInfo(
         reason=error.code,
@@ -106,10 +125,13 @@ def is_transient(error: SpillwayError) -> bool:
 def _transport_error(status: grpc.StatusCode, message: str, target: str) -> SpillwayError:
     if status is grpc.StatusCode.UNAUTHENTICATED:
         return Unauthenticated(message, hint="Set SPILLWAY_TOKEN.")
+    if any(word in message.lower() for word in _TLS_WORDS):
+        return tls_failed(target, message)
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return NotReady(
             f"the service at {target} can't be reached: {message}",
-            hint="Check that spillway serve runs there, and SPILLWAY_GRPC.",
+            hint="Check that spillway serve runs there, and SPILLWAY_GRPC: https://host:port of a service with a "
+            "certificate (and SPILLWAY_TLS_CLIENT_CERT, if it asks for one), host:port of one without.",
         )
     return SpillwayError(f"the service at {target} answered {status.name}: {message}")
 

@@ -48,6 +48,7 @@ class RunRecord:
         """Make it durable."""
         temporary = directory / "run.json.new"
         with temporary.open("w") as file:
+            os.fchmod(file.fileno(), 0o600)
             json.dump(asdict(self), file)
             file.flush()
             os.fsync(file.fileno())

@@ -80,9 +80,12 @@ class Subscriptions:
             supervisor = self._supervise(row)
             await supervisor.load()
 
-    async def start(self, grpc: str, token: str | None) -> None:
-        """Start the programs, which find the service's gRPC at *grpc*, and finish what was begun before."""
-        self._service = Service(self._engine, self._metadata, grpc, token)
+    async def start(self, grpc: str, token: str | None, umask: int | None = None) -> None:
+        """Start the programs, which find the service's gRPC at *grpc*, and finish what was begun before.
+
+        Their files are made with *umask*; None: this process's.
+        """
+        self._service = Service(self._engine, self._metadata, grpc, token, umask)
         for name, supervisor in tuple(self._supervisors.items()):
             row = supervisor.row
             if row.phase in ("dropping", "dropping_all"):

@@ -87,6 +87,8 @@ class Service:
     metadata: MetadataStore
     grpc: str
     token: str | None
+    #: that programs begin with; None: the service's own
+    umask: int | None = None
 
 
 class Supervisor:
@@ -297,6 +299,7 @@ class Supervisor:
                 *program.arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                 env=environment, start_new_session=True,
+                umask=-1 if service.umask is None else service.umask,
             )  # fmt: skip
         except OSError as error:
             raise SubscriptionFailed(

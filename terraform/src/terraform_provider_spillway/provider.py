@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import threading
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -40,6 +41,26 @@ def _url(text: str) -> str | None:
     return None if fits else f"{text!r} is not a URL; {_DEFAULT_ENDPOINT} for one."
 
 
+def _tls(config: dict[str, Any]) -> ssl.SSLContext:
+    """Make what the service is verified with.
+
+    Raises:
+        OSError, ValueError: a file can't be read, or is none of that kind.
+    """
+    certificate = config["client_certificate_file"] or os.environ.get("SPILLWAY_TLS_CLIENT_CERT")
+    key = config["client_key_file"] or os.environ.get("SPILLWAY_TLS_CLIENT_KEY")
+    context = ssl.create_default_context(
+        cafile=config["ca_file"] or os.environ.get("SPILLWAY_TLS_CA") or None
+    )
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if bool(certificate) != bool(key):
+        raise ValueError("a client's certificate needs its key, and a key its certificate")
+    if certificate:
+        # Without a password: there is no terminal to ask at.
+        context.load_cert_chain(certificate, key, password="")
+    return context
+
+
 FIELDS: Final = (
     Field(
         "endpoint",
@@ -54,6 +75,34 @@ FIELDS: Final = (
         "The service's token. `SPILLWAY_TOKEN` without it; a service on loopback may need none.",
         optional=True,
         sensitive=True,
+        checks=[checks.not_empty],
+    ),
+    Field(
+        "ca_file",
+        String(),
+        "A PEM file with the CAs that the service's certificate is verified with. `SPILLWAY_TLS_CA` without it, or the system's.",
+        optional=True,
+        checks=[checks.not_empty],
+    ),
+    Field(
+        "client_certificate_file",
+        String(),
+        "A PEM file with the certificate to show, of a service that asks for one. `SPILLWAY_TLS_CLIENT_CERT` without it.",
+        optional=True,
+        checks=[checks.not_empty],
+    ),
+    Field(
+        "client_key_file",
+        String(),
+        "A PEM file with that certificate's key. `SPILLWAY_TLS_CLIENT_KEY` without it.",
+        optional=True,
+        checks=[checks.not_empty],
+    ),
+    Field(
+        "server_name",
+        String(),
+        "The name that the service's certificate must be for, where it isn't the endpoint's host. `SPILLWAY_TLS_SERVER_NAME` without it.",
+        optional=True,
         checks=[checks.not_empty],
     ),
     Field(
@@ -107,6 +156,14 @@ class SpillwayProvider(Provider):
             )
             return
         timeout, retry_for = config["timeout"], config["retry_for"]
+        try:
+            tls = _tls(config) if endpoint.startswith("https:") else None
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            diags.add_error(
+                "Unusable certificate",
+                f"ca_file, client_certificate_file or client_key_file (or the SPILLWAY_TLS_… variable for it): {error}",
+            )
+            return
         self.connection.client = ServiceClient(
             endpoint,
             config["token"] or os.environ.get("SPILLWAY_TOKEN"),
@@ -114,6 +171,8 @@ class SpillwayProvider(Provider):
             retry_for_s=60 if retry_for is None else as_number(retry_for),
             stopping=self.stopping,
             version=VERSION,
+            tls=tls,
+            server_name=config["server_name"] or os.environ.get("SPILLWAY_TLS_SERVER_NAME"),
         )
 
     def get_resources(self) -> list[type[Any]]:

@@ -24,6 +24,7 @@ from urllib.parse import quote
 import httpx
 
 if TYPE_CHECKING:
+    import ssl
     import threading
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class ServiceClient:
         retry_for_s: float,
         stopping: threading.Event,
         version: str,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
     ) -> None:
         self.endpoint = endpoint.rstrip("/")
         self.stopping = stopping
@@ -83,7 +86,13 @@ class ServiceClient:
         headers = {"User-Agent": f"terraform-provider-spillway/{version}"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        self._http = httpx.Client(base_url=self.endpoint, headers=headers, timeout=timeout_s)
+        self._extensions = {"sni_hostname": server_name} if server_name else {}
+        self._http = httpx.Client(
+            base_url=self.endpoint,
+            headers=headers,
+            timeout=timeout_s,
+            verify=True if tls is None else tls,
+        )
 
     def get(self, *path: str, **params: str) -> Any:
         """Ask for what is at ``/v1/path…``; names in *path* may hold anything."""
@@ -120,17 +129,22 @@ class ServiceClient:
         while True:
             wait_s = None
             try:
-                response = self._http.request(method, url, json=json, params=params or None)
+                response = self._http.request(
+                    method, url, json=json, params=params or None, extensions=self._extensions
+                )
                 if response.is_success:
                     return _body(response) if response.content else None
                 error = _problem(response, self.endpoint)
                 again = _passes(error, response)
                 wait_s = _retry_after_s(response)
             except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as failure:
-                error, again = self._unreachable(failure), True
+                # A certificate that isn't trusted is not trusted the next time either.
+                error, again = self._unreachable(failure), "SSL" not in str(failure)
             except httpx.TransportError as failure:
-                error, again = self._unreachable(failure), method in _REPEATABLE
-                if not again:
+                # Of TLS 1.3 a client hears only with the first answer that its certificate was missed; nothing was asked then.
+                refused = "SSL" in str(failure)
+                error, again = self._unreachable(failure), method in _REPEATABLE and not refused
+                if not again and not refused:
                     error.hint = (
                         "Whether the service did it is not known. Look (GET /v1/…, spillway slot list); what is there "
                         "already can be imported."
@@ -150,11 +164,32 @@ class ServiceClient:
 
     def _unreachable(self, failure: httpx.TransportError) -> ServiceError:
         what = str(failure) or type(failure).__name__
+        if "SSL" in what:
+            return ServiceError(
+                f"the service at {self.endpoint} is not trusted, or does not trust this client: {what}",
+                code="tls_failed",
+                hint=_tls_hint(what),
+            )
         return ServiceError(
             f"the service at {self.endpoint} does not answer: {what}",
             code="unreachable",
             hint="Check that spillway serve runs there, and the provider's endpoint (or SPILLWAY_URL).",
         )
+
+
+def _tls_hint(what: str) -> str:
+    said = what.lower().replace("_", " ")
+    if "expired" in said:
+        return "The service's certificate must be renewed."
+    if "certificate required" in said:
+        return (
+            "The service asks for a certificate: set client_certificate_file and client_key_file."
+        )
+    if "hostname" in said or "ip address mismatch" in said:
+        return "Set server_name to a name that the service's certificate is for."
+    if "wrong version number" in said:
+        return "The service speaks no TLS: write http:// in endpoint, or give it a certificate."
+    return "Set ca_file (or SPILLWAY_TLS_CA) to the CA that signed the service's certificate."
 
 
 def _body(response: httpx.Response) -> Any:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
 from spillway.errors import InvalidDsn, SourceUnreachable
 from spillway.receiver.conninfo import (
+    _ALLOWED,
+    _FILES,
+    check_dsn,
     connection_attempts,
+    odd_parameters,
     parse_dsn,
     redact,
     redact_dsn,
@@ -17,6 +23,9 @@ from spillway.receiver.conninfo import (
     resolve_hosts,
     sql_conninfo,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECRET = "s3cr3t/p w'd"
 
@@ -112,3 +121,64 @@ def test_no_name_resolves() -> None:
         resolve_hosts("host=no-such-host.invalid password=s3cr3t")
     assert "no-such-host.invalid" in caught.value.message
     assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("passfile", "/etc/passwd"),
+        ("service", "x"),
+        ("sslkeylogfile", "/tmp/keys"),
+        ("sslcert", "/etc/ssl/cert.pem"),
+        ("sslkey", "/etc/ssl/key.pem"),
+        ("sslrootcert", "/etc/ssl/ca.pem"),
+        ("sslcrl", "/etc/crl"),
+        ("sslcrldir", "/etc/crls"),
+        ("gssdelegation", "1"),
+        ("krbsrvname", None),
+    ],
+)
+def test_a_source_names_no_file_of_the_service(
+    tmp_path: Path, parameter: str, value: str | None
+) -> None:
+    if value is None:
+        check_dsn(f"host=h {parameter}=x", None)
+        return
+    for files in (None, tmp_path):
+        with pytest.raises(InvalidDsn, match=parameter) as caught:
+            check_dsn(f"host=h password='{SECRET[:6]}' {parameter}={value}", files)
+        assert caught.value.details["parameters"] == [parameter]
+        assert SECRET[:6] not in str(caught.value)
+
+
+def test_every_parameter_of_libpq_is_decided_on() -> None:
+    """A new libpq's parameters are refused until somebody looked at what they do."""
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()}
+    # What reads, writes or loads what is the service's own, or hands on who it is.
+    refused = {
+        "passfile", "service", "servicefile", "sslkeylogfile", "requiressl", "gssdelegation", "gsslib",
+        "oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope", "oauth_ca_file",
+        "scram_client_key", "scram_server_key", "authtype", "tty",
+    }  # fmt: skip
+    assert known - _ALLOWED - _FILES <= refused
+
+
+def test_files_of_the_operators_directory_may_be_named(tmp_path: Path) -> None:
+    inside = tmp_path / "files" / "shop"
+    inside.mkdir(parents=True)
+    files = tmp_path / "files"
+    for name in ("sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir"):
+        check_dsn(f"host=h {name}={inside / 'x.pem'}", files)
+        with pytest.raises(InvalidDsn, match="SPILLWAY_DSN_FILES"):
+            check_dsn(f"host=h {name}={files}/../x.pem", files)
+    (inside / "link.pem").symlink_to("/etc/hostname")
+    with pytest.raises(InvalidDsn):
+        check_dsn(f"host=h sslrootcert={inside / 'link.pem'}", files)
+    check_dsn("host=h sslmode=verify-full sslrootcert=system", None)
+    check_dsn("postgresql://u:p@h,h2:5433/d?target_session_attrs=read-write&keepalives=0", None)
+
+
+def test_what_was_stored_before_is_named() -> None:
+    assert odd_parameters("host=h passfile=/x service=y", None) == ["passfile", "service"]
+    assert odd_parameters("host=h sslrootcert=/x", None) == ["sslrootcert"]
+    assert odd_parameters("host=h", None) == []

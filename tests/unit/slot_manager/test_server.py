@@ -1,0 +1,213 @@
+"""REST's server on real sockets: what a client may not do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from harness.fake_engine import FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
+from spillway.admin.application import Admin
+from spillway.interfaces import _bind
+from spillway.slot_manager import server as server_module
+from spillway.slot_manager.app import create_app
+from spillway.slot_manager.server import HttpServer
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator
+
+CONNECTIONS_MAX = 8
+
+
+class Served:
+    def __init__(self, server: HttpServer, port: int) -> None:
+        self.server = server
+        self.port = port
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def say(self, request: bytes) -> bytes:
+        """Send bytes and return all that comes until the connection ends."""
+        reader, writer = await self.open()
+        writer.write(request)
+        try:
+            return await asyncio.wait_for(reader.read(), 20)
+        finally:
+            writer.close()
+
+    async def health(self) -> int:
+        async with httpx.AsyncClient() as client:
+            return (await client.get(f"http://127.0.0.1:{self.port}/healthz")).status_code
+
+
+@pytest.fixture
+async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    monkeypatch.setattr(server_module, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(server_module, "BODY_TIMEOUT_S", 0.6)
+    monkeypatch.setattr(server_module, "WRITE_TIMEOUT_S", 0.3)
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+    admin = Admin(engine, subscriptions, token=None, version="0")
+    app = create_app(engine, subscriptions, token=None, version="0", admin=admin)
+    listener = _bind("127.0.0.1", 0)
+    server = HttpServer(app, connections_max=CONNECTIONS_MAX)
+    serving = asyncio.create_task(server.serve(listener))
+    while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag
+        await asyncio.sleep(0.01)
+    yield Served(server, listener.getsockname()[1])
+    server.stop()
+    await serving
+
+
+def _problem(answer: bytes) -> Any:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    assert b"connection: close" in head
+    return json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"G",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ",
+        (
+            b"POST /v1/slots/s1/get HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b'content-length: 100\r\n\r\n{"upto'
+        ),
+        b"POST /ui/login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\ntok",
+    ],
+)
+async def test_half_a_request_is_not_kept(
+    served: Served, begun: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await served.say(begun)
+    assert _problem(answer)["code"] == "request_timeout"
+    assert not caplog.records
+
+
+async def test_bytes_now_and_then_do_not_prolong_it(served: Served) -> None:
+    reader, writer = await served.open()
+    writer.write(b"GET /healthz HTTP/1.1\r\nx: ")
+    sent = 0
+    while not reader.at_eof() and sent < 100:
+        writer.write(b"y")
+        sent += 1
+        try:
+            answer = await asyncio.wait_for(reader.read(), 0.05)
+        except TimeoutError:
+            continue
+        assert _problem(answer)["status"] == 408
+        break
+    assert sent < 100
+    writer.close()
+
+
+async def test_requests_of_a_connection_follow_each_other(served: Served) -> None:
+    reader, writer = await served.open()
+    for _ in range(3):
+        # Longer than the time for a head, in all.
+        await asyncio.sleep(0.2)
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        await reader.readuntil(b'{"status":"ok"}')
+    writer.close()
+
+
+async def test_connections_have_a_bound(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "HEAD_TIMEOUT_S", 60)
+    idle = [await served.open() for _ in range(CONNECTIONS_MAX)]
+    await asyncio.sleep(0.1)
+    for _ in range(50):
+        reader, writer = await served.open()
+        assert _problem(await reader.read())["code"] == "too_many_connections"
+        writer.close()
+    assert len(caplog.records) == 1, "one line a minute"
+    for _, writer in idle:
+        writer.close()
+    await asyncio.sleep(0.1)
+    assert await served.health() == 200
+
+
+async def test_no_descriptor_neither_spins_nor_floods(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepts = 0
+
+    async def refuse(listener: socket.socket) -> Any:
+        nonlocal accepts
+        accepts += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    loop = asyncio.get_running_loop()
+    await served.health()
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "sock_accept", refuse)
+        # The accept that waits is the last one that is real.
+        await served.health()
+        reader, writer = await served.open()
+        assert await asyncio.wait_for(reader.read(), 10) == b"", "closed, not left in the queue"
+        writer.close()
+        await asyncio.sleep(0.5)
+    assert accepts < 20
+    assert len(caplog.records) <= 1
+    assert await served.health() == 200
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
+        b"no such thing\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"POST /v1/slots/s1/get HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request(
+    served: Served, request_: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await served.say(request_)
+    assert _problem(answer)["status"] == 400
+    await asyncio.sleep(0.05)
+    assert not caplog.records
+    assert await served.health() == 200
+
+
+async def test_a_client_that_vanishes_is_no_traceback(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for path in (b"/ui/login", b"/v1/slots/s1/get"):
+        for body in (b"", b"token="):
+            _, writer = await served.open()
+            writer.write(
+                b"POST "
+                + path
+                + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 90\r\n\r\n"
+                + body
+            )
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+    for _ in range(20):
+        _, writer = await served.open()
+        writer.write(b"GET /v1/slots HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20)
+        writer.transport.abort()
+    await asyncio.sleep(0.3)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= 30] == []
+    assert await served.health() == 200
