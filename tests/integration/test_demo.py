@@ -52,4 +52,4 @@ def test_without_its_server_the_demo_says_what_to_install(
     )
 
     assert code == 1
-    assert "pip install 'spillway[demo,spark]'" in output.getvalue()
+    assert "pip install '.[demo,spark]'" in output.getvalue()

