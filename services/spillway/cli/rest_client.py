@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-from spillway.errors import InvalidRequest, NotReady, SpillwayError, remote_error
+from spillway.errors import InvalidRequest, NotFound, NotReady, SpillwayError, remote_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +25,15 @@ class RestClient:
     Args:
         settings: where the service is, and its token.
         transport: how to reach it, other than over the network.
+        timeout_s: how long to wait for an answer, and for a connection if that is less.
     """
 
-    def __init__(self, settings: Settings, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        transport: httpx.BaseTransport | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
         # Slow to import, and every command line imports this module: --help and serve too.
         import httpx  # noqa: PLC0415
 
@@ -38,7 +44,7 @@ class RestClient:
             self._http = httpx.Client(
                 base_url=settings.url,
                 headers=headers,
-                timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+                timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
                 transport=transport,
             )
         except httpx.InvalidURL as error:
@@ -64,13 +70,31 @@ class RestClient:
         Raises:
             SpillwayError: the error that the service reported, of its own class, or NotReady when the
                 service can't be reached.
+            NotFound: a part of *path* can't be a name: it would lead to another path.
+            InvalidRequest: something given is no text in UTF-8.
         """
         import httpx  # noqa: PLC0415 - as above
 
-        # Each part whole: a slash in a name must not become another path.
-        where = "/v1/" + "/".join(quote(part, safe="") for part in path)
+        for part in path:
+            if part in {"", ".", ".."} or "/" in part:
+                raise NotFound(
+                    f'nothing can have the name "{part}"',
+                    hint="Names have lower case letters, numbers and the underscore.",
+                )
         try:
+            where = "/v1/" + "/".join(quote(part, safe="") for part in path)
             response = self._http.request(method, where, params=query, json=body)
+        except UnicodeEncodeError:
+            # Not which one: it may stand in a DSN, beside its password.
+            raise InvalidRequest(
+                "something of what was given is not text in UTF-8",
+                hint="Give names and values in UTF-8; `locale` says what the terminal sends.",
+            ) from None
+        except httpx.ReadTimeout:
+            raise NotReady(
+                f"the service at {self._url} took the request, and has not answered",
+                hint="It may be at work on it still: look at what is there before you try again.",
+            ) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise NotReady(
                 f"the service at {self._url} can't be reached: {error or type(error).__name__}",
