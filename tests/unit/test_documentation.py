@@ -117,8 +117,9 @@ def _command_lines() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "line"), _command_lines())
 def test_documented_commands_parse(page: str, line: str) -> None:
-    # Up to a pipe: what comes behind is another program's.
-    assert parse_command(shlex.split(line.split(" | ", maxsplit=1)[0], comments=True))
+    # Up to a pipe, or to what the command reads: what comes behind is the shell's.
+    command = re.split(r" \| | <<", line, maxsplit=1)[0]
+    assert parse_command(shlex.split(command, comments=True))
 
 
 def test_every_option_of_a_plugin_is_documented() -> None:
