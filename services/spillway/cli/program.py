@@ -153,11 +153,18 @@ def demo(
         str | None,
         typer.Option("--format", help="delta, iceberg or parquet; delta where its jars are."),
     ] = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--no-keep",
+            help="Stay up at the end, with the UI, until Ctrl-C; at a terminal it does.",
+        ),
+    ] = None,
 ) -> None:
     """Show everything on a private PostgreSQL: workload, slots, stream, lake; every row compared."""
     from spillway.demo.run import run_demo  # noqa: PLC0415 - heavy
 
-    raise typer.Exit(run_demo(directory, bulk_rows=bulk_rows, table_format=table_format))
+    raise typer.Exit(run_demo(directory, bulk_rows=bulk_rows, table_format=table_format, keep=keep))
 
 
 def main(arguments: list[str] | None = None) -> int:
