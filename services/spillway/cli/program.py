@@ -36,6 +36,8 @@ app = typer.Typer(
     help="PostgreSQL logical decoding outside the server: replication slots as a service.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    epilog="`spillway demo` shows everything; `spillway serve`, `source add`, `slot create` and `slot peek` are the first "
+    "steps on a database of your own. SPILLWAY_URL says where the service is, unless it is http://127.0.0.1:8080.",
     rich_markup_mode=_MARKUP,
 )
 app.add_typer(slot.app, name="slot")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 #: Creating a slot waits for a consistent point, and a peek may read much; connecting does not take long.
 _TIMEOUT_S: Final = 300.0
 _CONNECT_TIMEOUT_S: Final = 10.0
+_ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 
 
 class RestClient:
@@ -97,7 +99,8 @@ class RestClient:
             ) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise NotReady(
-                f"the service at {self._url} can't be reached: {error or type(error).__name__}",
+                f"the service at {self._url} can't be reached: "
+                f"{_ERRNO.sub('', str(error)) or type(error).__name__}",
                 hint="Check that spillway serve runs there, and SPILLWAY_URL.",
             ) from None
         if response.is_success:

@@ -15,7 +15,11 @@ from harness.fake_service import FakeService
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROGRAM = "import sys; from spillway.cli import main; sys.exit(main())"
+#: With patience: a test's machine may be busier than a person's.
+PROGRAM = (
+    "import sys; from spillway.cli import completion, main; completion._TIMEOUT_S = 30; "
+    "sys.exit(main())"
+)
 
 
 def complete(line: str, *, shell: str = "bash", **environment: str) -> list[str]:
