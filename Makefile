@@ -20,8 +20,8 @@ install: ## make .venv with everything in it, and fetch Spark's Delta jars
 	@scripts/install
 
 .PHONY: demo
-demo: install ## PostgreSQL, the service, a workload, a lake; compares every row
-	@$(VENV)/spillway demo
+demo: install ## PostgreSQL, the service, a workload, a lake; compares every row; KEEP=1 stays up, KEEP=0 does not
+	@$(VENV)/spillway demo $(if $(KEEP),$(if $(filter 0 no off,$(KEEP)),--no-keep,--keep))
 
 .PHONY: test
 test: install ## the whole test suite, against real PostgreSQL servers; TESTS and WORKERS may be set

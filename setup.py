@@ -2,28 +2,61 @@
 
 Cython translates them in processes of their own, as it is not made for threads; then C compilers run side by side. All else
 of a build is in pyproject.toml.
+
+Whoever runs a build shows nothing of it until it fails, and it takes a minute or two: the file that SPILLWAY_BUILD_PROGRESS names, if
+it does, gets a line now and then, which scripts/install prints.
 """
 
 import os
+import threading
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 # scripts/asan has others.
 _FLAGS = os.environ.get("SPILLWAY_KERNEL_FLAGS", "-O3").split()
 _AT_ONCE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+#: Lines about compiling, at most.
+_LINES = 5
 
+
+def _tell(text: str) -> None:
+    file = os.environ.get("SPILLWAY_BUILD_PROGRESS")
+    if file:
+        with Path(file).open("a") as progress:
+            progress.write(f"install:   {text}\n")
+
+
+class _BuildKernels(build_ext):
+    """Counts the kernels that are compiled, by threads side by side."""
+
+    _counting = threading.Lock()
+    _done = 0
+
+    def build_extension(self, ext: Extension) -> None:
+        super().build_extension(ext)
+        with self._counting:
+            self._done += 1
+            done, count = self._done, len(self.extensions)
+            if done == count or done % max(1, -(-count // _LINES)) == 0:
+                _tell(f"kernels: {done} of {count} compiled")
+
+
+_KERNELS = [
+    Extension(f"spillway._kernels.{path.stem}", [str(path)], extra_compile_args=_FLAGS)
+    for path in sorted(Path("services/spillway/_kernels").glob("*.pyx"))
+]
+_tell(f"kernels: translating {len(_KERNELS)}, {_AT_ONCE} at once")
 setup(
     ext_modules=cythonize(
-        [
-            Extension(f"spillway._kernels.{path.stem}", [str(path)], extra_compile_args=_FLAGS)
-            for path in sorted(Path("services/spillway/_kernels").glob("*.pyx"))
-        ],
+        _KERNELS,
         # Not beside the sources: whatever is in the package gets into the wheel.
         build_dir="build/cython",
         nthreads=_AT_ONCE,
         quiet=True,
     ),
+    cmdclass={"build_ext": _BuildKernels},
     options={"build_ext": {"parallel": _AT_ONCE}},
 )

@@ -42,9 +42,27 @@ COMMANDS = """\
 # Commands
 
 LSNs are PostgreSQL's text. Where the service is, and the token, are taken from the environment ([settings](settings.md)) unless an option
-says otherwise. Exit codes: 0 done, 1 an error (message, hint and [code](errors.md) on stderr), 2 wrong usage, 130 interrupted.
+says otherwise. Exit codes: 0 done, 1 an error (message, hint and [code](errors.md) on stderr), 2 wrong usage, 130 interrupted. A hint says what to do in the words of the commands.
 
-This page is written from the commands' own definitions by `scripts/write_reference.py`; `--help` shows the same.
+## What is printed
+
+A list at a terminal fits its width: columns that don't are left out, the least important first, and the last line names them. Behind a pipe a list is a line a row, with a heading and
+tabs between, all columns whole, for `awk`, `cut` and `sort`; `-` is what is unknown or doesn't exist. `--json` gives what the service answers.
+
+```sh
+spillway slot list | awk -F '\\t' '$4 > 1e9 { print $1, $4 }'       # slots that are more than 1 GB behind
+```
+
+A slot's `lag_bytes` is WAL that is decoded and that its consumer has not confirmed; `lag_seconds` is the age of the oldest transaction in that, 0 without one.
+
+## Completion
+
+`spillway --install-completion` sets it up for the shell that it is run in, bash, zsh or fish; `--show-completion` prints the script. Besides commands and options it completes the names of slots, sources,
+databases, plugins and subscriptions: it asks the service at `SPILLWAY_URL`, for half a second at most, and completes nothing when that doesn't answer.
+
+## The commands
+
+They are written from their own definitions by `scripts/write_reference.py`; `--help` shows the same.
 """
 
 SETTINGS = """\

@@ -118,7 +118,12 @@ def tls_files(
     return TlsFiles(certificate, key, client_ca)
 
 
-def serve(settings: ServeSettings, announce: Callable[[str], None] = print) -> int:
+def _print(text: str) -> None:
+    # At once: behind a pipe it would come when the service has ended.
+    print(text, flush=True)  # noqa: T201 - what a program says is printed
+
+
+def serve(settings: ServeSettings, announce: Callable[[str], None] = _print) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. *announce* is told where it listens.
 
     Raises:

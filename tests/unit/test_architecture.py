@@ -23,7 +23,17 @@ SOURCE = PROJECT / "services" / "spillway"
 LAYERS = (
     ("errors",),
     # What protoc makes of proto/: messages, without a line of ours.
-    ("failpoints", "loopback", "memory", "open_files", "tls", "token_gate", "v1"),
+    (
+        "failpoints",
+        "installation",
+        "loopback",
+        "memory",
+        "open_files",
+        "tls",
+        "token_gate",
+        "v1",
+        "wording",
+    ),
     ("settings",),
     ("pg",),
     ("wal",),
@@ -42,7 +52,19 @@ LAYERS = (
 RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 
 #: Layers that know less than what lies below them, and why.
-GROUND = frozenset({"errors", "failpoints", "loopback", "settings", "tls", "token_gate", "pg"})
+GROUND = frozenset(
+    {
+        "errors",
+        "failpoints",
+        "installation",
+        "loopback",
+        "settings",
+        "tls",
+        "token_gate",
+        "wording",
+        "pg",
+    }
+)
 KNOWS_ONLY = {
     # The receiver moves WAL as bytes, whatever they mean.
     "receiver": GROUND,

@@ -7,11 +7,13 @@ import json
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from harness.commands import parse_command
+from spillway.installation import DISTRIBUTION, how_to_install
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
@@ -19,7 +21,8 @@ PAGES = sorted([*PROJECT.glob("*.md"), *DOCS.rglob("*.md")])
 SOURCE = PROJECT / "services" / "spillway"
 
 #: Read by others or by the tests: not settings of the service.
-FOREIGN_VARIABLES = {"SPILLWAY_CACHE", "SPILLWAY_TEST_POSTGRES_"}
+#: SPILLWAY_COMPLETE is the end of what a shell sets when it asks for completions.
+FOREIGN_VARIABLES = {"SPILLWAY_CACHE", "SPILLWAY_TEST_POSTGRES_", "SPILLWAY_COMPLETE"}
 
 
 def _anchors(page: Path) -> set[str]:
@@ -114,7 +117,9 @@ def _command_lines() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "line"), _command_lines())
 def test_documented_commands_parse(page: str, line: str) -> None:
-    assert parse_command(shlex.split(line, comments=True))
+    # Up to a pipe, or to what the command reads: what comes behind is the shell's.
+    command = re.split(r" \| | <<", line, maxsplit=1)[0]
+    assert parse_command(shlex.split(command, comments=True))
 
 
 def test_every_option_of_a_plugin_is_documented() -> None:
@@ -173,3 +178,49 @@ def test_nothing_forbidden_is_tracked(what: str) -> None:
 def test_nothing_large_is_tracked() -> None:
     large = [path.name for path in _tracked() if path.stat().st_size > 2_000_000]
     assert not large
+
+
+def _shipped() -> list[Path]:
+    """What tells somebody how to install something: pages, code and build files, but not tests."""
+    return [
+        path
+        for path in _tracked()
+        if path.suffix in {".md", ".py", ".toml", ".yml", ".yaml", ".sh", ""}
+        and PROJECT / "tests" not in path.parents
+    ]
+
+
+def test_nobody_is_told_to_install_a_strangers_package() -> None:
+    """``spillway`` on PyPI is another project's; nothing of ours is on an index to be fetched by name."""
+    found = []
+    for path in _shipped():
+        text = path.read_text()
+        found += [
+            f"{path.relative_to(PROJECT)}: {match[0]}"
+            for match in re.finditer(r"pip install[^\n`]*", text)
+            if re.search(r"(?<![\w./-])spillway(?:[-_]slots)?(?![\w-])(?!-[\d{])", match[0])
+        ]
+        if "spillway[" in text:
+            found.append(f"{path.relative_to(PROJECT)}: spillway[…]")
+    assert not found, found
+
+
+def test_the_distribution_is_not_the_one_on_pypi() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == DISTRIBUTION != "spillway"
+    assert project["scripts"] == {"spillway": "spillway.cli:main"}
+    locked = tomllib.loads((PROJECT / "uv.lock").read_text())["package"]
+    assert [p["name"] for p in locked if p["source"] == {"editable": "."}] == [DISTRIBUTION]
+
+
+def test_hints_name_extras_that_exist() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    named = set()
+    for path in SOURCE.rglob("*.py"):
+        for match in re.finditer(r"how_to_install\(([^)]*)\)", path.read_text()):
+            named |= set(re.findall(r"[\"'](\w+)[\"']", match[1]))
+    assert named
+    assert named <= extras["optional-dependencies"].keys()
+    said = how_to_install("spark")
+    assert "pip install '.[spark]'" in said
+    assert f"spillway_slots-{extras['version']}-….whl[spark]" in said

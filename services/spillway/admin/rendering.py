@@ -11,6 +11,7 @@ import jinja2
 from starlette.responses import HTMLResponse
 
 from spillway.admin import explanations, formats
+from spillway.wording import for_pages
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,6 +32,7 @@ class Pages:
         )
         names = ("size", "rate", "count", "duration", "since", "moment", "major", "assignments")
         self._environment.filters.update({name: getattr(formats, name) for name in names})
+        self._environment.filters["for_pages"] = for_pages
         self._environment.tests["code"] = formats.is_code
         self._environment.globals.update(
             version=version,

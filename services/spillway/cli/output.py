@@ -18,12 +18,18 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Print a column per name in *columns*."""
+def print_table(
+    rows: Iterable[Mapping[str, Any]],
+    names: Sequence[str],
+    *,
+    ranked: Sequence[str],
+    sentences: Sequence[str] = (),
+) -> None:
+    """Print a column per name; where not all fit, those in front of *ranked* stay longest."""
     # rich is slow to import, and most command lines print no table.
     from spillway.cli import tables  # noqa: PLC0415
 
-    tables.print_table(rows, columns)
+    tables.print_table(rows, tables.Columns(names, ranked, sentences))
 
 
 def print_record(record: Mapping[str, Any]) -> None:

@@ -1,11 +1,15 @@
 """The command line as a whole, and how it ends.
 
 Exit codes: 0 done, 1 an error (message, hint and code on stderr), 2 wrong usage, 130 interrupted.
-Errors of ours pass through typer, which shows its own; a traceback means a bug.
+What is wrong with a command line is said as all errors are, in words of ours: typer's tell what its parser missed, in boxes. A
+traceback means a bug.
+
+Hints of the service speak of REST's calls; here they get the words of the commands (``spillway.wording``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -14,18 +18,27 @@ from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import Annotated, Final
 
 import typer
+from typer.exceptions import TyperException
 
 import spillway
 from spillway.cli import certify, decode, recv, slot, source, subscription
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
+from spillway.wording import for_commands
+
+#: Set by the shell when it asks for completions.
+_COMPLETE: Final = "_SPILLWAY_COMPLETE"
+#: Boxes and colours are for terminals.
+_MARKUP: Final = "rich" if sys.stdout.isatty() else None
 
 app = typer.Typer(
     name="spillway",
     help="PostgreSQL logical decoding outside the server: replication slots as a service.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    epilog="`spillway demo` shows everything; `spillway serve`, `source add`, `slot create` and `slot peek` are the first "
+    "steps on a database of your own. SPILLWAY_URL says where the service is, unless it is http://127.0.0.1:8080.",
+    rich_markup_mode=_MARKUP,
 )
 app.add_typer(slot.app, name="slot")
 app.add_typer(source.app, name="source")
@@ -137,6 +150,7 @@ def lake(context: typer.Context) -> None:
     """Run ``spillway.lake.command``, which imports Spark."""
     from spillway.lake.command import app as lake_app  # noqa: PLC0415 - heavy
 
+    lake_app.rich_markup_mode = _MARKUP
     code = lake_app(args=context.args, prog_name="spillway lake", standalone_mode=False)
     raise typer.Exit(code if isinstance(code, int) else 0)
 
@@ -151,28 +165,65 @@ def demo(
         str | None,
         typer.Option("--format", help="delta, iceberg or parquet; delta where its jars are."),
     ] = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep/--no-keep",
+            help="Stay up at the end, with the UI, until Ctrl-C; at a terminal it does.",
+        ),
+    ] = None,
 ) -> None:
     """Show everything on a private PostgreSQL: workload, slots, stream, lake; every row compared."""
     from spillway.demo.run import run_demo  # noqa: PLC0415 - heavy
 
-    raise typer.Exit(run_demo(directory, bulk_rows=bulk_rows, table_format=table_format))
+    raise typer.Exit(run_demo(directory, bulk_rows=bulk_rows, table_format=table_format, keep=keep))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line and return the exit code."""
+    if _COMPLETE in os.environ:
+        _complete_lake()
     try:
-        app(args=arguments, prog_name="spillway")
+        code = app(args=arguments, prog_name="spillway", standalone_mode=False)
     except SpillwayError as error:
         _report(error)
         return 1
+    except TyperException as error:
+        return _report_usage(error)
+    except typer.Abort:
+        return 130
     except SystemExit as ended:
-        # Usage errors, --help and typer.Exit end so; typer has said what there is to say.
+        # Completion ends so, and a pipe that nobody reads any more.
         return ended.code if isinstance(ended.code, int) else 0
-    return 0
+    return code if isinstance(code, int) else 0
+
+
+def _complete_lake() -> None:
+    """Put the lake's own commands in the place of the one that hands on to them, if the shell asks about them."""
+    asked = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    if "lake" not in asked.split()[1:2]:
+        return
+    # What can't be loaded completes nothing; the command itself says why.
+    with contextlib.suppress(ImportError):
+        from spillway.lake.command import app as lake_app  # noqa: PLC0415 - heavy
+
+        app.registered_commands = [c for c in app.registered_commands if c.callback is not lake]
+        app.add_typer(lake_app, name="lake")
 
 
 def _report(error: SpillwayError) -> None:
     typer.echo(f"spillway: error: {error.message}", err=True)
     if error.hint:
-        typer.echo(f"hint: {error.hint}", err=True)
+        typer.echo(f"hint: {for_commands(error.hint)}", err=True)
     typer.echo(f"code: {error.code}", err=True)
+
+
+def _report_usage(error: TyperException) -> int:
+    """Say what is wrong with a command line; return the exit code."""
+    from spillway.cli import usage  # noqa: PLC0415 - only when something is wrong
+
+    message, hint = usage.in_words(error)
+    typer.echo(message if hint is None else f"spillway: error: {message}", err=True)
+    if hint is not None:
+        typer.echo(f"hint: {hint}", err=True)
+    return error.exit_code

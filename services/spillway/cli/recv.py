@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
+from spillway.cli import completion
+from spillway.cli.options import PluginOptions, grpc_address
 from spillway.errors import SpillwayError, StorageError
 from spillway.pg.lsn import Lsn
 from spillway.pg.option_list import parse_option_list
@@ -39,7 +40,9 @@ _BACKOFF_MAX_S: Final = 30.0
 
 
 def recv(
-    slot: Annotated[str, typer.Option("--slot", "-S", help="The slot.")],
+    slot: Annotated[
+        str, typer.Option("--slot", "-S", help="The slot.", autocompletion=completion.slots)
+    ],
     file: Annotated[
         str, typer.Option("--file", "-f", help="Append to this file; - for standard output.")
     ] = "-",
@@ -77,6 +80,7 @@ def recv(
     first_lsn = None if start_lsn is None else Lsn.parse(start_lsn)
     last_lsn = None if end_lsn is None else Lsn.parse(end_lsn)
     options = parse_option_list(option)
+    address = grpc_address(grpc or settings.grpc)
     with _Output(file) as output, _stopping() as stop:
         receiver = _Receiver(output, stop, status_interval, fsync_interval)
         backoff_s = _BACKOFF_FIRST_S
@@ -87,7 +91,7 @@ def recv(
             before = receiver.written_lsn
             try:
                 with open_stream(
-                    grpc or settings.grpc,
+                    address,
                     slot,
                     start_lsn=receiver.written_lsn or first_lsn,
                     upto_lsn=last_lsn,

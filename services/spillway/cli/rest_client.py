@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-from spillway.errors import InvalidRequest, NotReady, SpillwayError, remote_error
+from spillway.errors import InvalidRequest, NotFound, NotReady, SpillwayError, remote_error
 from spillway.tls import tls_failed
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 #: Creating a slot waits for a consistent point, and a peek may read much; connecting does not take long.
 _TIMEOUT_S: Final = 300.0
 _CONNECT_TIMEOUT_S: Final = 10.0
+_ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 
 
 class RestClient:
@@ -26,9 +28,15 @@ class RestClient:
     Args:
         settings: where the service is, and its token.
         transport: how to reach it, other than over the network.
+        timeout_s: how long to wait for an answer, and for a connection if that is less.
     """
 
-    def __init__(self, settings: Settings, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        transport: httpx.BaseTransport | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
         # Slow to import, and every command line imports this module: --help and serve too.
         import httpx  # noqa: PLC0415
 
@@ -43,7 +51,7 @@ class RestClient:
             self._http = httpx.Client(
                 base_url=settings.url,
                 headers=headers,
-                timeout=httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+                timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
                 transport=transport,
                 verify=verify,
             )
@@ -70,20 +78,39 @@ class RestClient:
         Raises:
             SpillwayError: the error that the service reported, of its own class, NotReady when the
                 service can't be reached, or TlsFailed when one side does not trust the other.
+            NotFound: a part of *path* can't be a name: it would lead to another path.
+            InvalidRequest: something given is no text in UTF-8.
         """
         import httpx  # noqa: PLC0415 - as above
 
-        # Each part whole: a slash in a name must not become another path.
-        where = "/v1/" + "/".join(quote(part, safe="") for part in path)
+        for part in path:
+            if part in {"", ".", ".."} or "/" in part:
+                raise NotFound(
+                    f'nothing can have the name "{part}"',
+                    hint="Names have lower case letters, numbers and the underscore.",
+                )
         try:
+            where = "/v1/" + "/".join(quote(part, safe="") for part in path)
             response = self._http.request(
                 method, where, params=query, json=body, extensions=self._extensions
             )
+        except UnicodeEncodeError:
+            # Not which one: it may stand in a DSN, beside its password.
+            raise InvalidRequest(
+                "something of what was given is not text in UTF-8",
+                hint="Give names and values in UTF-8; `locale` says what the terminal sends.",
+            ) from None
+        except httpx.ReadTimeout:
+            raise NotReady(
+                f"the service at {self._url} took the request, and has not answered",
+                hint="It may be at work on it still: look at what is there before you try again.",
+            ) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             if "SSL" in str(error):
                 raise tls_failed(self._url, str(error)) from None
             raise NotReady(
-                f"the service at {self._url} can't be reached: {str(error) or type(error).__name__}",
+                f"the service at {self._url} can't be reached: "
+                f"{_ERRNO.sub('', str(error)) or type(error).__name__}",
                 hint="Check that spillway serve runs there, and SPILLWAY_URL: https://… of a service with a certificate "
                 "(and SPILLWAY_TLS_CLIENT_CERT, if it asks for one), http://… of one without.",
             ) from None

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from spillway.cli import completion
 from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
 from spillway.cli.output import AsJson, print_changes, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
@@ -15,7 +16,9 @@ from spillway.settings import Settings
 
 app = typer.Typer(help="Create, look at, read and move slots.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="SLOT", help="The slot's name.")]
+Name = Annotated[
+    str, typer.Argument(metavar="SLOT", help="The slot's name.", autocompletion=completion.slots)
+]
 UptoLsn = Annotated[
     str | None, typer.Option("--upto-lsn", help="Stop before what commits at this LSN or later.")
 ]
@@ -27,17 +30,29 @@ UptoChanges = Annotated[
 ]
 
 _LIST_COLUMNS: Final = (
-    "slot_name", "plugin", "source", "database", "active", "restart_lsn", "confirmed_flush_lsn",
-    "decoded_lsn", "wal_status",
+    "slot_name", "wal_status", "active", "lag_bytes", "lag_seconds", "plugin", "source", "database", "restart_lsn",
+    "confirmed_flush_lsn", "decoded_lsn",
+)  # fmt: skip
+_LIST_RANKED: Final = (
+    "slot_name", "wal_status", "lag_bytes", "lag_seconds", "active", "plugin", "database", "source", "confirmed_flush_lsn",
+    "decoded_lsn", "restart_lsn",
 )  # fmt: skip
 
 
 @app.command()
 def create(
     name: Name,
-    source: Annotated[str, typer.Option(help="The source that its WAL comes from.")],
-    database: Annotated[str, typer.Option(help="The database that it decodes.")],
-    plugin: Annotated[str, typer.Option(help="The output plugin.")] = "test_decoding",
+    source: Annotated[
+        str,
+        typer.Option(help="The source that its WAL comes from.", autocompletion=completion.sources),
+    ],
+    database: Annotated[
+        str,
+        typer.Option(help="The database that it decodes.", autocompletion=completion.databases),
+    ],
+    plugin: Annotated[
+        str, typer.Option(help="The output plugin.", autocompletion=completion.plugins)
+    ] = "test_decoding",
     option: PluginOptions = None,
     start_lsn: Annotated[
         str | None, typer.Option(help="Begin at this retained LSN instead of at the present.")
@@ -77,7 +92,9 @@ def list_slots(as_json: AsJson = False) -> None:
     if as_json:
         print_json(answer["slots"])
     else:
-        print_table(answer["slots"], _LIST_COLUMNS)
+        print_table(
+            [_with_lag(slot) for slot in answer["slots"]], _LIST_COLUMNS, ranked=_LIST_RANKED
+        )
 
 
 @app.command()
@@ -194,6 +211,11 @@ def _show(answer: Any, *, as_json: bool) -> None:
         print_json(answer)
     else:
         print_record(answer)
+
+
+def _with_lag(slot: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what a service of an earlier release doesn't tell: unknown."""
+    return {"lag_bytes": None, "lag_seconds": None, **slot}
 
 
 def _show_changes(answer: Any, *, as_json: bool) -> None:

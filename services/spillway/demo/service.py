@@ -59,6 +59,11 @@ class Service:
         """The environment that the service, and commands that talk to it, run with."""
         return {**os.environ, "SPILLWAY_AUTH": "off", "SPILLWAY_URL": self.url}
 
+    @property
+    def running(self) -> bool:
+        """Say whether its process lives."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start the service and wait until it is ready.
 

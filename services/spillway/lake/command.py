@@ -47,7 +47,11 @@ from spillway.lake.verify_command import points, verify
 from spillway.pg.lsn import Lsn
 
 app = typer.Typer(
-    name="lake", help="Materialise a slot into lake tables, with Spark.", no_args_is_help=True
+    name="lake",
+    help="Materialise a slot into lake tables, with Spark.",
+    no_args_is_help=True,
+    # The program's own completion reaches in here.
+    add_completion=False,
 )
 
 

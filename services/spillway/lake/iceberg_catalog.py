@@ -32,6 +32,7 @@ from spillway.errors import (
     SpillwayError,
     UnsupportedFeature,
 )
+from spillway.installation import how_to_install
 from spillway.lake.files import replace_json
 from spillway.lake.storage import ObjectPath, stored_path
 
@@ -130,7 +131,7 @@ def check_installed() -> None:
     if util.find_spec("pyiceberg") is None:
         raise LakeError(
             "PyIceberg is not installed, and the lake's tables are Iceberg's",
-            hint="pip install 'spillway[spark]'",
+            hint=how_to_install("spark"),
         )
 
 

@@ -38,6 +38,7 @@ from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from spillway.errors import JarsMissing, JavaMissing, SpillwayError
+from spillway.installation import how_to_install
 
 #: Spark's Java: 17 or later with the incubator modules, which Debian's JRE has and the JREs in PyPI wheels lack.
 JAVA_HINT: Final = (
@@ -251,7 +252,7 @@ def _run_ivy(scratch: Path, into: Path, jars: tuple[Jar, ...]) -> str | None:
     """Resolve with the Ivy of PySpark's wheel; return what went wrong, or None."""
     spec = util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        return "pyspark is not installed (install the extra: spillway[spark])"
+        return f"pyspark is not installed. {how_to_install('spark')}"
     ivy = next(iter(sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar"))), None)
     if ivy is None:
         return "pyspark brings no Ivy"

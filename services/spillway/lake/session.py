@@ -15,6 +15,7 @@ from importlib import util
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.errors import SparkMissing
+from spillway.installation import how_to_install
 from spillway.lake import jars
 from spillway.lake.storage import ObjectPath, endpoint, region
 
@@ -136,7 +137,7 @@ def spark_session(
         JarsMissing: Delta's jars, or those for object storage, are not there, or are not the pinned ones.
     """
     if util.find_spec("pyspark") is None:
-        raise SparkMissing("PySpark is not installed", hint="pip install 'spillway[spark]'")
+        raise SparkMissing("PySpark is not installed", hint=how_to_install("spark"))
     jars.java_command()
     settings = dict(_SETTINGS)
     if master.startswith("local"):

@@ -38,6 +38,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self, TypeAlias, cast
 
 from spillway.errors import InvalidRequest, LakeError
+from spillway.installation import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -417,7 +418,7 @@ def _store(bucket: str, at: str | None, in_region: str) -> S3Store:
     except ImportError as error:
         raise LakeError(
             "obstore is not installed, and the lake is on object storage",
-            hint="pip install 'spillway[spark]'",
+            hint=how_to_install("spark"),
         ) from error
     plain = at is not None and at.startswith("http://")
     return S3Store(

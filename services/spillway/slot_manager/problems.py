@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from spillway.errors import InvalidRequest, NotFound, SpillwayError, TooManyAttempts
+from spillway.slot_manager import validation
 
 log = logging.getLogger(__name__)
 
@@ -119,13 +120,16 @@ async def _spillway_error(request: Request, error: Exception) -> Response:
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     # Not what was sent: it may be a DSN with its password.
+    found = error.errors()
     problems = [
-        {"place": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
-        for problem in error.errors()
+        {
+            "place": ".".join(str(part) for part in problem["loc"]),
+            "problem": validation.in_words(problem),
+        }
+        for problem in found
     ]
-    first = problems[0]
     invalid = InvalidRequest(
-        f"invalid request: {first['place']}: {first['problem']}",
+        f"invalid request: {validation.place(found[0])} {problems[0]['problem']}",
         hint="/docs describes what the call takes.",
         errors=problems,
     )

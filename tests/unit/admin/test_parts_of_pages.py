@@ -21,6 +21,7 @@ from spillway.admin.changes import Filter, rows_of
 from spillway.admin.door import SESSION_S, Sessions
 from spillway.admin.findings import findings_of
 from spillway.admin.history import Ring, Track
+from spillway.admin.rendering import Pages
 from spillway.admin.sampler import Sampler
 from spillway.engine.model import Change, SlotInfo
 from spillway.errors import MetadataError
@@ -271,3 +272,10 @@ async def test_what_is_dropped_is_forgotten() -> None:
     await engine.drop_slot("s1")
     await sampler.look()
     assert sampler.track("slot", "s1") is None
+
+
+def test_a_hint_speaks_of_pages() -> None:
+    error = {"message": "m", "code": "c", "hint": "GET /v1/sources shows the state of each source."}
+    shown = Pages("0").text("parts/error.html", error=error)
+    assert "The overview shows the state of each source." in shown
+    assert "/v1" not in shown

@@ -186,7 +186,7 @@ def test_no_service(run: Run, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: 
     monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{unused_tcp_port}")
     status, _, err = run("slot", "list")
     assert status == 1
-    assert "can't be reached" in err
+    assert "can't be reached: Connection refused\n" in err
     assert "code: not_ready" in err
     for url in ("nonsense", "http://[", "ftp://127.0.0.1"):
         monkeypatch.setenv("SPILLWAY_URL", url)

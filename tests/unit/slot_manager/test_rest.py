@@ -126,6 +126,8 @@ async def test_slot_has_the_columns_of_the_view(client: httpx.AsyncClient) -> No
         "source",
         "options",
         "decoded_lsn",
+        "lag_bytes",
+        "lag_seconds",
         "retained_bytes",
         "created_at",
     }

@@ -126,6 +126,13 @@ class SlotView(ResponseModel):
     source: str
     options: Options
     decoded_lsn: LsnText | None = Field(description="How far the source's WAL is decoded.")
+    lag_bytes: int | None = Field(
+        default=None, description="WAL that is decoded and not confirmed; null: unknown."
+    )
+    lag_seconds: float | None = Field(
+        default=None,
+        description="Age of the oldest transaction that is decoded and not confirmed; 0 without one; null: unknown.",
+    )
     retained_bytes: int = Field(description="Of the transaction log, for this slot.")
     created_at: datetime
 

@@ -4,6 +4,7 @@ Changes may be many, so their JSON is written piece by piece from what the engin
 model per row.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -11,7 +12,9 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
-from spillway.engine.model import Change, SlotSpec
+from spillway.engine.interface import EngineInterface
+from spillway.engine.model import Change, SlotInfo, SlotSpec
+from spillway.errors import SpillwayError
 from spillway.slot_manager.dependencies import Engine, NoQuery
 from spillway.slot_manager.slots.models import (
     Advanced,
@@ -53,26 +56,26 @@ async def create_slot(body: CreateSlot, engine: Engine, response: Response) -> S
         )
     )
     response.headers["Location"] = f"/v1/slots/{slot.slot_name}"
-    return SlotView.model_validate(slot)
+    return await _view(engine, slot)
 
 
 @router.get("", operation_id="list_slots", dependencies=[NoQuery])
 async def list_slots(engine: Engine) -> SlotList:
     """List the slots (pg_replication_slots)."""
     slots = await engine.list_slots()
-    return SlotList(slots=[SlotView.model_validate(slot) for slot in slots])
+    return SlotList(slots=[await _view(engine, slot) for slot in slots])
 
 
 @router.get("/{slot_name}", operation_id="get_slot", dependencies=[NoQuery])
 async def get_slot(slot_name: str, engine: Engine) -> SlotView:
     """Show a slot."""
-    return SlotView.model_validate(await engine.get_slot(slot_name))
+    return await _view(engine, await engine.get_slot(slot_name))
 
 
 @router.patch("/{slot_name}", operation_id="alter_slot", dependencies=[NoQuery])
 async def alter_slot(slot_name: str, body: AlterSlot, engine: Engine) -> SlotView:
     """Give an idle slot other plugin options; its position stays."""
-    return SlotView.model_validate(await engine.alter_slot(slot_name, body.options))
+    return await _view(engine, await engine.alter_slot(slot_name, body.options))
 
 
 @router.delete("/{slot_name}", status_code=204, operation_id="drop_slot", dependencies=[NoQuery])
@@ -117,7 +120,7 @@ async def advance_slot(slot_name: str, body: AdvanceSlot, engine: Engine) -> Adv
 @router.post("/{slot_name}/rewind", operation_id="rewind_slot", dependencies=[NoQuery])
 async def rewind_slot(slot_name: str, body: RewindSlot, engine: Engine) -> SlotView:
     """Move a slot back to a position that is still retained."""
-    return SlotView.model_validate(await engine.rewind(slot_name, body.lsn))
+    return await _view(engine, await engine.rewind(slot_name, body.lsn))
 
 
 @router.post("/{slot_name}/copy", status_code=201, operation_id="copy_slot", dependencies=[NoQuery])
@@ -125,13 +128,25 @@ async def copy_slot(slot_name: str, body: CopySlot, engine: Engine, response: Re
     """Make another slot at the same position (pg_copy_logical_replication_slot)."""
     copy = await engine.copy_slot(slot_name, body.slot_name)
     response.headers["Location"] = f"/v1/slots/{copy.slot_name}"
-    return SlotView.model_validate(copy)
+    return await _view(engine, copy)
 
 
 @router.get("/{slot_name}/stats", operation_id="get_slot_stats", dependencies=[NoQuery])
 async def get_slot_stats(slot_name: str, engine: Engine) -> SlotStatsView:
     """Show a slot's statistics (pg_stat_replication_slots)."""
     return SlotStatsView.model_validate(await engine.slot_stats(slot_name))
+
+
+async def _view(engine: EngineInterface, slot: SlotInfo) -> SlotView:
+    """Show a slot together with how far its consumer is behind."""
+    lag_bytes = lag_seconds = None
+    if slot.decoded_lsn is not None and slot.confirmed_flush_lsn is not None:
+        lag_bytes = max(0, int(slot.decoded_lsn) - int(slot.confirmed_flush_lsn))
+        # It may have been dropped meanwhile, or its log can't be read: then nobody knows.
+        with contextlib.suppress(SpillwayError):
+            lag_seconds = await engine.lag_seconds(slot.slot_name)
+    view = SlotView.model_validate(slot)
+    return view.model_copy(update={"lag_bytes": lag_bytes, "lag_seconds": lag_seconds})
 
 
 def _change_list(changes: list[Change]) -> Response:

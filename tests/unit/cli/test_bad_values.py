@@ -1,0 +1,140 @@
+"""Each command with values that can't be: what is said names the value and what to write, in words, and nothing is a traceback."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import typer
+
+from spillway.cli import main
+from spillway.cli.program import app
+from spillway.cli.subscription import JOB_OPTIONS, NUMBERS
+from spillway.slot_manager.subscriptions.models import LakeTarget
+from spillway.subscriber.lake_options import JOB_OPTIONS as SERVICE_JOB_OPTIONS
+
+if TYPE_CHECKING:
+    import pytest
+
+    from harness.fake_service import FakeService
+
+NEW = "subscription create a --source shop --database shop --lake /srv/l --disabled"
+#: (command line, exit code, what is said)
+CASES = (
+    (f"{NEW} -j driver_memory=4", 1, "driver_memory is '4', and must be a size such as 2g"),
+    (f"{NEW} -j retention=7", 1, "retention is '7', and must be a time such as 7d"),
+    (f"{NEW} -j driver_memory", 1, "--job-option 'driver_memory' is not NAME=VALUE"),
+    (f"{NEW} -j nonsense=4", 1, "target.nonsense is not known here"),
+    (f"{NEW} -j interval_s=x", 1, "interval_s is 'x', and must be a number"),
+    (f"{NEW} -j max_bytes_per_batch=1.5", 1, "max_bytes_per_batch must be a whole number"),
+    (f"{NEW} -j on_schema_change=x", 1, "on_schema_change must be evolve, pause or quarantine"),
+    (f"{NEW} -j path=/a", 1, "Give it by --path"),
+    (f"{NEW} -j master=a -j master=b", 1, "--job-option master is given twice"),
+    (f"{NEW} --format x", 2, "--format: 'x' is not one of 'delta', 'iceberg', 'parquet'"),
+    (f"{NEW} --origin x", 2, "--origin: 'x' is not one of 'any', 'none'"),
+    (f"{NEW} --partition-history week", 2, "--partition-history: 'week' is not one of"),
+    (f"{NEW} --partition-by x", 1, "--partition-by 'x' does not say of which table"),
+    ("subscription show b", 1, "`spillway subscription list` lists what exists"),
+    ("subscription skip s x", 1, "invalid LSN: 'x'"),
+    ("subscription log a -n x", 2, "--lines is 'x', and must be a whole number"),
+    ("subscription log a -n -1", 2, "--lines is '-1', and must be 0 or more"),
+    ("subscription log a -n 100000", 1, "lines must be 10000 or less"),
+    ("slot create x --source shop --database shop --start-lsn x", 1, "invalid LSN: 'x'"),
+    ("slot create x --source nope --database shop", 1, 'source "nope" does not exist'),
+    ("slot create x --source shop --database shop --plugin no", 1, "code: unknown_plugin"),
+    ("slot create x", 2, "Missing option '--source'"),
+    ("slot create '' --source shop --database shop", 1, "code: invalid_slot_name"),
+    ("slot show ''", 1, 'nothing can have the name ""'),
+    ("slot show ..", 1, 'nothing can have the name ".."'),
+    ("slot show a/b", 1, 'nothing can have the name "a/b"'),
+    ("slot show none", 1, "code: unknown_slot"),
+    ("slot peek s1 --upto-lsn x", 1, "invalid LSN: 'x'"),
+    ("slot peek s1 --upto-nchanges x", 2, "--upto-nchanges is 'x', and must be a whole number"),
+    ("slot peek s1 --upto-nchanges 99999999999", 1, "upto_nchanges must be 2147483647 or less"),
+    ("slot get s1 --upto-nchanges 99999999999", 1, "upto_nchanges must be 2147483647 or less"),
+    ("slot peek s1 --nonsense", 2, "No such option: --nonsense"),
+    ("slot nonsense", 2, "No such command 'nonsense'"),
+    ("slot alter s1", 1, "Give all of them with --option, or --no-options"),
+    ("slot rewind s1 zz", 1, "invalid LSN: 'zz'"),
+    ("slot rewind s1", 2, "Missing argument"),
+    ("slot advance s1 1/", 1, "invalid LSN: '1/'"),
+    (f"source add {'x' * 80} host=a", 1, "name may have 63 characters at most"),
+    (f"source add y {'h' * 9000}", 1, "dsn may have 8192 characters at most"),
+    ("source add y host=a --origin x", 2, "--origin: 'x' is not one of"),
+    ("source tables shop --database nope", 1, "code: not_ready"),
+    ("source drop nope", 1, "code: unknown_source"),
+    ("recv -S none", 1, "code: unknown_slot"),
+    ("recv -S s1 -s x", 2, "--status-interval is 'x', and must be a number"),
+    ("recv -S s1 -n --grpc nonsense", 1, "'nonsense' is no address of gRPC's"),
+    ("recv -S s1 -n --grpc http://127.0.0.1:1", 1, "a URL is REST's (SPILLWAY_URL)"),
+    ("slot show \udcff", 1, "is not text in UTF-8"),
+    ("source add y password=secret\udcff", 1, "is not text in UTF-8"),
+    ("decode --wal-dir /nonexistent", 1, "Give one of --state, --data-directory and --dsn"),
+    ("decode --wal-dir /nonexistent --dsn host=a", 1, "/nonexistent is no directory"),
+    ("certify --dsn nonsense", 1, "Write postgresql://user:password@host:port/database"),
+    ("serve --http-port 99999", 2, "--http-port is '99999', and must be 65535 or less"),
+    ("serve --metadata-url nonsense", 1, "the metadata URL can't be parsed"),
+    ("lake run --lake /srv/l --slot s --retention x", 2, "'x' is not a time such as"),
+    ("lake run --lake /srv/l --slot s --format x", 2, "'x' is not one of"),
+    ("lake run", 2, "Missing option '--slot'"),
+    ("lake nonsense", 2, "No such command 'nonsense'"),
+)
+#: What a parser, a library or REST would say, and no person.
+RAW = re.compile(
+    r"Traceback|Input should|Extra inputs|Value error|unable to parse|pydantic|httpx|Errno|[\u2500-\u257f]|"
+    r"body\.|query\.|\b(?:GET|POST|PATCH|DELETE) /|/docs\b|secret"
+)
+
+
+def test_bad_values(service: FakeService, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for line, code, says in CASES:
+        found = main(shlex.split(line))
+        captured = capsys.readouterr()
+        if (found, captured.out) != (code, "") or says not in captured.err:
+            wrong.append(f"{line}: {found}: {captured.out}{captured.err}")
+        if raw := RAW.search(captured.err):
+            wrong.append(f"{line}: raw: {raw[0]!r}: {captured.err}")
+        if not captured.err.startswith("spillway: error: "):
+            wrong.append(f"{line}: {captured.err}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_command_that_takes_something_is_among_the_cases() -> None:
+    """A new command needs a case, too: what it says of a bad value is seen then."""
+    tried = {tuple(shlex.split(line)[:2]) for line, _, _ in CASES}
+    simple = {
+        # They take nothing but a name, or what others among the cases take.
+        "alter", "copy", "disable", "drop", "enable", "get", "list", "publications", "refresh", "show", "stats",
+    }  # fmt: skip
+    for name, command in typer.main.get_command(app).commands.items():
+        for inner in getattr(command, "commands", {}):
+            assert inner in simple or (name, inner) in tried, f"{name} {inner}"
+
+
+def test_job_options_are_the_services() -> None:
+    own = {"kind", "format", "path", "partition_history", "partition_by", "cluster_by"}
+    own |= {"iceberg_catalog", "iceberg_prefix"}
+    assert set(JOB_OPTIONS) == set(LakeTarget.model_fields) - own == set(SERVICE_JOB_OPTIONS) - own
+    numbers = {
+        name
+        for name, field in LakeTarget.model_fields.items()
+        if field.annotation in (int | None, float | None)
+    }
+    assert numbers == NUMBERS
+
+
+def test_a_slow_service_is_told_apart_from_one_that_is_away(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import httpx
+
+    def time_out(*_: object, **__: object) -> None:
+        raise httpx.ReadTimeout("timed out")
+
+    monkeypatch.setattr(httpx.Client, "request", time_out)
+    assert main(["slot", "drop", "s1"]) == 1
+    said = capsys.readouterr().err
+    assert "has not answered" in said
+    assert "can't be reached" not in said
