@@ -19,7 +19,7 @@ persisted position. The invariant: a transaction in progress when the state was 
 we don't read again, committed before the persisted position (else restart_lsn were at or before its first
 record). The state names these transactions; meeting one that commits later is an error, never a loss.
 
-Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror.
+Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror; a few times its tables' descriptors.
 
 Source: src/backend/replication/logical/{decode,reorderbuffer,snapbuild}.c
 """
@@ -30,6 +30,7 @@ import contextlib
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakValueDictionary
 
 from spillway._kernels import reorder, reorder_loop
 from spillway.catalog.audit import CatalogAudit
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway._kernels.record_batch import RecordBatch
+    from spillway.catalog.descriptor import RelationDescriptor
     from spillway.catalog.descriptors import Resolution
     from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.capture import CaptureFilter
@@ -61,6 +63,9 @@ if TYPE_CHECKING:
 WORK_MEM_BYTES_DEFAULT: Final = 64 << 20
 #: Name pattern of spill files.
 SPILL_GLOB: Final = "xid-*.spill"
+
+#: With fewer descriptors held nobody looks which of them are of the past.
+HELD_RELATIONS_MIN: Final = 1024
 
 _TRUNCATE: Final = struct.Struct("<IIB3x")
 _PARAMETER_CHANGE: Final = struct.Struct("<iiiiii")
@@ -153,6 +158,9 @@ class Decoder:
         self._buffer = reorder.ReorderBuffer(
             action_table(version), database_oid, work_mem_bytes, bytes(spill_dir)
         )
+        # Whose ids the buffer knows: one means the same while its descriptor is held.
+        self._held: dict[int, RelationDescriptor] = {}
+        self._held_max = HELD_RELATIONS_MIN
         self._capture = capture
         self._buffer.set_only_local(capture.only_local)
         self._buffer.set_partial_values(capture.selects_tables)
@@ -380,6 +388,8 @@ class Decoder:
             # What committed before an error is delivered, too.
             self._delivery.hand_over()
         self._position = self._buffer.end_lsn(batch)
+        if len(self._held) >= self._held_max:
+            self._forget_relations()
         self._failed = False
         self._sink.progress(self._position)
 
@@ -482,7 +492,17 @@ class Decoder:
 
     def _add_relation(self, resolution: Resolution) -> None:
         assert resolution.descriptor is not None
+        self._held[resolution.relation_id] = resolution.descriptor
         self._buffer.add_relation(resolution.relation_id, resolution.descriptor.columns)
+
+    def _forget_relations(self) -> None:
+        """Let go of definitions that tables had, when neither the catalog nor a change in progress has them any more."""
+        all_held = WeakValueDictionary(self._held)
+        before = set(self._held)
+        self._held = {number: self._held[number] for number in self._buffer.relations_in_use()}
+        self._held.update(all_held.items())
+        self._buffer.forget_relations(before - self._held.keys())
+        self._held_max = max(HELD_RELATIONS_MIN, 2 * len(self._held))
 
     def _truncate(self, batch: RecordBatch, index: int) -> None:
         """Queue a TRUNCATE with the descriptors of its tables as of now."""
