@@ -23,6 +23,11 @@ _LIST_COLUMNS: Final = (
 )  # fmt: skip
 
 
+_TABLE_COLUMNS: Final = ("table", "kind", "replica_identity", "primary_key", "warnings")
+#: What the service describes in a few tenths of a second.
+_TABLES_A_PAGE: Final = 1000
+
+
 @app.command()
 def add(
     name: Name,
@@ -65,6 +70,40 @@ def list_sources(as_json: AsJson = False) -> None:
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show everything about a source."""
     _show(_call("GET", "sources", name), as_json=as_json)
+
+
+@app.command()
+def tables(
+    name: Name,
+    database: Annotated[str, typer.Argument(help="A database that is decoded.")],
+    as_json: AsJson = False,
+) -> None:
+    """List a database's tables, with what stands in a consumer's way, in the order in which they were made."""
+    found: list[dict[str, Any]] = []
+    after: int | None = 0
+    while after is not None:
+        page = _call(
+            "GET",
+            "sources",
+            name,
+            "tables",
+            query={"database": database, "after": str(after), "limit": str(_TABLES_A_PAGE)},
+        )
+        found += page["tables"]
+        after = page["next"]
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            table
+            | {
+                "table": f"{table['schema']}.{table['name']}",
+                "primary_key": ", ".join(table["primary_key"]),
+                "warnings": " ".join(table["warnings"]),
+            }
+            for table in found
+        ]
+        print_table(rows, _TABLE_COLUMNS)
 
 
 @app.command()

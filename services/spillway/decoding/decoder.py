@@ -5,19 +5,17 @@ stops where Python has to act: the ends of transactions, running-xacts, catalog 
 mirror, locators that were not met before. Committed transactions go to the sink in commit order, during
 ``process``, as streams of chunks that are merged while the sink reads them.
 
-Eager decoding: a change is bound to the descriptor of its table the moment its record is read, as its own
-transaction sees the catalog then. The binding of a relfile holds for every transaction until a commit
-changes what others see; a transaction that has changed the catalog itself has bindings of its own, which
-each of its catalog records drops.
+Eager decoding: a change is bound to the descriptor of its table the moment its record is read, as its own transaction sees
+the catalog then. The binding of a relfile holds for every transaction until a commit changes what others see; a transaction
+that has changed the catalog itself has bindings of its own, which each of its catalog records drops.
 
-Restart. PostgreSQL restarts decoding from a serialised snapshot at or before the first record of the oldest
-transaction in progress. So do we: ``serialize`` between two calls of ``process`` saves mirror and builder at
-``position``. ``restart_lsn`` is the oldest first_lsn in progress. Who persists progress persists the pair
-(position, restart_lsn); after a crash :meth:`Decoder.restore` takes a serialised state whose LSN is at or
-before the persisted restart_lsn, reads WAL from that state's LSN on, and delivers what commits at or after the
-persisted position. The invariant: a transaction in progress when the state was serialised, whose beginning
-we don't read again, committed before the persisted position (else restart_lsn were at or before its first
-record). The state names these transactions; meeting one that commits later is an error, never a loss.
+Restart. PostgreSQL restarts decoding from a serialised snapshot at or before the first record of the oldest transaction
+in progress. So do we: ``serialize`` between two calls of ``process`` saves mirror and builder at ``position``.
+``restart_lsn`` is the oldest first_lsn in progress. Who persists progress persists the pair (position, restart_lsn);
+after a crash :meth:`Decoder.restore` takes a serialised state whose LSN is at or before the persisted restart_lsn, reads
+WAL from that state's LSN on, and delivers what commits at or after the persisted position. The invariant: a transaction
+in progress when the state was serialised, whose beginning we don't read again, committed before the persisted position
+(else restart_lsn were at or before its first record). The state names these; one that commits later is an error.
 
 Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror; a few times its tables' descriptors.
 
@@ -202,16 +200,14 @@ class Decoder:
         """Go on from what :meth:`serialize` returned; the next batch starts at ``position``.
 
         Args:
-            data: the serialised state. Its LSN must be at or before the restart_lsn that was persisted
-                together with *start_decoding_at*.
+            data: the serialised state, as of the restart_lsn that was persisted with *start_decoding_at* or before.
             version: WAL format of the source.
             sink: takes the transactions.
             work_mem_bytes: as for a new decoder.
             spill_dir: as for a new decoder.
-            start_decoding_at: the persisted position: every transaction whose commit record starts before
-                it was delivered, and is not delivered again. None when there is no such position (offline, a
-                rewind): then the decoder becomes CONSISTENT, and delivers, once the transactions in progress
-                in *data* have ended.
+            start_decoding_at: the persisted position: every transaction whose commit record starts before it was
+                delivered, and is not delivered again. None when there is no such position (offline, a rewind): then
+                the decoder becomes CONSISTENT, and delivers, once the transactions in progress in *data* have ended.
             capture: as for a new decoder.
 
         Raises:
@@ -307,6 +303,11 @@ class Decoder:
         """Transactions whose commit record starts here or later are delivered; meaningful once CONSISTENT."""
         return self._builder.start_decoding_at
 
+    def awaited_xids(self) -> set[int]:
+        """The transactions that must end before decoding, or a first state to restart from, is consistent."""
+        in_progress = {xid for xid, top_xid, *_ in self.transactions() if not top_xid}
+        return self._builder.awaited or in_progress
+
     @property
     def memory_bytes(self) -> int:
         """Memory that changes in progress occupy now."""
@@ -334,8 +335,7 @@ class Decoder:
     def take_pieces(self, take_piece: Callable[[Piece], None]) -> None:
         """Hand over, at their commit, what was read of transactions that began before the serialised state.
 
-        The state was serialised where decoding was consistent, so that what is missing of them is before it, and
-        is another decoder's matter.
+        The state was serialised where decoding was consistent: what is missing of them is another decoder's matter.
         """
         self._delivery.take_piece = take_piece
 

@@ -33,6 +33,7 @@ from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
+from spillway.engine import waiting
 from spillway.engine.model import DatabaseSession
 from spillway.errors import (
     DatabaseDropped,
@@ -139,6 +140,7 @@ class Session:
             layout.txlog, system_id=int(source.system_id), database_oid=database.oid
         )
         self._decoder: Decoder | None = None
+        self._waiting = waiting.reading_catalog("it begins")
         self._stop = threading.Event()
         self._error: SpillwayError | None = None
         self._changed = threading.Condition()
@@ -306,22 +308,22 @@ class Session:
         await self._wait(
             lambda: self._streams,
             timeout_s,
-            f'database "{self.database}" is not decoded yet',
-            "Decoding has not begun; GET /v1/sources shows why.",
+            lambda: f'database "{self.database}" is not decoded yet',
+            lambda: "Decoding has not begun; GET /v1/sources shows why.",
         )
 
     async def wait_consistent(self, timeout_s: float) -> None:
         """Wait until slots can begin here.
 
         Raises:
-            NotReady: it took longer; the hint says what PostgreSQL waits for, too.
+            NotReady: it took longer; it says what is being waited for.
         """
+        database = self.database
         await self._wait(
             lambda: self.log.restart_lsn != 0,
             timeout_s,
-            f'no consistent point yet for database "{self.database}"',
-            "Transactions that were open when decoding began must end first; look for old ones in "
-            "pg_stat_activity (backend_xid is not null), then try again.",
+            lambda: f'no consistent point yet for database "{database}": {self._waiting.what}',
+            lambda: self._waiting.hint,
         )
 
     async def wait_decoded(self, lsn: int, timeout_s: float) -> None:
@@ -329,19 +331,23 @@ class Session:
         await self._wait(
             lambda: self.log.decoded_lsn >= lsn,
             timeout_s,
-            f'database "{self.database}" is not decoded up to {Lsn(lsn)} yet',
-            "Decoding lags behind the source; try again, or give an earlier start_lsn.",
+            lambda: f'database "{self.database}" is not decoded up to {Lsn(lsn)} yet',
+            lambda: "Decoding lags behind the source; try again, or give an earlier start_lsn.",
         )
 
     async def _wait(
-        self, reached: Callable[[], bool], timeout_s: float, what: str, hint: str
+        self,
+        reached: Callable[[], bool],
+        timeout_s: float,
+        what: Callable[[], str],
+        hint: Callable[[], str],
     ) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not reached():
             self.check_readable()
             if loop.time() >= deadline:
-                raise NotReady(what, hint=hint, database=self.database)
+                raise NotReady(what(), hint=hint(), database=self.database)
             await asyncio.sleep(0.02)
 
     async def source_flush_lsn(self) -> int:
@@ -457,7 +463,7 @@ class Session:
         bootstrap = bootstrap_database(
             self.conninfo,
             first_lsn=self._store.first_lsn,
-            progress=self._say,
+            progress=self._say_of_catalog,
             cancel=self._stop,
         )
         self._required_lsn = self._redo_lsn = bootstrap.redo_lsn
@@ -471,6 +477,10 @@ class Session:
             start=bootstrap.redo_lsn,
             capture=self._capture,
         )
+
+    def _say_of_catalog(self, what: str) -> None:
+        self._waiting = waiting.reading_catalog(what)
+        self._say(what)
 
     def _say(self, what: str) -> None:
         log.info('database "%s": %s', self.database, what)
@@ -502,6 +512,8 @@ class Session:
                     if held - decoder.memory_bytes >= WORTH_BYTES:
                         freed_memory.give_back()
                 self._store.passed(self, lsn)
+            if not self.log.restart_lsn:
+                self._waiting = waiting.decoding(decoder, lsn, self._store.flushed_lsn)
             self._error = None
             grown = decoder.position - checkpoint_lsn
             if grown and (
