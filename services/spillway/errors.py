@@ -75,6 +75,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── CorruptSnapshot          corrupt_snapshot
     │   └── WalStoreInUse            wal_store_in_use
     ├── MetadataError                metadata_unavailable     503
+    ├── AnswersFull                  answers_full             503
     ├── AddressUnavailable           address_unavailable      500, at start only
     ├── MalformedMessage             malformed_message        500, on a client's side
     ├── Unauthenticated              unauthenticated          401
@@ -698,6 +699,15 @@ class TlsFailed(SpillwayError):
     http_status = 502
     grpc_status = "FAILED_PRECONDITION"
     sqlstate = "08001"
+
+
+class AnswersFull(SpillwayError):
+    """The answers of other peeks and gets take the memory that there is for answers."""
+
+    code = "answers_full"
+    http_status = 503
+    grpc_status = "RESOURCE_EXHAUSTED"
+    sqlstate = "53200"
 
 
 class NotReady(SpillwayError):

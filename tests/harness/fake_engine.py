@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.model import (
     Change,
     DatabaseSession,
@@ -37,6 +38,7 @@ from spillway.engine.model import (
     SourceInfo,
     StreamBatch,
     TableInfo,
+    TablePage,
 )
 from spillway.errors import (
     Conflict,
@@ -189,10 +191,16 @@ class FakeEngine:
             lacks = [Lack(*name.split("."), False, True, False) for name in denied]
             raise not_readable("spillway", lacks, 180000)
 
-    async def list_tables(self, source: str, database: str) -> list[TableInfo]:
+    async def list_tables(
+        self, source: str, database: str, after: int = 0, limit: int = TABLES_MAX
+    ) -> TablePage:
+        """Number the tables from 1 on, where the engine has oids."""
         await self.get_source(source)
         self._check_decoded(source, database)
-        return self.tables.get((source, database), [])
+        known = self.tables.get((source, database), [])
+        page = known[after : after + limit]
+        end = after + len(page)
+        return TablePage(list(page), end if end < len(known) else None)
 
     async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
         await self.get_source(source)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.service import Service, service_in_process
+from spillway.catalog.descriptors import resolve
+from spillway.engine import inventory
+from spillway.engine.settings import EngineSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,3 +188,68 @@ def test_row_filters_are_shown_as_the_server_does(service: Service, pg: Database
         assert ours[f"p{number}"] == theirs[f"p{number}"]
     for number in range(len(FILTERS), len(FILTERS + OTHER_FILTERS)):
         assert ours[f"p{number}"] in (None, theirs[f"p{number}"])
+
+
+def test_many_tables_come_in_pages(
+    service: Service, pg: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every table once, by pages that cost what they give, wherever they begin."""
+    pg.execute(
+        "DO $$BEGIN FOR i IN 1..250 LOOP EXECUTE format('CREATE TABLE many_%s (id int PRIMARY KEY, v text)', i);"
+        " END LOOP; DROP TABLE many_7; CREATE TABLE many_7 (); END$$"
+    )
+    pg.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    service.wait_decoded("s", pg)
+    described = 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal described
+        described += 1
+        return resolve(*arguments)
+
+    monkeypatch.setattr(inventory, "resolve", counted)
+    monkeypatch.setattr(inventory, "TABLES_MAX", 100)
+    where, names = f"/sources/main/tables?database={pg.name}", []
+    # Without a limit there come as many as may.
+    page = service.call("GET", where)
+    while True:
+        names += [table["name"] for table in page["tables"]]
+        assert described <= len(names)
+        if page["next"] is None:
+            break
+        assert len(page["tables"]) == 100
+        page = service.call("GET", f"{where}&after={page['next']}")
+    assert sorted(names) == sorted(f"many_{n}" for n in range(1, 251))
+    described = 0
+    last = service.call(
+        "GET", f"{where}&limit=3&after={pg.value('SELECT max(oid)::int8 - 20 FROM pg_class')}"
+    )
+    assert len(last["tables"]) <= 3
+    assert described <= 4
+    assert len(publications(service, pg.name)["everything"]["tables"]) == 250
+
+
+def test_a_slot_that_can_not_begin_yet_says_why(tmp_path: Path, pg: Database) -> None:
+    with (
+        service_in_process(
+            tmp_path / "data", engine=EngineSettings(consistent_timeout_s=2)
+        ) as service,
+        pg.connect(autocommit=False) as open_one,
+    ):
+        row = open_one.execute("SELECT pg_current_xact_id()::text").fetchone()
+        assert row is not None
+        service.create_source(pg.dsn)
+        body = {"slot_name": "s", "source": "main", "database": pg.name, "plugin": "test_decoding"}
+        problem = service.problem("POST", "/slots", json=body)
+        assert problem["code"] == "not_ready"
+        assert f"transaction {row[0]} " in problem["detail"]
+        # What the hint names shows whose it is, and ending it mends it.
+        assert "pg_stat_activity (backend_xid)" in problem["hint"]
+        pid = pg.value("SELECT pid FROM pg_stat_activity WHERE backend_xid::text = %s", [row[0]])
+        assert pid == open_one.info.backend_pid
+        open_one.rollback()
+        deadline = time.monotonic() + 60
+        while service.http.post("/v1/slots", json=body).is_error:
+            assert time.monotonic() < deadline
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")

@@ -450,7 +450,8 @@ cdef class Encoder:
         self.gathered = []
         self.bytes = self.rows = 0
         self.own_bytes = self.own_rows = 0
-        if len(self.tables) > TABLES_MAX:
+        # An id comes to mean another table once its own is gone: what was open for that is in the second one only.
+        if len(self.tables) > TABLES_MAX or len(self.open_by_oid) > TABLES_MAX:
             self.reset()
 
     cdef int reset(self) except -1:

@@ -45,7 +45,9 @@ from spillway._kernels.pgoutput_table cimport (
     Judgement,
     RelationEncoder,
     RelationState,
+    invalidate_state,
     is_current,
+    kept_states,
     loaded_states,
     put_truncated,
     saved_states,
@@ -74,6 +76,7 @@ cdef enum:
     SLOTS = 64
     # Compiled relations that are kept; descriptors of the past are never asked for again.
     ENCODERS_MAX = 1024
+    STATES_MIN = 256
 
 
 cdef struct Slot:
@@ -103,6 +106,8 @@ cdef class Encoder:
     cdef public bint only_local
     # oid → RelationState
     cdef dict states
+    # with so many of them it is looked which can be forgotten
+    cdef size_t states_max
     # counts what changed in them: whoever saved them need not again while this is the same
     cdef readonly uint64_t state_changes
     # relation id → RelationEncoder
@@ -138,6 +143,7 @@ cdef class Encoder:
         self.publications_changed = publications_changed
         self.binary = binary
         self.states = {}
+        self.states_max = STATES_MIN
         self.encoders = {}
         self.verdicts = []
 
@@ -531,8 +537,7 @@ cdef class Encoder:
             return 0
         for state in self.states.values() if oid == 0 else (self.states.get(oid),):
             if state is not None:
-                state.valid = False
-                state.rules_valid = state.rules_valid and not follows
+                invalidate_state(state, not follows)
         return 0
 
     cdef void* find_encoder(self, uint32_t relation, relations) except NULL nogil:
@@ -552,6 +557,10 @@ cdef class Encoder:
             raise DecodingError(f"a change is of relation {relation}, whose descriptor did not come with it")
         state = self.states.get(descriptor.oid)
         if state is None:
+            if len(self.states) >= self.states_max:
+                self.states = kept_states(self.states)
+                self.states_max = max(<size_t> STATES_MIN, 2 * <size_t> len(self.states))
+                self.state_changes += 1
             state = RelationState()
             self.states[descriptor.oid] = state
         encoder = self.encoders.get(relation)

@@ -14,6 +14,8 @@ cdef class RelationState:
     cdef object publishing
     # descriptor of the table under whose name it was published last
     cdef object target
+    # it was the table itself
+    cdef bint encodes_itself
     # false: the rules have to be found anew before the next change
     cdef bint rules_valid
     # false: the table has to be announced anew before the next change; since 15 both are false or neither
@@ -30,6 +32,18 @@ cdef class RelationState:
 # RelationStates by oid in a form that compares, and back; what is known of streamed transactions is not in it.
 cdef tuple saved_states(dict states)
 cdef dict loaded_states(tuple saved)
+
+# Those of which something is valid still: others, as those of dropped tables, would begin anew anyway.
+cdef dict kept_states(dict states)
+
+
+cdef inline int invalidate_state(RelationState state, bint keep_rules) except -1:
+    state.valid = False
+    state.rules_valid = state.rules_valid and keep_rules
+    if state.target is not None and state.encodes_itself:
+        # The next change brings its descriptor.
+        state.target = None
+    return 0
 
 
 cdef struct Judgement:

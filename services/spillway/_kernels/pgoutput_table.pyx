@@ -37,11 +37,21 @@ cdef dict loaded_states(tuple saved):
         state = RelationState()
         state.publishing = publishing
         state.target = target
+        state.encodes_itself = target is not None and target.oid == oid
         state.rules_valid = rules_valid
         state.valid = valid
         state.schema_sent = schema_sent
         states[oid] = state
     return states
+
+
+cdef dict kept_states(dict states):
+    cdef RelationState state
+    cdef dict kept = {}
+    for oid, state in states.items():
+        if state.valid or state.rules_valid or state.streamed:
+            kept[oid] = state
+    return kept
 
 
 cdef class RelationEncoder:
@@ -55,6 +65,7 @@ cdef class RelationEncoder:
             # 14 learns only with new rules that a partition was detached.
             descriptor = with_ancestor(descriptor, state.target)
         state.target = target = publishing.target(descriptor)
+        state.encodes_itself = target.oid == descriptor.oid
         self.state = state
         self.generation = state.generation
         self.oid = descriptor.oid

@@ -36,6 +36,7 @@ from spillway._kernels.reorder_table cimport (
     TXN_STREAMED,
     TXN_TOUCHED_CATALOG,
     Txn,
+    add_ids,
     id_set_add,
     note_change,
     pad8,
@@ -175,6 +176,27 @@ cdef class ReorderBuffer(RecordLoop):
             if txn.flags & TXN_HAS_BASE_SNAPSHOT and not self._table.note_passed(txn, lsn):
                 raise MemoryError
             txn = txn.next
+
+    def relations_in_use(self):
+        """Return the ids of all relations that changes in progress, or commits that are not handed over, name."""
+        cdef Txn *top = self._table.oldest
+        cdef Txn *txn
+        cdef set ids = self.commits.relation_ids()
+        while top != NULL:
+            add_ids(ids, &top.relations)
+            txn = top.first_child
+            while txn != NULL:
+                add_ids(ids, &txn.relations)
+                txn = txn.next
+            top = top.next
+        return ids
+
+    def forget_relations(self, relation_ids):
+        """Forget relations that nothing in progress names, and every binding: *relation_ids* may mean others from here on."""
+        cdef uint32_t number
+        self._locators.clear()
+        for number in relation_ids:
+            self._plans.remove(number)
 
     # ---- ends of transactions
 

@@ -37,6 +37,7 @@ from spillway._kernels.reorder_table cimport (
     IdSet,
     TransactionTable,
     Txn,
+    add_ids,
     extent_data,
     id_set_add,
 )
@@ -289,18 +290,20 @@ cdef class CommitRun:
         self._room = room
         return True
 
+    def relation_ids(self):
+        """Return the ids of the relations in what is not handed over yet."""
+        cdef set ids = set()
+        add_ids(ids, &self._relations)
+        return ids
+
     def take(self):
         """Hand over the run and begin another.
 
         Returns (entries, ids of the relations in them, how many there are, bytes of their changes), None without any.
         """
-        cdef set ids = set()
-        cdef uint32_t i
         if self.count == 0:
             return None
-        for i in range(self._relations.capacity):
-            if self._relations.slots[i] != 0:
-                ids.add(self._relations.slots[i])
+        ids = self.relation_ids()
         taken = PyBytes_FromStringAndSize(<const char *> self._data, <Py_ssize_t> self._size), ids, self.count, \
             self.change_bytes
         self._size = 0

@@ -117,6 +117,7 @@ cdef struct Txn:
 
 
 cdef bint id_set_add(IdSet *ids, uint32_t value) noexcept nogil
+cdef int add_ids(set into, const IdSet *ids) except -1
 cdef void spill_file_release(SpillFile *file) noexcept nogil
 
 

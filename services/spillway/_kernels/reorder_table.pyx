@@ -73,6 +73,15 @@ cdef bint id_set_add(IdSet *ids, uint32_t value) noexcept nogil:
     return True
 
 
+cdef int add_ids(set into, const IdSet *ids) except -1:
+    """Add the members of *ids* to a set of Python's."""
+    cdef uint32_t i
+    for i in range(ids.capacity):
+        if ids.slots[i] != 0:
+            into.add(ids.slots[i])
+    return 0
+
+
 cdef void spill_file_release(SpillFile *file) noexcept nogil:
     """Drop a reference; the last one closes the file, and removes it unless a serialised state names it."""
     cdef uint32_t i

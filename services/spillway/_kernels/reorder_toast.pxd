@@ -32,6 +32,7 @@ cdef class RelationPlans:
 
     cdef const RelationPlan *find(self, uint32_t relation) noexcept nogil
     cdef int add(self, uint32_t relation, object lengths, object aligns, object dropped) except -1
+    cdef void remove(self, uint32_t relation) noexcept nogil
 
 
 cdef struct ToastValue:

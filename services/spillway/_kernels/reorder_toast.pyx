@@ -87,6 +87,12 @@ cdef class RelationPlans:
             plan.dropped[i] = 1 if dropped[i] else 0
         return 0
 
+    cdef void remove(self, uint32_t relation) noexcept nogil:
+        """Forget the columns of *relation*; safe to repeat."""
+        if relation < self._room:
+            free(self._plans[relation].lengths)
+            memset(&self._plans[relation], 0, sizeof(RelationPlan))
+
 
 cdef class ToastGatherer:
     """The TOAST values gathered since the last row that ended them."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from spillway.admin.sampler import SourceView
 
 _TABLES_SHOWN: Final = 200
+#: … of so many that are looked at every half minute
+_TABLES_LOOKED: Final = 1000
 
 
 class SourcePages(PageGroup):
@@ -80,9 +82,10 @@ class SourcePages(PageGroup):
     async def _tables(self, request: Request) -> Response:
         """Give a database's tables, as the mirrored catalog has them: those with something in their way first."""
         name = request.path_params["name"]
-        problem, tables = None, []
+        problem, tables, following = None, [], None
+        database = request.query_params.get("database", "")
         try:
-            tables = await self._engine.list_tables(name, request.query_params.get("database", ""))
+            tables, following = await self._engine.list_tables(name, database, 0, _TABLES_LOOKED)
         except SpillwayError as error:
             problem = error
         tables.sort(key=lambda table: (not table.warnings, table.schema, table.name))
@@ -92,6 +95,8 @@ class SourcePages(PageGroup):
             problem=problem,
             tables=tables[:_TABLES_SHOWN],
             left_out=max(0, len(tables) - _TABLES_SHOWN),
+            looked=None if following is None else len(tables),
+            database=database,
         )
         return Response(text, media_type="text/html")
 

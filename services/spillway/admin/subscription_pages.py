@@ -6,6 +6,7 @@ The form's tables and publications come from the mirrored catalog, each table wi
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from spillway.subscriber.model import SubscriptionInfo
 
 _LOG_LINES: Final = 60
+#: Tables that the form offers at once.
+_TABLES_OFFERED: Final = 500
 
 
 class SubscriptionPages(PageGroup):
@@ -36,6 +39,7 @@ class SubscriptionPages(PageGroup):
             Route("/ui/subscriptions", self._create, methods=["POST"]),
             Route("/ui/subscriptions/new", self._new),
             Route("/ui/subscriptions/tables", self._choice),
+            Route("/ui/subscriptions/tables/more", self._more),
             Route(one, self._show),
             Route(f"{one}/enable", self._enable, methods=["POST"]),
             Route(f"{one}/disable", self._disable, methods=["POST"]),
@@ -121,14 +125,32 @@ class SubscriptionPages(PageGroup):
         return HTMLResponse(self._pages.text("parts/table_choice.html", **values) + field)
 
     async def _choices(self, source: str, database: str) -> dict[str, Any]:
-        values: dict[str, Any] = {"tables": [], "publications": [], "problem": None}
+        values: dict[str, Any] = {"tables": [], "publications": [], "problem": None, "more": ""}
         if source and database:
             try:
-                values["tables"] = await self._engine.list_tables(source, database)
+                values |= await self._offered(source, database, 0)
                 values["publications"] = await self._engine.list_publications(source, database)
             except SpillwayError as error:
                 values["problem"] = error
         return values
+
+    async def _offered(self, source: str, database: str, after: int) -> dict[str, Any]:
+        """Return a page of tables to tick, and where the next one is."""
+        tables, following = await self._engine.list_tables(source, database, after, _TABLES_OFFERED)
+        query = {"source": source, "database": database, "after": following}
+        more = "" if following is None else f"/ui/subscriptions/tables/more?{urlencode(query)}"
+        return {"tables": tables, "more": more}
+
+    async def _more(self, request: Request) -> Response:
+        """Give the tables that come behind those offered so far."""
+        query = request.query_params
+        try:
+            values = await self._offered(
+                query.get("source", ""), query.get("database", ""), int(query.get("after", ""))
+            )
+        except ValueError as error:
+            raise InvalidRequest("after is no number.", hint="Open the form again.") from error
+        return HTMLResponse(self._pages.text("parts/table_ticks.html", **values))
 
     async def _create(self, request: Request) -> Response:
         form = Form(request)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import sql
@@ -47,6 +47,7 @@ from spillway.catalog.layout import (
     catalogs_of,
 )
 from spillway.catalog.mirror import CatalogMirror
+from spillway.catalog.packed_pages import pack_rows
 from spillway.catalog.send_format import SentValues
 from spillway.catalog.source_queries import (
     Checkpoint,
@@ -62,16 +63,20 @@ from spillway.catalog.source_queries import (
     silent,
     wait_for_old_transactions,
 )
-from spillway.catalog.tuple_store import CatalogTuple, Page
+from spillway.catalog.tuple_store import CatalogTuple
 from spillway.errors import SourceError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from spillway.catalog.descriptors import DescriptorRegistry
     from spillway.catalog.layout import CatalogLayout
     from spillway.catalog.mirror import DatabaseFacts
+
+
+#: Every so much of a catalog is worth saying.
+_TELL_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +159,7 @@ def _read_in_snapshot(
         )
         layouts = read_layouts(connection, catalogs, facts)
         locations, relation_map = read_locations(connection, catalogs, facts)
-        tables = _copy_catalogs(connection, layouts, facts)
+        tables = _copy_catalogs(connection, layouts, facts, progress)
         consistent_lsn = Lsn.parse(
             query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
         )
@@ -171,9 +176,11 @@ def _read_in_snapshot(
         storage = mirror.locations.add(locations[oid], oid, complete=False)
         mirror.locations.current[oid] = storage
         storage.unplaced = any(block == shared_catalogs.NO_BLOCK for block, *_ in rows)
+        if not storage.unplaced:
+            # As after a restart: rows that nobody asks for are bytes, and no objects.
+            pack_rows(storage, rows)
+            rows.clear()
         for block, offset, row_xmin, row in rows:
-            if block not in storage.pages and not storage.unplaced:
-                storage.pages[block] = Page(physical=False)
             mirror.admit(
                 CatalogTuple(storage, block << 16 | offset, xmin=row_xmin, xmax=None, row=row)
             )
@@ -193,6 +200,7 @@ def _copy_catalogs(
     connection: psycopg.Connection[tuple[Any, ...]],
     layouts: dict[int, CatalogLayout],
     facts: DatabaseFacts,
+    progress: Callable[[str], None],
 ) -> dict[int, list[tuple[int, int, int, Any]]]:
     """Read every catalog: block, offset, xmin, row. The block is NO_BLOCK of what only a view shows."""
     # Names come as they are stored: SQL_ASCII means no conversion.
@@ -213,7 +221,7 @@ def _copy_catalogs(
             sql.Identifier(name),
         )
         with connection.cursor() as cursor, cursor.copy(query) as copy:
-            content = b"".join(bytes(block) for block in copy)
+            content = b"".join(_told(copy, name, progress))
         tables[oid] = [
             (block, offset, xmin, layout.sent_row(values))
             for block, offset, xmin, values in heap.parse_copy(
@@ -234,6 +242,17 @@ def _copy_catalogs(
         for block, offset, xmin, row in tables[PG_ATTRIBUTE.oid]
     ]
     return tables
+
+
+def _told(copy: psycopg.Copy, name: str, progress: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield what *copy* brings, and say how much it was."""
+    size = told = 0
+    for block in copy:
+        size += len(block)
+        if size - told >= _TELL_BYTES:
+            told = size
+            progress(f"{size >> 20} MB of {name}")
+        yield bytes(block)
 
 
 def _sent_values(

@@ -43,6 +43,8 @@ def bootstrap_database(
     bootstrap = begin(
         conninfo, first_lsn=first_lsn, registry=registry, progress=progress, cancel=cancel
     )
-    # As after a restart: rows that nobody asks for are bytes, and no objects (``packed_pages``).
+    if has_images:
+        return bootstrap
+    # As after a restart, and as the other way: rows that nobody asks for are bytes, and no objects (``packed_pages``).
     packed = deserialize(serialize(bootstrap.mirror), bootstrap.mirror.registry)
     return replace(bootstrap, mirror=packed)

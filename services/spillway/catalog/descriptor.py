@@ -186,7 +186,7 @@ def published(
     return tuple(described)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class RelationDescriptor:
     """A table as of one point in WAL. ``columns[i].attnum == i + 1``."""
 

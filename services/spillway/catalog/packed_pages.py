@@ -33,7 +33,7 @@ from spillway.catalog.page import HEAP_XMAX_IS_MULTI
 from spillway.catalog.tuple_store import CatalogTuple, Page, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from spillway.catalog.layout import CatalogLayout
 
@@ -119,12 +119,50 @@ def _pack(storage: Storage, block: int, page: Page) -> bytes:
     if storage.catalog is PG_ATTRIBUTE:
         sql_rows = [_plain_attribute(row) for row in sql_rows]
     rows = json.dumps(sql_rows, separators=(",", ":")).encode() if sql_rows else b""
-    keys = [
-        array("Q", sorted({key << 32 | block for key in found}))
-        for found in storage.keys_of(page.tuples.values())
-    ]
-    body = b"".join(tuples)
-    head = _PAGE.pack(block, page.lsn, flags, len(page.tuples), len(body), len(rows))
+    keys = storage.keys_of_rows([tup.row for tup in page.tuples.values() if not tup.dead])
+    return _packed(keys, block, page.lsn, flags, len(page.tuples), b"".join(tuples), rows)
+
+
+def pack_rows(storage: Storage, rows: Iterable[tuple[int, int, int, Any]]) -> None:
+    """Enter rows that SQL showed, (block, offset, xmin, row) each, into *storage*, which is empty, as packed pages."""
+    by_block: dict[int, list[tuple[int, int, int, Any]]] = {}
+    for entry in rows:
+        by_block.setdefault(entry[0], []).append(entry)
+    keys = [array("Q") for _ in storage.indexes]
+    plain = _plain_attribute if storage.catalog is PG_ATTRIBUTE else None
+    state = _XMAX_UNKNOWN | _FROM_SQL
+    for block, entries in by_block.items():
+        shown = [entry[3] for entry in entries]
+        tuples = b"".join(
+            [
+                _TUPLE.pack(block << 16 | offset, xmin, 0, 0, 0, 0, 0, state, 0)
+                for _, offset, xmin, _ in entries
+            ]
+        )
+        values = shown if plain is None else [plain(row) for row in shown]
+        json_rows = json.dumps(values, separators=(",", ":")).encode()
+        packed = _packed(storage.keys_of_rows(shown), block, 0, 0, len(entries), tuples, json_rows)
+        page = storage.pages[block] = Page(physical=False)
+        page.packed = packed
+        page.unpack = partial(
+            _unpack, storage, page, packed, len(packed) - len(tuples) - len(json_rows),
+            len(entries), len(tuples),
+        )  # fmt: skip
+        _read_keys(keys, packed)
+    keep_keys(storage, keys)
+
+
+def _packed(
+    keys_found: Iterable[set[int]],
+    block: int,
+    lsn: int,
+    flags: int,
+    count: int,
+    body: bytes,
+    rows: bytes,
+) -> bytes:
+    keys = [array("Q", sorted({key << 32 | block for key in found})) for found in keys_found]
+    head = _PAGE.pack(block, lsn, flags, count, len(body), len(rows))
     counts = _KEY_COUNTS[len(keys)].pack(*map(len, keys))
     return b"".join((head, counts, *map(bytes, keys), body, rows))
 

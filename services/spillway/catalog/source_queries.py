@@ -35,6 +35,10 @@ _LOCK_TIMEOUT: Final = "2s"
 #: Less than creating a slot waits for a consistent point, which so is told the reason.
 _CHECKPOINT_WAIT_MAX_S: Final = 60.0
 #: A checkpoint that was asked for goes on when nobody waits for it; we wait where we can be cancelled.
+#: With more WAL than this since the last checkpoint, a bootstrap asks for another.
+_WAL_TO_READ_BYTES: Final = 64 << 20
+#: … and waits this long for it. A role that may not ask for one has all of the WAL redone.
+_NEW_CHECKPOINT_WAIT_S: Final = 10.0
 _CHECKPOINT_REQUEST_TIMEOUT: Final = "1s"
 
 
@@ -132,6 +136,21 @@ def checkpoint_at_hand(
         NotReady: *cancel* was set.
     """
     checkpoint = read_checkpoint(connection)
+    behind = query_value(
+        connection,
+        f"SELECT (pg_current_wal_insert_lsn() - '{checkpoint.redo_lsn}')::int8",
+    )
+    if behind > _WAL_TO_READ_BYTES:
+        # What the catalog went through since then is all to be redone; a new checkpoint is sooner there.
+        progress(
+            f"having the source make a checkpoint: its last one is {behind >> 20} MB of WAL back"
+        )
+        deadline = time.monotonic() + _NEW_CHECKPOINT_WAIT_S
+        before = checkpoint.redo_lsn
+        if _request_checkpoint(connection):
+            while (checkpoint := read_checkpoint(connection)).redo_lsn == before:
+                if cancel.wait(_POLL_SECONDS) or time.monotonic() >= deadline:
+                    break
     if checkpoint.redo_lsn >= first_lsn:
         return checkpoint
     progress(
@@ -154,12 +173,18 @@ def checkpoint_at_hand(
     return checkpoint
 
 
-def _request_checkpoint(connection: Connection) -> None:
-    """Ask for a checkpoint, if the role may, without waiting for its end."""
+def _request_checkpoint(connection: Connection) -> bool:
+    """Ask for a checkpoint, without waiting for its end; return whether the role may."""
     connection.execute(f"SET statement_timeout = '{_CHECKPOINT_REQUEST_TIMEOUT}'")
-    with contextlib.suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.QueryCanceled):
+    may = True
+    try:
         connection.execute("CHECKPOINT")
+    except psycopg.errors.InsufficientPrivilege:
+        may = False
+    except psycopg.errors.QueryCanceled:
+        pass
     connection.execute("SET statement_timeout = 0")
+    return may
 
 
 def wait_for_old_transactions(

@@ -21,13 +21,14 @@ thousand versions. When a subtransaction rolls back what it did to such a versio
 from __future__ import annotations
 
 from bisect import bisect_left
+from heapq import merge
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog.layout import NULL_KEYS, WHOLE_CATALOG
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from spillway.catalog.layout import CatalogLayout
     from spillway.wal.record import RelFileLocator
@@ -168,9 +169,25 @@ class Storage:
                 at += 1
         return self.indexes[number].get(key, _NONE)
 
-    def keys_of(self, tuples: Iterable[CatalogTuple]) -> list[set[int]]:
-        """Return the keys that *tuples* have in each index, those of dead ones left out."""
-        rows = [tup.row for tup in tuples if not tup.dead]
+    def keys_after(self, number: int, after: int) -> Iterator[int]:
+        """Yield the keys of an index that are larger than *after*, in order, each once; some may have no tuple any more.
+
+        What is packed stays so. The storage must not change meanwhile.
+        """
+        live = sorted(key for key in self.indexes[number] if key > after)
+        packed: Iterator[int] = iter(())
+        if self.packed_keys:
+            keys = self.packed_keys[number]
+            first = bisect_left(keys, (after + 1) << 32)
+            packed = (keys[i] >> 32 for i in range(first, len(keys)))
+        previous = after
+        for key in merge(live, packed):
+            if key != previous:
+                previous = key
+                yield key
+
+    def keys_of_rows(self, rows: Sequence[Any]) -> list[set[int]]:
+        """Return the keys that *rows* have in each index."""
         return [
             {row[column] for row in rows if row[column] or not skip_zero}
             for _, column, skip_zero in self._indexed

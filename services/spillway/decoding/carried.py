@@ -115,16 +115,23 @@ class Carried:
             if found < file.size:
                 raise _lost(path, f"it has {found} bytes of {file.size}")
 
-    def restore(self, buffer: ReorderBuffer, registry: DescriptorRegistry, spill_dir: Path) -> None:
+    def restore(
+        self, buffer: ReorderBuffer, registry: DescriptorRegistry, spill_dir: Path
+    ) -> dict[int, RelationDescriptor]:
         """Fill *buffer*, which is empty; files are cut to what is meant of them.
+
+        Returns:
+            The descriptors that *buffer* names, by id: the caller holds them, or the ids come to mean others.
 
         Raises:
             DecodingStateLost: a file can't be used.
             StorageError: the state contradicts itself.
         """
         now: dict[int, int] = {}
+        held: dict[int, RelationDescriptor] = {}
         for number, descriptor in self.relations.items():
             now[number], interned = registry.intern(descriptor)
+            held[now[number]] = interned
             buffer.add_relation(now[number], interned.columns)
         files = [(file.name.encode(), file.size, _ranges_now(file, now)) for file in self.files]
         try:
@@ -134,6 +141,7 @@ class Carried:
             raise _lost(path, error.strerror or str(error)) from error
         except (KeyError, ValueError) as error:
             raise _contradicts(error) from error
+        return held
 
     def dump(self) -> bytes:
         """Return it as bytes."""

@@ -5,26 +5,24 @@ stops where Python has to act: the ends of transactions, running-xacts, catalog 
 mirror, locators that were not met before. Committed transactions go to the sink in commit order, during
 ``process``, as streams of chunks that are merged while the sink reads them.
 
-Eager decoding: a change is bound to the descriptor of its table the moment its record is read, as its own
-transaction sees the catalog then. The binding of a relfile holds for every transaction until a commit
-changes what others see; a transaction that has changed the catalog itself has bindings of its own, which
-each of its catalog records drops.
+Eager decoding: a change is bound to the descriptor of its table the moment its record is read, as its own transaction sees
+the catalog then. The binding of a relfile holds for every transaction until a commit changes what others see; a transaction
+that has changed the catalog itself has bindings of its own, which each of its catalog records drops.
 
-Restart. PostgreSQL restarts decoding from a serialised snapshot at or before the first record of the oldest
-transaction in progress. So do we: ``serialize`` between two calls of ``process`` saves mirror and builder at
-``position``. ``restart_lsn`` is the oldest first_lsn in progress. Who persists progress persists the pair
-(position, restart_lsn); after a crash :meth:`Decoder.restore` takes a serialised state whose LSN is at or
-before the persisted restart_lsn, reads WAL from that state's LSN on, and delivers what commits at or after the
-persisted position. The invariant: a transaction in progress when the state was serialised, whose beginning
-we don't read again, committed before the persisted position (else restart_lsn were at or before its first
-record). The state names these transactions; meeting one that commits later is an error, never a loss.
+Restart. PostgreSQL restarts decoding from a serialised snapshot at or before the first record of the oldest transaction
+in progress. So do we: ``serialize`` between two calls of ``process`` saves mirror and builder at ``position``.
+``restart_lsn`` is the oldest first_lsn in progress. Who persists progress persists the pair (position, restart_lsn);
+after a crash :meth:`Decoder.restore` takes a serialised state whose LSN is at or before the persisted restart_lsn, reads
+WAL from that state's LSN on, and delivers what commits at or after the persisted position. The invariant: a transaction
+in progress when the state was serialised, whose beginning we don't read again, committed before the persisted position
+(else restart_lsn were at or before its first record). The state names these; one that commits later is an error.
 
 A transaction may stay open for long, and then WAL is not to be kept since its first record. ``carry`` saves the
 transactions in progress as well (``carried.py``): decoding can go on at ``position`` as if it had read them, and
 restart_lsn is that position until they, and no others, have ended. It costs a sync and what is new of them, so it is for
 when restart_lsn is far behind, not for every time.
 
-Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror.
+Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror; a few times its tables' descriptors.
 
 Source: src/backend/replication/logical/{decode,reorderbuffer,snapbuild}.c
 """
@@ -34,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakValueDictionary
 
 from spillway._kernels import reorder, reorder_loop
 from spillway.catalog.audit import CatalogAudit
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway._kernels.record_batch import RecordBatch
+    from spillway.catalog.descriptor import RelationDescriptor
     from spillway.catalog.descriptors import Resolution
     from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.capture import CaptureFilter
@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 
 #: PostgreSQL's default of logical_decoding_work_mem.
 WORK_MEM_BYTES_DEFAULT: Final = 64 << 20
+
+#: With fewer descriptors held nobody looks which of them are of the past.
+HELD_RELATIONS_MIN: Final = 1024
 
 _PARAMETER_CHANGE: Final = struct.Struct("<iiiiii")
 #: what a checkpoint record begins with: its redo point
@@ -134,6 +137,9 @@ class Decoder:
         self._buffer = reorder.ReorderBuffer(
             action_table(version), database_oid, work_mem_bytes, bytes(spill_dir)
         )
+        # Whose ids the buffer knows: one means the same while its descriptor is held.
+        self._held: dict[int, RelationDescriptor] = {}
+        self._held_max = HELD_RELATIONS_MIN
         self._capture = capture
         self._buffer.set_only_local(capture.only_local)
         self._buffer.set_partial_values(capture.selects_tables)
@@ -179,16 +185,14 @@ class Decoder:
         """Go on from what :meth:`serialize` returned; the next batch starts at ``position``.
 
         Args:
-            data: the serialised state. Its LSN must be at or before the restart_lsn that was persisted
-                together with *start_decoding_at*.
+            data: the serialised state, as of the restart_lsn that was persisted with *start_decoding_at* or before.
             version: WAL format of the source.
             sink: takes the transactions.
             work_mem_bytes: as for a new decoder.
             spill_dir: as for a new decoder.
-            start_decoding_at: the persisted position: every transaction whose commit record starts before
-                it was delivered, and is not delivered again. None when there is no such position (offline, a
-                rewind): then the decoder becomes CONSISTENT, and delivers, once the transactions in progress
-                in *data* have ended.
+            start_decoding_at: the persisted position: every transaction whose commit record starts before it was
+                delivered, and is not delivered again. None when there is no such position (offline, a rewind): then
+                the decoder becomes CONSISTENT, and delivers, once the transactions in progress in *data* have ended.
             capture: as for a new decoder.
 
         Raises:
@@ -220,7 +224,7 @@ class Decoder:
             self._build_with(SnapshotBuilder.restored(start_decoding_at))
         self._buffer.set_state(int(self._builder.state), 0, self._builder.start_decoding_at)
         if carried is not None:
-            carried.restore(self._buffer, self._mirror.registry, spill_dir)
+            self._held = carried.restore(self._buffer, self._mirror.registry, spill_dir)
             self._delivery.prepared.update(carried.prepared)
             self._carried_lsn = state.lsn
         else:
@@ -329,6 +333,11 @@ class Decoder:
         """Transactions whose commit record starts here or later are delivered; meaningful once CONSISTENT."""
         return self._builder.start_decoding_at
 
+    def awaited_xids(self) -> set[int]:
+        """The transactions that must end before decoding, or a first state to restart from, is consistent."""
+        in_progress = {xid for xid, top_xid, *_ in self.transactions() if not top_xid}
+        return self._builder.awaited or in_progress
+
     @property
     def memory_bytes(self) -> int:
         """Memory that changes in progress occupy now."""
@@ -350,8 +359,7 @@ class Decoder:
     def take_pieces(self, take_piece: Callable[[Piece], None]) -> None:
         """Hand over, at their commit, what was read of transactions that began before the serialised state.
 
-        The state was serialised where decoding was consistent, so that what is missing of them is before it, and
-        is another decoder's matter.
+        The state was serialised where decoding was consistent: what is missing of them is another decoder's matter.
         """
         self._delivery.take_piece = take_piece
 
@@ -404,6 +412,8 @@ class Decoder:
             # What committed before an error is delivered, too.
             self._delivery.hand_over()
         self._position = self._buffer.end_lsn(batch)
+        if len(self._held) >= self._held_max:
+            self._forget_relations()
         self._failed = False
         self._sink.progress(self._position)
 
@@ -506,7 +516,17 @@ class Decoder:
 
     def _add_relation(self, resolution: Resolution) -> None:
         assert resolution.descriptor is not None
+        self._held[resolution.relation_id] = resolution.descriptor
         self._buffer.add_relation(resolution.relation_id, resolution.descriptor.columns)
+
+    def _forget_relations(self) -> None:
+        """Let go of definitions that tables had, when neither the catalog nor a change in progress has them any more."""
+        all_held = WeakValueDictionary(self._held)
+        before = set(self._held)
+        self._held = {number: self._held[number] for number in self._buffer.relations_in_use()}
+        self._held.update(all_held.items())
+        self._buffer.forget_relations(before - self._held.keys())
+        self._held_max = max(HELD_RELATIONS_MIN, 2 * len(self._held))
 
     def _truncate(self, batch: RecordBatch, index: int) -> None:
         """Queue a TRUNCATE with the descriptors of its tables as of now."""

@@ -163,7 +163,7 @@ class Delivery:
         self._sink = sink
         #: prepared transactions by xid
         self.prepared: dict[int, Prepared] = {}
-        # Tables of the last transaction, which are often the next one's; an id means the same for good.
+        # Tables of the last transaction, which are often the next one's; an id means the same while its descriptor is here.
         self._relation_ids: set[int] = set()
         self._relations: Mapping[int, RelationDescriptor] = _NO_CHANGES
         #: takes what there is of transactions that began before the serialised state, which are an error otherwise

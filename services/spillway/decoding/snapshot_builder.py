@@ -160,6 +160,11 @@ class SnapshotBuilder:
             self._awaited = set(running.xids)
         return self.state != before
 
+    @property
+    def awaited(self) -> set[int]:
+        """The top-level transactions that must end before it is CONSISTENT, in FULL_SNAPSHOT."""
+        return self._awaited
+
     def delivers(self, lsn: int) -> bool:
         """Say whether a transaction whose commit record starts at *lsn* is delivered (SnapBuildXactNeedsSkip)."""
         return self.state == SnapshotState.CONSISTENT and lsn >= self.start_decoding_at

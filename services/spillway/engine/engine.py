@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from spillway.engine.answers import Answers
 from spillway.engine.leases import Leases
 from spillway.engine.looking import Looking
 from spillway.engine.model import SlotSpec
@@ -91,6 +92,7 @@ class Engine(Looking):
         self._settings = settings
         self._workers = ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="spillway-worker")
         self._readers = SharedReaders(self._workers)
+        self._answers = Answers()
         self._leases = Leases(metadata, data.instance, settings.lease_ttl_s)
         self._rows = SlotRows(metadata, self._leases)
         self._slots = self._rows.slots
@@ -359,18 +361,22 @@ class Engine(Looking):
         start = slot.confirmed_flush_lsn
         await self._begin_two_phase(slot, plugin, start)
 
+        answer = await self._answers.begin()
+
         def read() -> tuple[list[Change], int]:
             reader = SlotReader.on_log(session.log, plugin, start, upto_lsn, slot.two_phase_at)
             try:
-                changes: list[Change] = []
                 while True:
-                    left = None if upto_nchanges is None else max(1, upto_nchanges - len(changes))
+                    left = None if upto_nchanges is None else max(1, upto_nchanges - len(answer))
                     step = reader.step(_STEP_BYTES, message_limit=left)
-                    changes += changes_of(step.messages, binary=plugin.binary)
-                    slot_full = upto_nchanges is not None and len(changes) >= upto_nchanges
+                    # Bytes are shown as hexadecimal text.
+                    size = len(step.messages.payload) << plugin.binary
+                    changes = changes_of(step.messages, binary=plugin.binary)
+                    answer.add(changes, step.messages.count, size)
+                    slot_full = upto_nchanges is not None and len(answer) >= upto_nchanges
                     if step.exhausted or step.reached_end or (slot_full and reader.between):
                         slot.count(reader.counts)
-                        return changes, reader.confirm_lsn
+                        return answer, reader.confirm_lsn
                     if reader.bytes > RESULT_BYTES_MAX:
                         raise ResultTooLarge(
                             f'the answer for slot "{slot.name}" is larger than {RESULT_BYTES_MAX} bytes',

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from spillway.engine.inventory import TABLES_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
         SlotStats,
         SourceInfo,
         StreamBatch,
-        TableInfo,
+        TablePage,
     )
     from spillway.pg.lsn import Lsn
     from spillway.receiver.checks import SourceFacts
@@ -101,8 +103,12 @@ class EngineInterface(Protocol):
         ...
 
     async def list_plugins(self) -> list[PluginInfo]: ...
-    async def list_tables(self, source: str, database: str) -> list[TableInfo]:
+    async def list_tables(
+        self, source: str, database: str, after: int = 0, limit: int = TABLES_MAX
+    ) -> TablePage:
         """List what could be subscribed to, as of where decoding is; the source is not asked.
+
+        A page comes behind what the page before says follows it, and has at most TABLES_MAX tables.
 
         Raises:
             NotReady: nothing of the database is decoded yet; a first slot begins that.

@@ -1,16 +1,18 @@
 """What a database has, from the mirrored catalog: its tables and publications, without a word of the source.
 
 The mirror belongs to the decoding thread (``session.py``), so the questions are asked there, between two batches of
-records: first for the oids, then for descriptors, :data:`TABLES_PER_QUESTION` at a time, so that decoding waits for a few
-milliseconds and not for a catalog of thousands of tables. What changes between two questions is seen or not; a table that is
-dropped meanwhile is left out. The answer is as of where decoding is, which may be behind the source.
+records, :data:`TABLES_PER_QUESTION` at a time, so that decoding waits for a few milliseconds and not for a catalog of
+thousands of tables. Tables come in the order of their oids, which the mirror has sorted, and a page begins behind an oid: it
+costs what it gives, wherever it is. What changes between two questions is seen or not; a table that is dropped meanwhile is
+left out. The answer is as of where decoding is, which may be behind the source.
 
 Publications are shown as pg_publication_tables has them: a table under its own name, or under the partitioned one's that it is
 published as. Row filters are node trees in the catalog; they are shown as text where that can
 be had (``row_filter_text``), and it is said that there is one. What a name has that is no character is
 shown byte by byte (``pg.encoding.readable``).
 
-Memory: a descriptor a table, which the registry keeps anyway once the table changes; at most :data:`TABLES_MAX`.
+Memory: what is shown, of at most :data:`TABLES_MAX` tables; descriptors of one question's. They are not made with the mirror's
+cache, which would keep those of all tables after the first look.
 """
 
 from __future__ import annotations
@@ -20,15 +22,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.catalog import layout as cat
 from spillway.catalog.descriptor import FIRST_NORMAL_OID
-from spillway.catalog.descriptors import ResolutionKind
-from spillway.engine.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
+from spillway.catalog.descriptors import resolve
+from spillway.catalog.resolution_cache import ResolutionCache
+from spillway.catalog.storage_map import NO_XIDS
+from spillway.engine.model import (
+    ColumnInfo,
+    PublicationInfo,
+    PublishedTable,
+    TableInfo,
+    TablePage,
+)
 from spillway.engine.row_filter_text import row_filter_text
-from spillway.errors import NotReady, ResultTooLarge
+from spillway.errors import NotReady
 from spillway.pg.encoding import readable
 from spillway.plugins.type_names import format_type_with_typmod
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from spillway.catalog.descriptor import PublicationDescriptor, RelationDescriptor
     from spillway.catalog.layout import PgClass, PgPublication
@@ -38,36 +48,43 @@ if TYPE_CHECKING:
     from spillway.engine.sources import Sources
 
 TABLES_PER_QUESTION: Final = 100
-#: More than a form can offer or a job can follow.
+#: Tables of one page; more than a form can offer.
 TABLES_MAX: Final = 10_000
 
 
-async def list_tables(sources: Sources, source: str, database: str) -> list[TableInfo]:
-    """List what could be subscribed to.
+async def list_tables(
+    sources: Sources, source: str, database: str, after: int, limit: int
+) -> TablePage:
+    """List *limit* tables that could be subscribed to, at most :data:`TABLES_MAX`: those whose oids are larger than *after*.
 
     Raises:
         UnknownSource: there is none of that name.
         NotReady: nothing of the database is decoded yet, or decoding has stopped.
     """
     known = sources.get(source)
-    described = await _described(_decoded(sources, source, database))
-    return table_infos(described, known.capture, known.row.server_version_num)
+    session = _decoded(sources, source, database)
+    found: list[TableInfo] = []
+    limit = min(limit, TABLES_MAX)
+    following: int | None = after
+    while following is not None and len(found) < limit:
+        count = min(TABLES_PER_QUESTION, limit - len(found))
+        described, following = await session.ask(partial(describe, after=following, count=count))
+        found += table_infos(described, known.capture, known.row.server_version_num)
+    found.sort(key=lambda table: (table.schema, table.name))
+    return TablePage(found, following)
 
 
 async def list_publications(sources: Sources, source: str, database: str) -> list[PublicationInfo]:
-    """List the publications with their tables; raises as :func:`list_tables`."""
+    """List the publications with their tables, all of them; raises as :func:`list_tables`."""
     session = _decoded(sources, source, database)
-    found = await session.ask(publications)
-    return publication_infos(found, await _described(session))
-
-
-async def _described(session: Session) -> list[Described]:
-    oids = await session.ask(table_oids)
-    found: list[Described] = []
-    for start in range(0, len(oids), TABLES_PER_QUESTION):
-        some = oids[start : start + TABLES_PER_QUESTION]
-        found += await session.ask(partial(describe, oids=some))
-    return found
+    shown = PublicationsShown(*await session.ask(publications))
+    following: int | None = 0
+    while following is not None:
+        described, following = await session.ask(
+            partial(describe, after=following, count=TABLES_PER_QUESTION)
+        )
+        shown.add(described)
+    return shown.infos()
 
 
 def _decoded(sources: Sources, source: str, database: str) -> Session:
@@ -87,27 +104,14 @@ def _decoded(sources: Sources, source: str, database: str) -> Session:
 # Asked on the decoding thread.
 
 
-def table_oids(mirror: CatalogMirror) -> list[int]:
-    """Return the oids of the tables that could be published.
-
-    Raises:
-        ResultTooLarge: there are more than a caller can be given.
-    """
-    rows: list[PgClass] = mirror.all_visible(cat.PG_CLASS)
-    oids = [
-        row.oid
-        for row in rows
-        if row.relkind in "rp"
-        and row.relpersistence == "p"
-        and row.oid >= FIRST_NORMAL_OID
-        and not row.relrewrite
-    ]
-    if len(oids) > TABLES_MAX:
-        raise ResultTooLarge(
-            f"the database has {len(oids)} tables, and {TABLES_MAX} is what one answer may have",
-            hint="Name the tables that you want: schema.table.",
-        )
-    return sorted(oids)
+def table_oids(mirror: CatalogMirror, after: int) -> Iterator[int]:
+    """Yield the oids of the tables that could be published, in order, from behind *after* on."""
+    storage = mirror.locations.current[cat.PG_CLASS.oid]
+    for oid in storage.keys_after(cat.CLASS_BY_OID, max(after, FIRST_NORMAL_OID - 1)):
+        for tup in mirror.visible_tuples(cat.PG_CLASS, cat.CLASS_BY_OID, oid, NO_XIDS):
+            row: PgClass = tup.row
+            if row.relkind in "rp" and row.relpersistence == "p" and not row.relrewrite:
+                yield oid
 
 
 class Described(NamedTuple):
@@ -117,16 +121,20 @@ class Described(NamedTuple):
     row_filters: Mapping[str, str]
 
 
-def describe(mirror: CatalogMirror, oids: Sequence[int]) -> list[Described]:
-    """Describe those of *oids* that are tables still."""
+def describe(mirror: CatalogMirror, after: int, count: int) -> tuple[list[Described], int | None]:
+    """Describe *count* tables whose oids are larger than *after*; return the last one's, None when no more follow."""
+    # For the types that tables share.
+    cache = ResolutionCache()
     found: list[Described] = []
-    for oid in oids:
-        resolution = mirror.resolve_oid(oid)
-        if resolution.kind == ResolutionKind.TABLE and resolution.descriptor is not None:
-            found.append(
-                Described(resolution.descriptor, _row_filters(mirror, resolution.descriptor))
-            )
-    return found
+    last = after
+    for oid in table_oids(mirror, after):
+        if len(found) == count:
+            return found, last
+        last = oid
+        table = resolve(mirror, ("oid", oid), NO_XIDS, cache).descriptor
+        if table is not None:
+            found.append(Described(table, _row_filters(mirror, table)))
+    return found, None
 
 
 def _row_filters(mirror: CatalogMirror, table: RelationDescriptor) -> dict[str, str]:
@@ -155,9 +163,8 @@ def publications(mirror: CatalogMirror) -> tuple[list[PgPublication], dict[int, 
 def table_infos(
     descriptors: Sequence[Described], capture: CaptureFilter, server_version_num: int
 ) -> list[TableInfo]:
-    """Show tables, by name."""
-    shown = [_table_info(d.table, capture, server_version_num) for d in descriptors]
-    return sorted(shown, key=lambda table: (table.schema, table.name))
+    """Show tables, in their order."""
+    return [_table_info(d.table, capture, server_version_num) for d in descriptors]
 
 
 def _table_info(
@@ -219,49 +226,55 @@ def _warnings(table: RelationDescriptor, *, captured: bool) -> list[str]:
     return warnings
 
 
-def publication_infos(
-    found: tuple[Sequence[PgPublication], dict[int, list[str]]],
-    descriptors: Sequence[Described],
-) -> list[PublicationInfo]:
-    """Show publications, by name, each with the tables that it publishes."""
-    rows, schemas = found
-    by_oid = {d.table.oid: d.table for d in descriptors}
-    by_oid |= {a.oid: a for d in descriptors for a in d.table.ancestors if a.oid not in by_oid}
-    published: dict[str, dict[int, PublishedTable]] = {row.pubname: {} for row in rows}
-    leaves: dict[str, dict[int, list[str]]] = {row.pubname: {} for row in rows}
-    for table, row_filters in descriptors:
-        for publication in table.publications:
-            tables = published.get(publication.name)
-            shown_as = by_oid.get(publication.publish_as)
-            if tables is None or shown_as is None:
-                # Made since the publications were asked for.
-                continue
-            if shown_as.oid not in tables:
-                text = row_filters.get(publication.name)
-                tables[shown_as.oid] = _published(shown_as, publication, text)
-            if table.kind == "r":
-                leaves[publication.name].setdefault(shown_as.oid, []).append(
-                    readable(f"{table.schema}.{table.name}")
-                )
-    return [
-        PublicationInfo(
-            name=readable(row.pubname),
-            all_tables=row.puballtables,
-            insert=row.pubinsert,
-            update=row.pubupdate,
-            delete=row.pubdelete,
-            truncate=row.pubtruncate,
-            via_root=row.pubviaroot,
-            schemas=tuple(sorted(map(readable, schemas.get(row.oid, ())))),
-            tables=tuple(
-                _with_leaves(table, leaves[row.pubname].get(oid, []))
-                for oid, table in sorted(
-                    published[row.pubname].items(), key=lambda item: (item[1].schema, item[1].name)
-                )
-            ),
-        )
-        for row in sorted(rows, key=_name)
-    ]
+class PublicationsShown:
+    """Publications to which tables are added as they are described; what a table needs is kept of it, no descriptor."""
+
+    def __init__(self, rows: Sequence[PgPublication], schemas: Mapping[int, Sequence[str]]) -> None:
+        self._rows: Final = rows
+        self._schemas: Final = schemas
+        self._published: Final[dict[str, dict[int, PublishedTable]]] = {r.pubname: {} for r in rows}
+        self._leaves: Final[dict[str, dict[int, list[str]]]] = {r.pubname: {} for r in rows}
+
+    def add(self, described: Iterable[Described]) -> None:
+        """Add tables to the publications that publish them."""
+        for table, row_filters in described:
+            by_oid = {relation.oid: relation for relation in (table, *table.ancestors)}
+            for publication in table.publications:
+                tables = self._published.get(publication.name)
+                shown_as = by_oid.get(publication.publish_as)
+                if tables is None or shown_as is None:
+                    # Made since the publications were asked for.
+                    continue
+                if shown_as.oid not in tables:
+                    text = row_filters.get(publication.name)
+                    tables[shown_as.oid] = _published(shown_as, publication, text)
+                if table.kind == "r":
+                    self._leaves[publication.name].setdefault(shown_as.oid, []).append(
+                        readable(f"{table.schema}.{table.name}")
+                    )
+
+    def infos(self) -> list[PublicationInfo]:
+        """Show them, by name, each with the tables that it publishes."""
+        return [
+            PublicationInfo(
+                name=readable(row.pubname),
+                all_tables=row.puballtables,
+                insert=row.pubinsert,
+                update=row.pubupdate,
+                delete=row.pubdelete,
+                truncate=row.pubtruncate,
+                via_root=row.pubviaroot,
+                schemas=tuple(sorted(map(readable, self._schemas.get(row.oid, ())))),
+                tables=tuple(
+                    _with_leaves(table, self._leaves[row.pubname].get(oid, []))
+                    for oid, table in sorted(
+                        self._published[row.pubname].items(),
+                        key=lambda item: (item[1].schema, item[1].name),
+                    )
+                ),
+            )
+            for row in sorted(self._rows, key=_name)
+        ]
 
 
 def _published(

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from spillway.engine import inventory
+from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.model import PluginInfo
 from spillway.engine.preview import read_preview
 from spillway.plugins.registry import is_built_in, plugin_names
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         PublicationInfo,
         SlotStats,
         SourceInfo,
-        TableInfo,
+        TablePage,
     )
     from spillway.engine.session import Session
     from spillway.engine.slots import Slot
@@ -78,8 +79,10 @@ class Looking(ABC):
         """List the output plugins that slots may have."""
         return [PluginInfo(name, is_built_in(name)) for name in plugin_names()]
 
-    async def list_tables(self, source: str, database: str) -> list[TableInfo]:
-        return await inventory.list_tables(self._sources, source, database)
+    async def list_tables(
+        self, source: str, database: str, after: int = 0, limit: int = TABLES_MAX
+    ) -> TablePage:
+        return await inventory.list_tables(self._sources, source, database, after, limit)
 
     async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
         return await inventory.list_publications(self._sources, source, database)

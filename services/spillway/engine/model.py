@@ -6,7 +6,7 @@ Plain frozen dataclasses; interfaces convert them to their own wire forms.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,6 +163,14 @@ class TableInfo:
     captured: bool
     #: what stands in a consumer's way, each with what mends it
     warnings: tuple[str, ...]
+
+
+class TablePage(NamedTuple):
+    """Some of a database's tables, by schema and name."""
+
+    tables: list[TableInfo]
+    #: what the next page comes behind, as ``after`` takes it; None: there is none
+    following: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
+from spillway.engine import waiting
 from spillway.engine.catalog_questions import CatalogQuestions
 from spillway.engine.healing import (
     WAL_LEVEL_INSUFFICIENT,
@@ -142,6 +143,7 @@ class Session:
         self.lost_reason = WAL_REMOVED
         self._mend_wal = mend_wal
         self._decoder: Decoder | None = None
+        self._waiting = waiting.reading_catalog("it begins")
         self._stop = threading.Event()
         #: set when a back-off is to end
         self._again = threading.Event()
@@ -327,22 +329,22 @@ class Session:
         await self._wait(
             lambda: self._streams,
             timeout_s,
-            f'database "{self.database}" is not decoded yet',
-            "Decoding has not begun; GET /v1/sources shows why.",
+            lambda: f'database "{self.database}" is not decoded yet',
+            lambda: "Decoding has not begun; GET /v1/sources shows why.",
         )
 
     async def wait_consistent(self, timeout_s: float) -> None:
         """Wait until slots can begin here.
 
         Raises:
-            NotReady: it took longer; the hint says what PostgreSQL waits for, too.
+            NotReady: it took longer; it says what is being waited for.
         """
+        database = self.database
         await self._wait(
             lambda: self.log.restart_lsn != 0,
             timeout_s,
-            f'no consistent point yet for database "{self.database}"',
-            "Transactions that were open when decoding began must end first; look for old ones in "
-            "pg_stat_activity (backend_xid is not null), then try again.",
+            lambda: f'no consistent point yet for database "{database}": {self._waiting.what}',
+            lambda: self._waiting.hint,
         )
 
     async def wait_decoded(self, lsn: int, timeout_s: float) -> None:
@@ -350,19 +352,23 @@ class Session:
         await self._wait(
             lambda: self.log.decoded_lsn >= lsn,
             timeout_s,
-            f'database "{self.database}" is not decoded up to {Lsn(lsn)} yet',
-            "Decoding lags behind the source; try again, or give an earlier start_lsn.",
+            lambda: f'database "{self.database}" is not decoded up to {Lsn(lsn)} yet',
+            lambda: "Decoding lags behind the source; try again, or give an earlier start_lsn.",
         )
 
     async def _wait(
-        self, reached: Callable[[], bool], timeout_s: float, what: str, hint: str
+        self,
+        reached: Callable[[], bool],
+        timeout_s: float,
+        what: Callable[[], str],
+        hint: Callable[[], str],
     ) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not reached():
             self.check_readable()
             if loop.time() >= deadline:
-                raise NotReady(what, hint=hint, database=self.database)
+                raise NotReady(what(), hint=hint(), database=self.database)
             await asyncio.sleep(0.02)
 
     async def source_flush_lsn(self) -> int:
@@ -497,7 +503,7 @@ class Session:
         bootstrap = bootstrap_database(
             self.conninfo,
             first_lsn=max(self._store.first_lsn, self._anew_behind or 0),
-            progress=self._say,
+            progress=self._say_of_catalog,
             cancel=self._stop,
         )
         self._anew_behind = None
@@ -512,6 +518,10 @@ class Session:
             start=bootstrap.redo_lsn,
             capture=self._capture,
         )
+
+    def _say_of_catalog(self, what: str) -> None:
+        self._waiting = waiting.reading_catalog(what)
+        self._say(what)
 
     def _say(self, what: str) -> None:
         log.info('database "%s": %s', self.database, what)
@@ -549,6 +559,8 @@ class Session:
                     if held - decoder.memory_bytes >= WORTH_BYTES:
                         freed_memory.give_back()
                 self._store.passed(self, lsn)
+            if not self.log.restart_lsn:
+                self._waiting = waiting.decoding(decoder, lsn, self._store.flushed_lsn)
             self._error, self._read_lsn = None, lsn
             grown = decoder.position - checkpoint_lsn
             if grown and (

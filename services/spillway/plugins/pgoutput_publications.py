@@ -12,7 +12,7 @@ may be published by newer rules, because another has had them loaded. There are 
   publication's change has the list put together again, but of the same rows; the memberships of each table and each
   schema, all of which go with any change of pg_publication_rel or pg_publication_namespace (a CatCList).
 
-Memory: the slot's publications, and the memberships of the tables met since one of them changed last.
+Memory: the slot's publications, and the memberships of :data:`_TABLES_MAX` tables met since one of them changed last.
 
 Source: get_rel_sync_entry, LoadPublications, publication_invalidation_cb, src/backend/replication/pgoutput/pgoutput.c;
 GetRelationPublications, GetSchemaPublications, src/backend/catalog/pg_publication.c; CatCacheInvalidate,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _PG_PUBLICATION: Final = 6104
 _PG_PUBLICATION_REL: Final = 6106
+#: Tables whose memberships are kept, some 100 bytes each.
+_TABLES_MAX: Final = 1 << 16
 _U32: Final = 0xFFFFFFFF
 
 
@@ -109,6 +111,9 @@ class PublicationCache:
             yield row
 
     def _cached(self, fresh: Memberships) -> Memberships:
+        if len(self._tables) >= _TABLES_MAX:
+            # Tables that were dropped are among them, and nothing says which.
+            self._tables.clear()
         return Memberships(
             fresh.relation_oid,
             fresh.schema_oid,

@@ -130,8 +130,8 @@ class _Rows:
         self._file = file
         self._writer: pa.RecordBatchFileWriter | None = None
         self._place = 0
-        #: (part, relation id) that were told
-        self._told: set[tuple[int, int]] = set()
+        #: (part, relation id) that were told; while they are held, ids mean the same
+        self._told: dict[tuple[int, int], RelationDescriptor] = {}
 
     # ---- what the decoder calls
 
@@ -187,7 +187,7 @@ class _Rows:
     def _tell(self, part: int, relations: Mapping[int, RelationDescriptor]) -> None:
         for number, descriptor in relations.items():
             if (part, number) not in self._told:
-                self._told.add((part, number))
+                self._told[part, number] = descriptor
                 payload = pieces.relation_payload(number, descriptor)
                 self._add(part, 0, pieces.RELATION, payload)
 

@@ -6,7 +6,7 @@ names. What is returned is a list to be stored: it stays until somebody asks for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.errors import Conflict, InvalidRequest, NotCaptured, UnknownPublication, UnknownTable
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from spillway.engine.interface import EngineInterface
     from spillway.store.rows import SubscriptionRow
     from spillway.subscriber.targets import TargetKind
+
+#: Descriptions of tables are large, and a name is wanted of each.
+_TABLES_A_PAGE: Final = 1000
 
 
 def check_selection(tables: Sequence[str] | None, publications: Sequence[str] | None) -> None:
@@ -50,8 +53,7 @@ async def resolve(
         return await _published(engine, row, kind)
     if row.tables is None:
         return None
-    known = await engine.list_tables(row.source, row.database)
-    names = {f"{table.schema}.{table.name}": table for table in known}
+    names = await _all_tables(engine, row)
     found: set[str] = set()
     for name in row.tables:
         table = names.get(name)
@@ -73,6 +75,28 @@ async def resolve(
         else:
             found |= {n for n, t in names.items() if t.kind == "table" and name in t.partition_of}
     return _some(found, row)
+
+
+class _Table(NamedTuple):
+    """What is asked of a table here."""
+
+    kind: str
+    captured: bool
+    partition_of: tuple[str, ...]
+
+
+async def _all_tables(engine: EngineInterface, row: SubscriptionRow) -> dict[str, _Table]:
+    """Return every table of the database by its name, page by page."""
+    names: dict[str, _Table] = {}
+    following: int | None = 0
+    while following is not None:
+        page = await engine.list_tables(row.source, row.database, following, _TABLES_A_PAGE)
+        following = page.following
+        for table in page.tables:
+            names[f"{table.schema}.{table.name}"] = _Table(
+                table.kind, table.captured, table.partition_of
+            )
+    return names
 
 
 async def _published(

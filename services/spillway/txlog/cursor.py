@@ -8,9 +8,11 @@ it never meets half a transaction; where it finds a frame damaged it raises, wit
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from spillway._kernels.transaction_run import TransactionRun, find_run
 from spillway.catalog.descriptor import RelationDescriptor
@@ -26,33 +28,66 @@ if TYPE_CHECKING:
     from spillway.txlog.log import TransactionLog
 
 
-@lru_cache(maxsize=4096)
+#: Descriptors that a cursor keeps parsed: some 20 kB each, which cursors share.
+_PARSED_MAX: Final = 256
+#: … and the last ones that any cursor had, for a peek like the last one.
+_RECENT_MAX: Final = 64
+
+#: Descriptors that any cursor has, by their texts: equal ones once, so that encoders may compare them by identity.
+_shared: Final[WeakValueDictionary[bytes, RelationDescriptor]] = WeakValueDictionary()
+_shared_lock: Final = threading.Lock()
+
+
+@lru_cache(maxsize=_RECENT_MAX)
 def _descriptor(text: bytes) -> RelationDescriptor:
-    """Parse a descriptor once, so that encoders may compare descriptors by identity."""
-    return RelationDescriptor.from_json(json.loads(text))
+    """Parse a descriptor, unless somebody has it."""
+    found = _shared.get(text)
+    if found is not None:
+        return found
+    parsed = RelationDescriptor.from_json(json.loads(text))
+    with _shared_lock:
+        return _shared.setdefault(text, parsed)
 
 
 class LoggedRelations(Mapping[int, RelationDescriptor]):
-    """Descriptors by id, parsed when they are asked for.
+    """Descriptors by id: where in the segment they are, read and parsed when they are asked for.
 
-    A segment in which tables come and go has tens of thousands, and one who begins near its end asks for a few.
+    A segment in which tables come and go has tens of thousands, and one who reads it asks for a few. Kept are the places
+    of all, and at most :data:`_PARSED_MAX` descriptors.
     """
 
-    def __init__(self) -> None:
-        self._texts: dict[int, bytes] = {}
+    def __init__(self, reader: SegmentReader | None = None) -> None:
+        """Begin without any. Texts are read again with *reader*, and kept without one."""
+        self._reader = reader
+        self._texts: dict[int, bytes | int] = {}
         self._parsed: dict[int, RelationDescriptor] = {}
 
-    def add(self, payload: memoryview) -> None:
-        """Take a RELATION frame: from here on its id means what it says."""
+    def add(self, payload: memoryview, offset: int = 0) -> None:
+        """Take a RELATION frame, which is at *offset* of the segment: from here on its id means what it says."""
         relation_id, _ = frames.RELATION_PREFIX.unpack_from(payload)
-        self._texts[relation_id] = bytes(payload[frames.RELATION_PREFIX.size :])
+        self._texts[relation_id] = (
+            bytes(payload[frames.RELATION_PREFIX.size :]) if self._reader is None else offset
+        )
         self._parsed.pop(relation_id, None)
 
     def __getitem__(self, relation_id: int) -> RelationDescriptor:
         found = self._parsed.get(relation_id)
         if found is None:
-            found = self._parsed[relation_id] = _descriptor(self._texts[relation_id])
+            text = self._texts[relation_id]
+            found = _descriptor(text if isinstance(text, bytes) else self._read(text))
+            if len(self._parsed) >= _PARSED_MAX:
+                self._parsed.clear()
+            self._parsed[relation_id] = found
         return found
+
+    def _read(self, offset: int) -> bytes:
+        assert self._reader is not None
+        payload = self._reader.payload(offset)
+        if payload is None:
+            raise frames.corrupt(
+                str(self._reader.path), offset, 0, "a relation's frame fails its checksum"
+            )
+        return payload[frames.RELATION_PREFIX.size :]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._texts)
@@ -200,9 +235,10 @@ class TransactionCursor:
         """Go behind the frame that comes next; return what it begins if that is wanted."""
         if self._offset >= self._limit:
             return None
+        offset = self._offset
         frame = self._frame()
         if frame.kind == frames.RELATION:
-            self._relations.add(frame.payload)
+            self._relations.add(frame.payload, offset)
         elif frame.kind == frames.TRANSACTION:
             header, end = frames.decode_transaction_header(frame.payload)
             if header.final_lsn >= self._lsn:
@@ -275,11 +311,11 @@ class TransactionCursor:
             raise self._gap() from error
         self._segment, self._reader = segment, reader
         self._offset = segment.offset_for(self._lsn, limit)
-        self._relations = LoggedRelations()
+        self._relations = LoggedRelations(reader)
         for offset in tuple(segment.relations):
             if offset >= self._offset:
                 break
             frame = reader.frame(offset, limit)
             if frame is None or frame.kind != frames.RELATION:
                 raise self._corrupt("a relation's frame fails its checksum")
-            self._relations.add(frame.payload)
+            self._relations.add(frame.payload, offset)

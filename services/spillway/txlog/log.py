@@ -35,6 +35,7 @@ import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from weakref import WeakValueDictionary
 
 from spillway.errors import CorruptTransactionLog, DiskFull, TransactionLogError
 from spillway.txlog import frames
@@ -87,7 +88,8 @@ class TransactionLog:
         self._listeners: set[Callable[[], None]] = set()
         self._pieces: list[bytes | memoryview] = []
         self._pieces_bytes = 0
-        self._written: dict[int, RelationDescriptor] = {}
+        # What readers of the last segment take an id for. Descriptors of the past are not kept for that.
+        self._written: WeakValueDictionary[int, RelationDescriptor] = WeakValueDictionary()
         self._fd = -1
         self._failed = False
         with _storage_errors(self.directory, "open"):

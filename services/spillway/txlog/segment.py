@@ -238,6 +238,15 @@ class SegmentReader:
             return None
         return Frame(kind, payload, offset + frames.FRAME_HEADER_SIZE + length + (-length % 8))
 
+    def payload(self, offset: int) -> bytes | None:
+        """Read the payload of the frame at *offset*, beside the window; None if it fails its checksum."""
+        head = os.pread(self._fd, frames.FRAME_HEADER_SIZE, offset)
+        if len(head) < frames.FRAME_HEADER_SIZE:
+            return None
+        _, length, _, _ = frames.FRAME.unpack(head)
+        payload = os.pread(self._fd, length, offset + len(head))
+        return payload if len(payload) == length and frames.check_frame(head, payload) else None
+
     def frames(self, offset: int, limit: int) -> Iterator[Frame]:
         """Yield frames from *offset* until *limit* or the first that is not whole."""
         while (frame := self.frame(offset, limit)) is not None:

@@ -235,12 +235,31 @@ def test_registry_interns_by_content() -> None:
     assert first == (1, table)
     assert registry.intern(replace(table, types={23: replace(type_)})) == first
     assert registry.intern(replace(table, types={23: type_}))[1] is table
-    assert registry.intern(replace(table, types={23: replace(type_, name="x")}))[0] == 2
+    second = registry.intern(replace(table, types={23: replace(type_, name="x")}))
+    assert second[0] == 2
     assert registry[1] is table
+    assert registry[2] is second[1]
     assert len(registry) == 2
     for unknown in (0, 3, -1):
         with pytest.raises(KeyError):
             registry[unknown]
+
+
+def test_registry_forgets_what_nobody_holds() -> None:
+    registry = DescriptorRegistry()
+    column = ColumnDescriptor(1, "id", 23, -1, 4, True, "i")
+    kept = RelationDescriptor(99, "public", "t", "r", "p", "d", (column,))
+    assert registry.intern(kept)[0] == 1
+    for oid in range(100, 200):
+        assert registry.intern(replace(kept, oid=oid))[0] == 2, (
+            "an id is free again once nobody holds its descriptor"
+        )
+    assert len(registry) == 1
+    with pytest.raises(KeyError):
+        registry[2]
+    number, other = registry.intern(replace(kept, oid=200))
+    assert (number, registry[2]) == (2, other)
+    assert registry.intern(replace(kept))[1] is kept
 
 
 def test_encodings() -> None:

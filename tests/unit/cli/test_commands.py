@@ -12,7 +12,9 @@ import pytest
 
 from harness.fake_engine import FIRST_LSN
 from harness.fake_service import FakeService
+from harness.subscription_stage import table
 from spillway.cli import main
+from spillway.cli import source as source_commands
 from spillway.cli.output import print_changes
 
 if TYPE_CHECKING:
@@ -105,6 +107,16 @@ def test_sources(service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
     assert run("source", "drop", "some")[0] == 0
     assert run("source", "drop", "books")[0] == 0
     assert [s["name"] for s in json.loads(run("source", "list", "--json")[1])] == ["shop"]
+
+
+def test_tables_of_a_source(
+    service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_commands, "_TABLES_A_PAGE", 2)
+    service.engine.tables["shop", "shop"] = [table(f"public.t{n}") for n in range(5)]
+    shown = json.loads(run("source", "tables", "shop", "shop", "--json")[1])
+    assert [t["name"] for t in shown] == [f"t{n}" for n in range(5)]
+    assert "public.t4" in run("source", "tables", "shop", "shop")[1]
 
 
 def test_a_lakes_layout(service: FakeService, run: Run) -> None:

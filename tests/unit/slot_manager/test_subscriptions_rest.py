@@ -153,7 +153,9 @@ async def test_publications_and_tables(client: httpx.AsyncClient, engine: FakeEn
             "schemas": [],
         }
     ]
-    tables = (await client.get("/v1/sources/shop/tables?database=shop")).json()["tables"]
+    answer = (await client.get("/v1/sources/shop/tables?database=shop")).json()
+    tables = answer["tables"]
+    assert answer["next"] is None
     assert (tables[0]["schema"], tables[0]["name"], tables[0]["primary_key"]) == (
         "public",
         "t",
@@ -176,3 +178,15 @@ async def test_metrics(client: httpx.AsyncClient, subscriptions: FakeSubscriptio
     assert f'spillway_subscription_lag_seconds{{{labels}subscription="a"}} 1.5' in text
     assert f'spillway_subscription_rows{{{labels}subscription="a"}} 7.0' in text
     assert f'{labels}subscription="a",table_state="ready"}} 1.0' in text
+
+
+async def test_tables_come_in_pages(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.tables["shop", "shop"] = [table(f"public.t{n}") for n in range(5)]
+    where, names, after = "/v1/sources/shop/tables?database=shop", [], 0
+    while after is not None:
+        page = (await client.get(f"{where}&limit=2&after={after}")).json()
+        names.append([t["name"] for t in page["tables"]])
+        after = page["next"]
+    assert names == [["t0", "t1"], ["t2", "t3"], ["t4"]]
+    for wrong in ("limit=0", "limit=10001", "after=-1", "after=x"):
+        assert (await client.get(f"{where}&{wrong}")).status_code == 400

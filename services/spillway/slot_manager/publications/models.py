@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.model import PublicationInfo
 from spillway.slot_manager.wire import ResponseModel
 
@@ -18,11 +19,17 @@ class PublicationsQuery(BaseModel):
 
 
 class TablesQuery(BaseModel):
-    """Of which database."""
+    """Of which database, and which part of them."""
 
     model_config = ConfigDict(extra="forbid")
 
     database: str
+    limit: int = Field(
+        default=TABLES_MAX, ge=1, le=TABLES_MAX, description="At most so many tables."
+    )
+    after: int = Field(
+        default=0, ge=0, le=0xFFFFFFFF, description="`next` of the page before; 0: the first page."
+    )
 
 
 class Publish(ResponseModel):
@@ -108,6 +115,7 @@ class TableView(ResponseModel):
 
 
 class TableList(ResponseModel):
-    """All tables of a database."""
+    """Tables of a database: a page, by schema and name. Pages come in the order in which tables were made (oid)."""
 
     tables: list[TableView]
+    next: int | None = Field(description="`after` of the next page; null: there is none.")

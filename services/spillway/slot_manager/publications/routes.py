@@ -30,6 +30,11 @@ async def list_publications(
 async def list_tables(
     name: str, query: Annotated[TablesQuery, Query()], engine: Engine
 ) -> TableList:
-    """List a database's tables, with what stands in a consumer's way: as of where decoding is."""
-    found = await engine.list_tables(name, query.database)
-    return TableList(tables=[TableView.model_validate(table) for table in found])
+    """List a database's tables, with what stands in a consumer's way: as of where decoding is.
+
+    With more than `limit` of them `next` says where to go on.
+    """
+    page = await engine.list_tables(name, query.database, query.after, query.limit)
+    return TableList(
+        tables=[TableView.model_validate(table) for table in page.tables], next=page.following
+    )
