@@ -82,7 +82,9 @@ class SourcePages(PageGroup):
     async def _tables(self, request: Request) -> Response:
         """Give a database's tables, as the mirrored catalog has them: those with something in their way first."""
         name = request.path_params["name"]
-        problem, tables, following = None, [], None
+        problem: SpillwayError | None = None
+        tables: list[TableInfo] = []
+        following: int | None = None
         database = request.query_params.get("database", "")
         try:
             tables, following = await self._engine.list_tables(name, database, 0, _TABLES_LOOKED)

@@ -41,7 +41,6 @@ _TABLE_RANKED: Final = (
 )  # fmt: skip
 _PUBLICATION_COLUMNS: Final = ("name", "tables", "operations", "via_root")
 
-
 #: What the service describes in a few tenths of a second.
 _TABLES_A_PAGE: Final = 1000
 

@@ -84,9 +84,12 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
 
     @errors_as_statuses
     async def ListTables(self, request: slots_pb2.ListTablesRequest, context: Any) -> None:
-        tables = await self._engine.list_tables(request.source, request.database)
-        for part in _parts(map(table_message, tables)):
-            await context.write(slots_pb2.ListTablesResponse(tables=part))
+        after: int | None = 0
+        while after is not None:
+            page = await self._engine.list_tables(request.source, request.database, after)
+            for part in _parts(map(table_message, page.tables)):
+                await context.write(slots_pb2.ListTablesResponse(tables=part))
+            after = page.following
 
     @errors_as_statuses
     async def ListPublications(
