@@ -65,10 +65,11 @@ class LogSink:
     def __init__(self, transaction_log: TransactionLog, whole: WholeFrom) -> None:
         self._log = transaction_log
         self._whole = whole
+        self._is_consistent = False
 
     def consistent(self, lsn: int) -> None:
         """Begin the log at *lsn*, or go on with the one that is there if nothing is missed in between."""
-        here = self._log
+        here, self._is_consistent = self._log, True
         begins = here.start_lsn
         if begins is None:
             here.start(self._whole.first_lsn(lsn))
@@ -84,7 +85,9 @@ class LogSink:
         self._log.transactions(run)
 
     def progress(self, decoded_lsn: int) -> None:
-        self._log.progress(decoded_lsn)
+        """Move the log's end; not before decoding is consistent, for until then it lets transactions pass."""
+        if self._is_consistent:
+            self._log.progress(decoded_lsn)
 
 
 class WholeFrom:
