@@ -339,3 +339,76 @@ def test_a_log_of_another_format_is_refused(tmp_path):
     path.write_bytes(data[:8] + struct.pack("<I", 1) + data[12:])
     with pytest.raises(CorruptTransactionLog, match="format 1, this version reads 3"):
         open_log(tmp_path)
+
+
+def sealed_log(tmp_path):
+    """A closed log of several segments; their paths."""
+    with open_log(tmp_path, segment_bytes=4096) as log:
+        begin(log)
+        for n in range(100):
+            log.transaction(transaction(n))
+        log.checkpoint(0x1000)
+    paths = sorted(tmp_path.glob("*.txlog"))
+    assert len(paths) > 3
+    return paths
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "cut_between_frames", "header_and_content"])
+def test_a_log_begins_behind_a_segment_that_is_lost(tmp_path, damage):
+    paths = sealed_log(tmp_path)
+    victim, following = paths[1], int(paths[2].stem, 16)
+    if damage == "missing":
+        victim.unlink()
+    elif damage == "cut":
+        victim.write_bytes(victim.read_bytes()[:1000])
+    elif damage == "cut_between_frames":
+        victim.write_bytes(victim.read_bytes()[:64])
+    else:
+        victim.write_bytes(bytes(200) + victim.read_bytes()[200:])
+    with open_log(tmp_path) as log:
+        assert log.start_lsn == following
+        with pytest.raises(LsnNotRetained):
+            read(log, following - 1)
+        assert read(log, following)
+    assert not paths[0].exists()
+
+
+def test_a_damaged_header_is_written_again(tmp_path):
+    paths = sealed_log(tmp_path)
+    with open_log(tmp_path) as log:
+        expected = read(log, log.start_lsn)
+    for path in paths:
+        path.write_bytes(bytes(40) + path.read_bytes()[40:])
+    with open_log(tmp_path) as log:
+        assert read(log, log.start_lsn) == expected
+
+
+def test_damage_that_a_reader_meets_is_given_up_at_recovery(tmp_path):
+    paths = sealed_log(tmp_path)
+    with open_log(tmp_path) as log:
+        data = bytearray(paths[1].read_bytes())
+        data[2000] ^= 0x10
+        paths[1].write_bytes(data)
+        assert not log.is_damaged
+        with pytest.raises(CorruptTransactionLog):
+            read(log, 0x1000)
+        assert log.is_damaged
+        log.recover()
+        assert not log.is_damaged
+        assert log.start_lsn == int(paths[2].stem, 16)
+
+
+def test_no_reader_goes_over_a_gap(tmp_path):
+    with open_log(tmp_path) as log:
+        begin(log)
+        log.transaction(transaction(0))
+        log.checkpoint(0x1000)
+        cursor = TransactionCursor(log, 0x1000)
+        early = TransactionCursor(log, 0x1000)
+        assert cursor.next() is not None
+        assert cursor.next() is None
+        log.begin_anew(0x900000)
+        for reader in (cursor, early):
+            with pytest.raises(LsnNotRetained):
+                reader.next()
+            reader.close()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spillway.admin.sampler import SourceView
+    from spillway.engine.model import TableInfo
 
 _TABLES_SHOWN: Final = 200
 #: … of so many that are looked at every half minute

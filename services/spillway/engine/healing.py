@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from spillway.pg.versions import WalVersion
     from spillway.receiver.wal_store import WalStore
     from spillway.txlog import TransactionLog
+    from spillway.wal.record import Record
 
 _READ_BYTES: Final = 1 << 20
 _OID: Final = struct.Struct("<I")
@@ -65,10 +66,11 @@ class LogSink:
     def __init__(self, transaction_log: TransactionLog, whole: WholeFrom) -> None:
         self._log = transaction_log
         self._whole = whole
+        self._is_consistent = False
 
     def consistent(self, lsn: int) -> None:
         """Begin the log at *lsn*, or go on with the one that is there if nothing is missed in between."""
-        here = self._log
+        here, self._is_consistent = self._log, True
         begins = here.start_lsn
         if begins is None:
             here.start(self._whole.first_lsn(lsn))
@@ -84,7 +86,9 @@ class LogSink:
         self._log.transactions(run)
 
     def progress(self, decoded_lsn: int) -> None:
-        self._log.progress(decoded_lsn)
+        """Move the log's end; not before decoding is consistent, for until then it lets transactions pass."""
+        if self._is_consistent:
+            self._log.progress(decoded_lsn)
 
 
 class WholeFrom:
@@ -131,7 +135,7 @@ class WholeFrom:
             while (batch := walker.next_batch()) is not None:
                 for i in range(len(batch)):
                     at, _, _, _, xid, rmid, info = batch.header(i)
-                    if rmid in _CHANGES:
+                    if rmid in _CHANGES and xid and self._is_ours(batch.record(i)):
                         seen.changed(xid)
                     if rmid == rmgr.RM_LOGICALMSG_ID and at >= since:
                         # xl_logical_message begins with its database
@@ -151,6 +155,11 @@ class WholeFrom:
                                 whole = at + 1
         return whole
 
+    def _is_ours(self, record: Record) -> bool:
+        """Say whether a change is in the database, or in what all databases share."""
+        oids = {block.locator.db for block in record.blocks}
+        return not oids or not oids.isdisjoint((0, self._database_oid))
+
 
 _CHANGES: Final = frozenset({rmgr.RM_HEAP_ID, rmgr.RM_HEAP2_ID, rmgr.RM_LOGICALMSG_ID})
 _COMMITS: Final = frozenset({rmgr.XLOG_XACT_COMMIT, rmgr.XLOG_XACT_COMMIT_PREPARED})
@@ -169,8 +178,7 @@ class _Seen:
             self._known_from = next_xid
 
     def changed(self, xid: int) -> None:
-        if xid:
-            self._changed.add(xid)
+        self._changed.add(xid)
 
     def any_changed(self, xids: tuple[int, ...]) -> bool:
         """Say whether one of a transaction's *xids* may have changed something."""

@@ -416,6 +416,15 @@ class Session:
                 backoff = min(backoff * 2, _BACKOFF_MAX_S)
 
     def _fail(self, error: SpillwayError) -> None:
+        behind = begin_behind(error, self._source.wal_segment_size)
+        if behind is not None and not isinstance(error, WalLevelNotLogical):
+            what = (
+                "One that was made again" if isinstance(error, DatabaseDropped) else "What follows"
+            )
+            error.hint += (
+                f" {what} is decoded after: spillway source restart {self._source.name} {self.database}. "
+                "Slots that missed something are invalidated then."
+            )
         log.error('decoding of database "%s" stopped: %s', self.database, error)
         self._error = error
         if self._failed_at is None:

@@ -513,8 +513,9 @@ class WalReceiver:
             return WalRemoved(
                 f"the source has removed WAL that was not received yet, from {position} on: {failure.message}",
                 hint="All changes from there to the source's present position are lost to decoding, unless a WAL "
-                "archive has them: give the source its archive directory. Else drop the source and create it again, "
-                "and copy the tables anew. max_slot_wal_keep_size limits what the source keeps.",
+                "archive has them: give the source its archive directory, and restart the service. Else begin anew behind them: "
+                "spillway source restart SOURCE DATABASE, for any one database; slots that missed something are invalidated then, and "
+                "their consumers must be loaded anew. max_slot_wal_keep_size limits what the source keeps.",
                 lsn=str(position),
                 slot=slot,
             )

@@ -27,7 +27,6 @@ from the front by ``remove_before``; the engine calls it with the slots' oldest 
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import logging
 import os
@@ -37,9 +36,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from weakref import WeakValueDictionary
 
-from spillway.errors import CorruptTransactionLog, DiskFull, TransactionLogError
+from spillway.errors import DiskFull, TransactionLogError
 from spillway.txlog import frames
-from spillway.txlog.segment import INDEX_STEP_BYTES, Segment, SegmentReader
+from spillway.txlog.opening import open_segments, remove_segments
+from spillway.txlog.segment import INDEX_STEP_BYTES, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -94,7 +94,7 @@ class TransactionLog:
         self._failed = False
         with _storage_errors(self.directory, "open"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._segments = self._open_segments()
+            self._segments = open_segments(self.directory, self._system_id, self._database_oid)
         self._damaged: set[int] = set()
         self._visible: Snapshot | None = None
         self._take_stock()
@@ -120,101 +120,6 @@ class TransactionLog:
             self._show()
 
     # -- opening ------------------------------------------------------------------------------
-
-    def _open_segments(self) -> list[Segment]:
-        paths = sorted(self.directory.glob("*.txlog"))
-        segments: list[Segment] = []
-        for path in paths:
-            is_last = path is paths[-1]
-            try:
-                segment, link = self._open_segment(path, is_last=is_last)
-            except _Damaged as damage:
-                log.error("%s", damage)  # noqa: TRY400 - the place is in the message
-                if is_last:
-                    _unlink(path)
-                else:
-                    # A reader can't go past it: what is before is of no use to anybody.
-                    self._give_up([*(s.path for s in segments), path])
-                    segments = []
-                continue
-            if segments and link and link != frames.segment_link(segments[-1].start_lsn):
-                log.error("a segment of the transaction log before %s is missing", path)
-                self._give_up([s.path for s in segments])
-                segments = []
-            segments.append(segment)
-        # A last segment that lost its only PROGRESS frame still follows the one before it.
-        for before, segment in itertools.pairwise(segments):
-            segment.follows = before.start_lsn
-            if not segment.restart_lsn:
-                segment.restart_lsn, segment.decoded_lsn = before.restart_lsn, before.decoded_lsn
-        if segments and not segments[-1].restart_lsn:
-            # Provisional: the process died before the first checkpoint.
-            self._give_up([s.path for s in segments])
-            return []
-        return segments
-
-    def _open_segment(self, path: Path, *, is_last: bool) -> tuple[Segment, int]:
-        """Return a segment and its link to the one before.
-
-        Raises:
-            _Damaged: it is of no use.
-            CorruptTransactionLog: it is another log's.
-        """
-        with path.open("rb") as file:
-            head = file.read(frames.SEGMENT_HEADER_SIZE)
-        if len(head) < frames.SEGMENT_HEADER_SIZE:
-            # The process died between creating the file and writing its header, if it is the last one.
-            raise _Damaged(f"{path} is cut in its header")
-        header = frames.decode_segment_header(head, str(path))
-        if header is None:
-            header = self._write_header_again(path)
-        if header[:2] != (self._system_id, self._database_oid):
-            raise CorruptTransactionLog(
-                f"{path} belongs to database {header.database_oid} of system {header.system_id}, "
-                f"not to database {self._database_oid} of system {self._system_id}",
-                hint="Point --data-dir at the directory of this source.",
-            )
-        segment = Segment(path, header.start_lsn)
-        try:
-            if not is_last and segment.load_index():
-                return segment, header.link
-        except CorruptTransactionLog as damage:
-            raise _Damaged(damage.message) from damage
-        good, size = segment.scan(), path.stat().st_size
-        if is_last:
-            if good < size:
-                os.truncate(path, good)
-            path.with_suffix(".idx").unlink(missing_ok=True)
-        elif good < size:
-            raise _Damaged(f"{path} is damaged at byte {good}")
-        else:
-            segment.save_index()
-        return segment, header.link
-
-    def _write_header_again(self, path: Path) -> frames.SegmentHeader:
-        """Make a damaged header of what is known, if what follows is a segment's content."""
-        try:
-            start_lsn = int(path.stem, 16)
-        except ValueError:
-            raise _Damaged(f"{path} is not a transaction log segment") from None
-        with SegmentReader(path) as reader:
-            frame = reader.frame(frames.SEGMENT_HEADER_SIZE, reader.file_size())
-        if frame is None:
-            raise _Damaged(f"{path} is not a transaction log segment")
-        header = frames.SegmentHeader(self._system_id, self._database_oid, 0, start_lsn)
-        with path.open("r+b") as file:
-            file.write(
-                frames.encode_segment_header(header.system_id, header.database_oid, start_lsn)
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        log.warning("the header of %s was damaged, and is written again", path)
-        return header
-
-    def _give_up(self, paths: list[Path]) -> None:
-        """Remove segment files, the oldest first: a crash in between leaves no gap."""
-        for path in paths:
-            _unlink(path)
 
     def note_damage(self, segment: Segment) -> None:
         """Hear from a reader that *segment* can't be read; the next :meth:`recover` looks itself."""
@@ -447,7 +352,7 @@ class TransactionLog:
                 # The index would say that all is well.
                 path = self.directory / frames.segment_name(start_lsn)
                 path.with_suffix(".idx").unlink(missing_ok=True)
-            segments = self._open_segments()
+            segments = open_segments(self.directory, self._system_id, self._database_oid)
             with self._lock:
                 self._segments = segments
         self._take_stock()
@@ -467,7 +372,7 @@ class TransactionLog:
             with self._lock:
                 old, self._segments = self._segments, []
                 self._visible = None
-            self._give_up([segment.path for segment in old])
+            remove_segments([segment.path for segment in old])
         self.last_final_lsn = self.restart_lsn = self.complete_to = 0
         self._decoded_lsn = self._pending_decoded_lsn = 0
         self.start(lsn)
@@ -489,7 +394,7 @@ class TransactionLog:
             if removed and self._visible is not None:
                 shown = tuple(s for s in self._visible.segments if s not in removed)
                 self._visible = self._visible._replace(segments=shown)
-        self._give_up([segment.path for segment in removed])
+        remove_segments([segment.path for segment in removed])
 
     def close(self) -> None:
         """Write what is buffered and close; readers' cursors stay usable."""
@@ -584,15 +489,6 @@ class TransactionLog:
         with self._lock:
             self._segments.append(segment)
         return segment
-
-
-class _Damaged(Exception):
-    """A segment is of no use."""
-
-
-def _unlink(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.with_suffix(".idx").unlink(missing_ok=True)
 
 
 def _fsync_directory(directory: Path) -> None:

@@ -1,0 +1,299 @@
+"""The data directory lost or damaged, file by file and as a whole, while the service is stopped.
+
+One server and one recorded directory, which is copied for each case. Whatever is gone: the service starts; a slot delivers
+exactly what PostgreSQL's own slot does that was made with it, or is invalidated with a reason and has really missed
+something; the other database goes on. Which slots go on is written down for each case, so that healing can't quietly do less.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness.oracle import create_slot
+from harness.service import service_in_process
+from spillway.engine.settings import EngineSettings
+from spillway.pg.lsn import Lsn
+from spillway.txlog import TransactionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from harness.cluster import Cluster, Database
+    from harness.oracle import LogicalSlot
+    from harness.service import Service
+
+SETTINGS = EngineSettings(checkpoint_interval_s=0.2, log_keep_bytes=0)
+OPTIONS = {"skip-empty-xacts": "1"}
+#: read from its beginning, from the middle, and up to its end; one on the other database
+SLOTS = ("old", "mid", "new", "other")
+#: of a log segment, so that there are several
+LOG_SEGMENT_BYTES = 32 << 10
+
+
+@dataclass
+class Recorded:
+    """A stopped service's directory, and PostgreSQL's slots beside ours."""
+
+    directory: Path
+    shop: Database
+    other: Database
+    oracles: dict[str, LogicalSlot]
+    #: as of the end of the recording
+    positions: dict[str, Lsn]
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.shop.cluster
+
+    def database_root(self, data: Path) -> Path:
+        return data / "sources/main/databases" / str(self.shop.oid)
+
+    def insert(self) -> None:
+        """Commit something in both databases."""
+        self.shop.execute("INSERT INTO t SELECT coalesce(max(id), 0) + 1, 'later' FROM t")
+        self.other.execute("INSERT INTO o VALUES (0)")
+
+
+def record(cluster: Cluster, directory: Path) -> Recorded:
+    shop, other = cluster.create_database("shop"), cluster.create_database("other")
+    shop.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    other.execute("CREATE TABLE o (id int)")
+    oracles: dict[str, LogicalSlot] = {}
+    with service_in_process(directory, engine=SETTINGS) as service:
+        service.create_source(shop.dsn)
+
+        def begin(name: str, database: Database) -> None:
+            service.create_slot(name, database.name, options=OPTIONS)
+            oracles[name] = create_slot(database, f"o_{name}")
+
+        def fill(first: int) -> None:
+            for i in range(first, first + 60):
+                shop.execute(
+                    f"INSERT INTO t SELECT {i} * 100 + n, repeat('x', 40) FROM generate_series(1, 20) n"
+                )
+
+        begin("old", shop)
+        begin("other", other)
+        other.execute("INSERT INTO o VALUES (1), (2)")
+        fill(1)
+        begin("mid", shop)
+        fill(100)
+        begin("new", shop)
+        cluster.query("SELECT pg_switch_wal()")
+        shop.execute("ALTER TABLE t ADD COLUMN n int DEFAULT 5")
+        shop.execute("INSERT INTO t VALUES (999999, 'the newest', 1)")
+        for name in SLOTS:
+            service.wait_decoded(name, shop)
+        service.get("new")
+        oracles["new"].get(OPTIONS)
+        positions = {name: Lsn.parse(service.slot(name)["confirmed_flush_lsn"]) for name in SLOTS}
+    return Recorded(directory, shop, other, oracles, positions)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    from harness.cluster import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        defaults: dict[str, Any] = TransactionLog.__init__.__kwdefaults__
+        patch.setitem(defaults, "segment_bytes", LOG_SEGMENT_BYTES)
+        cluster = Cluster(18, wal_segment_size_mb=1)
+        cluster.start()
+        try:
+            yield record(cluster, tmp_path_factory.mktemp("recorded") / "data")
+        finally:
+            cluster.destroy()
+
+
+# -- what a disk does ---------------------------------------------------------------------------------
+
+Damage = "Callable[[list[Path]], None]"
+
+
+def delete(paths: list[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def cut(paths: list[Path]) -> None:
+    for path in paths:
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) // 2])
+
+
+def flip(share: float) -> Callable[[list[Path]], None]:
+    def damage(paths: list[Path]) -> None:
+        for path in paths:
+            data = bytearray(path.read_bytes())
+            data[min(len(data) - 1, int(len(data) * share))] ^= 0x55
+            path.write_bytes(data)
+
+    return damage
+
+
+ALL_DAMAGE = {
+    "deleted": delete,
+    "cut": cut,
+    "flipped_at_head": flip(0.0),
+    "flipped_in_header": flip(0.0001),
+    "flipped_in_the_middle": flip(0.5),
+    "flipped_at_the_tail": flip(1.0),
+}
+
+
+def txlog(data: Path, recorded: Recorded) -> list[Path]:
+    return sorted((recorded.database_root(data) / "txlog").glob("*.txlog"))
+
+
+def wal(data: Path, _: Recorded) -> list[Path]:
+    return sorted(p for p in (data / "sources/main/wal").iterdir() if len(p.name) == 24)
+
+
+#: what is damaged, how, and who goes on although something was committed while the service was stopped
+VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], set[str]]] = {
+    # The other database's state is not touched, so "other" goes on throughout, unless all is lost.
+    "instance": (lambda data, _: [data / "instance"], ("deleted", "cut"), {*SLOTS}),
+    "wal_state": (
+        lambda data, _: [data / "sources/main/wal/walstore.state"],
+        ALL_DAMAGE,
+        {*SLOTS},
+    ),
+    # The primary has all of them.
+    "wal_first": (lambda data, r: wal(data, r)[:1], ("deleted", "cut"), {*SLOTS}),
+    "wal_last": (
+        lambda data, r: wal(data, r)[-1:],
+        ("deleted", "cut", "flipped_at_head", "flipped_in_the_middle"),
+        {*SLOTS},
+    ),
+    "wal_all": (wal, ("deleted", "cut"), {*SLOTS}),
+    "wal_directory": (lambda data, _: [data / "sources/main/wal"], ("deleted",), {*SLOTS}),
+    "database_json": (
+        lambda data, r: [r.database_root(data) / "database.json"],
+        ("deleted", "flipped_at_head", "flipped_in_the_middle"),
+        {*SLOTS},
+    ),
+    "database_json_twice": (
+        lambda data, r: [
+            r.database_root(data) / "database.json",
+            r.database_root(data) / "database.copy.json",
+        ],
+        ("deleted", "cut"),
+        {*SLOTS},
+    ),
+    # A segment before the last: what is behind it is whole.
+    "log_first": (
+        lambda data, r: txlog(data, r)[:1],
+        ALL_DAMAGE,
+        {"mid", "new", "other"},
+    ),
+    # The last one: what WAL still covers is decoded again.
+    "log_last": (
+        lambda data, r: txlog(data, r)[-1:],
+        ("deleted", "cut", "flipped_in_the_middle"),
+        {"new", "other"},
+    ),
+    "log_index": (
+        lambda data, r: sorted((r.database_root(data) / "txlog").glob("*.idx")),
+        ("deleted", "cut", "flipped_in_the_middle"),
+        {*SLOTS},
+    ),
+    "log": (lambda data, r: [r.database_root(data) / "txlog"], ("deleted",), {"new", "other"}),
+    # Without one there is nothing to begin from but the server's catalog as it is now.
+    "snapshots": (
+        lambda data, r: sorted((r.database_root(data) / "snapshots").glob("*.snap")),
+        ("deleted", "flipped_in_the_middle", "cut"),
+        {"other"},
+    ),
+    "database": (lambda data, r: [r.database_root(data)], ("deleted",), {"other"}),
+    "databases": (lambda data, _: [data / "sources/main/databases"], ("deleted",), set()),
+    "source": (lambda data, _: [data / "sources"], ("deleted",), set()),
+}
+
+#: A header that is damaged is written again: nothing is lost.
+MENDED = {("log_first", "flipped_at_head"), ("log_first", "flipped_in_header")}
+
+CASES = [(victim, how) for victim, (_, hows, _) in VICTIMS.items() for how in hows]
+
+
+def settled(service: Service, recorded: Recorded, *, restart: bool = False) -> dict[str, Any]:
+    """Wait until every slot is decoded up to the server's present end, or invalidated."""
+    lsn = Lsn.parse(recorded.cluster.value("SELECT pg_current_wal_flush_lsn()::text"))
+    deadline = time.monotonic() + 60
+    while True:
+        slots = {name: service.slot(name) for name in SLOTS}
+        (source,) = service.call("GET", "/sources")["sources"]
+        if restart:
+            for session in source["sessions"]:
+                if session["error_code"] is not None:
+                    path = f"/sources/main/databases/{session['database']}/restart"
+                    service.http.post(f"/v1{path}")
+        if source["state"] == "streaming" and all(
+            slot["invalidation_reason"] is not None
+            or (slot["decoded_lsn"] and Lsn.parse(slot["decoded_lsn"]) >= lsn)
+            for slot in slots.values()
+        ):
+            return slots
+        assert time.monotonic() < deadline, (source, slots)
+        time.sleep(0.02)
+
+
+def check(service: Service, recorded: Recorded, survivors: set[str], **more: bool) -> None:
+    settled(service, recorded, **more)
+    for name in SLOTS:
+        # Damage within a segment before the last is met by who reads there first.
+        service.http.get(f"/v1/slots/{name}/peek")
+    deadline = time.monotonic() + 30
+    while True:
+        slots = settled(service, recorded, **more)
+        alive = {n for n, slot in slots.items() if slot["invalidation_reason"] is None}
+        if alive == survivors or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    assert alive == survivors
+    for name, slot in slots.items():
+        if slot["invalidation_reason"] is None:
+            assert slot["wal_status"] == "reserved"
+            theirs = [tuple(row) for row in recorded.oracles[name].peek(OPTIONS)]
+            assert service.peek(name) == theirs, name
+        else:
+            assert slot["invalidation_reason"] == "wal_removed"
+            assert slot["wal_status"] == "lost"
+            problem = service.problem("GET", f"/slots/{name}/peek")
+            assert problem["code"] == "slot_invalidated"
+            missed = f"what was committed from {recorded.positions[name]} to "
+            assert missed in problem["detail"]
+
+
+def test_nothing_is_lost_where_nothing_was_committed(recorded: Recorded, tmp_path: Path) -> None:
+    """Only who has everything already; before the other cases, which commit."""
+    for number, (victims, survivors) in enumerate(
+        (
+            (lambda data: [recorded.database_root(data)], {"new", "other"}),
+            (lambda data: [recorded.database_root(data) / "snapshots"], {*SLOTS}),
+            (lambda data: [data / "sources"], {"new"}),
+        )
+    ):
+        data = tmp_path / str(number)
+        shutil.copytree(recorded.directory, data)
+        delete(victims(data))
+        with service_in_process(data, engine=SETTINGS) as service:
+            check(service, recorded, survivors)
+
+
+@pytest.mark.parametrize(("victim", "how"), CASES, ids=["-".join(case) for case in CASES])
+def test_what_a_disk_lost(recorded: Recorded, tmp_path: Path, victim: str, how: str) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(recorded.directory, data)
+    find, _, survivors = VICTIMS[victim]
+    paths = find(data, recorded)
+    assert paths
+    ALL_DAMAGE[how](paths)
+    recorded.insert()
+    with service_in_process(data, engine=SETTINGS) as service:
+        check(service, recorded, {*SLOTS} if (victim, how) in MENDED else survivors)
