@@ -16,7 +16,7 @@ from spillway import __version__
 from spillway.admin.application import Admin
 from spillway.errors import StorageError
 from spillway.slot_manager.app import create_app
-from spillway.stream.server import create_grpc_server
+from spillway.stream.server import CLIENT_TIMEOUT_S, create_grpc_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -43,6 +43,8 @@ async def listening(
     http_port: int,
     grpc_port: int,
     token: str | None,
+    *,
+    client_timeout_s: float = CLIENT_TIMEOUT_S,
 ) -> AsyncIterator[tuple[int, int]]:
     """Serve *engine* within this context; yield the HTTP and the gRPC port, where 0 was given the free one taken.
 
@@ -62,7 +64,9 @@ async def listening(
     )
     # gRPC binds by number, so a free port has to be found first.
     grpc_port = grpc_port or _free_port(host)
-    grpc_server = await create_grpc_server(engine, host=host, port=grpc_port, token=token)
+    grpc_server = await create_grpc_server(
+        engine, host=host, port=grpc_port, token=token, client_timeout_s=client_timeout_s
+    )
     await grpc_server.start()
     admin.start()
     http = asyncio.create_task(server.serve(sockets=[listener]), name="spillway-http")

@@ -49,6 +49,8 @@ class ServeSettings:
     token: str | None = None
     #: SPILLWAY_AUTH=off: no token is asked for although one is set; loopback only
     auth_off: bool = False
+    #: how long a client over gRPC may leave the service without an answer, in seconds; 0: for ever
+    client_timeout_s: float = 60.0
     #: None: SQLite in the data directory
     metadata_url: str | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -110,7 +112,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
     data = DataDirectory(settings.data_dir)
     try:
         url = settings.metadata_url or f"sqlite:///{data.root / 'spillway.db'}"
-        metadata = MetadataStore(url)
+        metadata = MetadataStore(url, data.reserve.release)
         engine = Engine(data, metadata, settings.engine)
         subscriptions = Subscriptions(engine, metadata, data.root / "subscriptions")
         token = None if settings.auth_off else settings.token
@@ -120,7 +122,13 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
             await engine.settle(_HEAD_START_S)
             interfaces = await asyncio.to_thread(_import_interfaces)
             async with interfaces.listening(
-                engine, subscriptions, settings.host, settings.http_port, settings.grpc_port, token
+                engine,
+                subscriptions,
+                settings.host,
+                settings.http_port,
+                settings.grpc_port,
+                token,
+                client_timeout_s=settings.client_timeout_s,
             ) as ports:
                 # Programs are clients: they need gRPC from their first to their last word.
                 await subscriptions.start(_own_address(settings.host, ports[1]), token)

@@ -22,7 +22,7 @@ SOURCE = PROJECT / "services" / "spillway"
 #: From the ground up; a layer may import those before it. Modules at the top of the package count as layers.
 LAYERS = (
     ("errors",),
-    ("failpoints", "loopback", "memory", "settings"),
+    ("disk_reserve", "failpoints", "loopback", "memory", "settings"),
     ("pg",),
     ("wal",),
     ("catalog",),

@@ -106,6 +106,7 @@ def serve(
                 grpc_port=settings.grpc_port if grpc_port is None else grpc_port,
                 token=settings.token,
                 auth_off=settings.auth_off,
+                client_timeout_s=settings.client_timeout,
                 metadata_url=metadata_url or settings.metadata_url,
                 engine=engine,
             )

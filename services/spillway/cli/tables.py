@@ -47,7 +47,8 @@ def _cell(value: Any) -> Text:
     if isinstance(value, bool):
         return Text("yes" if value else "no")
     if isinstance(value, dict):
-        return Text(", ".join(f"{name}={item}" for name, item in value.items()))
+        known = ((name, item) for name, item in value.items() if item is not None)
+        return Text(", ".join(f"{name}={item}" for name, item in known))
     if isinstance(value, list):
         return Text("; ".join(str(_cell(item)) for item in value))
     return Text(str(value))

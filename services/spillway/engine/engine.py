@@ -16,15 +16,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.engine.looking import Looking
 from spillway.engine.model import SlotSpec
 from spillway.engine.reader import SlotReader, changes_of
+from spillway.engine.readiness import MetadataWatch
 from spillway.engine.shared_reader import SharedReaders
-from spillway.engine.slots import Slot, check_slot_name
+from spillway.engine.slots import Slot, check_slot_name, store_inactive_since
 from spillway.engine.sources import Sources
 from spillway.engine.stream import EngineStream
 from spillway.errors import (
@@ -70,6 +73,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 UPKEEP_INTERVAL_S: Final = 0.2
+#: how often it is stored when consumers were there last
+SEEN_INTERVAL_S: Final = 20.0
 _SETTLE_POLL_S: Final = 0.005
 #: payload that one peek or get may gather; a larger answer belongs to the stream
 RESULT_BYTES_MAX: Final = 256 << 20
@@ -89,6 +94,9 @@ class Engine(Looking):
         self._readers = SharedReaders(self._workers)
         self._sources = Sources(data, metadata, settings, self._workers)
         self._slots: dict[str, Slot] = {}
+        self._reserve = data.reserve
+        self._watch = MetadataWatch(metadata, data.instance)
+        self._seen_s = time.monotonic()
         self._upkeep: asyncio.Task[None] | None = None
         #: a name being created or dropped: one at a time
         self._changing = asyncio.Lock()
@@ -110,6 +118,7 @@ class Engine(Looking):
                 continue
             self._slots[row.slot_name] = Slot(row)
             databases.setdefault(row.source, set()).add(row.database)
+        self._watch.start()
         await self._sources.start(databases)
         self._upkeep = asyncio.create_task(self._keep_up(), name="spillway-upkeep")
 
@@ -122,6 +131,8 @@ class Engine(Looking):
             self._upkeep = None
             with contextlib.suppress(SpillwayError):
                 await self._store_confirmed()
+                await store_inactive_since(self._slots, self._metadata)
+        self._watch.stop()
         await self._sources.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
         await self._metadata.close()
@@ -132,10 +143,6 @@ class Engine(Looking):
         deadline = loop.time() + timeout_s
         while not self._sources.are_settled() and loop.time() < deadline:  # noqa: ASYNC110 - threads end it
             await asyncio.sleep(_SETTLE_POLL_S)
-
-    def ready(self) -> bool:
-        """Say whether every source's threads are alive."""
-        return self._upkeep is not None and not self._upkeep.done() and self._sources.alive()
 
     # -- sources ------------------------------------------------------------------------------
 
@@ -201,6 +208,7 @@ class Engine(Looking):
                 failover=spec.failover,
                 restart_lsn=lsn,
                 confirmed_flush_lsn=lsn,
+                inactive_since=datetime.now(UTC),
                 options=dict(spec.options),
             )
             slot = Slot(await self._metadata.add_slot(row))
@@ -244,7 +252,7 @@ class Engine(Looking):
         async with self._changing:
             slot = self._slot(slot_name)
             if slot.invalidation_reason is None:
-                with slot.acquired():
+                with slot.acquired("drop"):
                     await self._metadata.remove_slot(slot_name)
             else:
                 await self._metadata.remove_slot(slot_name)
@@ -277,7 +285,7 @@ class Engine(Looking):
     async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo:
         """Set the slot to any retained position, forward or backward."""
         slot = self._slot(slot_name)
-        with slot.acquired():
+        with slot.acquired("rewind"):
             (await self._session(slot)).check_retained(lsn)
             async with slot.storing:
                 await self._metadata.update_slot(
@@ -289,7 +297,7 @@ class Engine(Looking):
     async def advance(self, slot_name: str, upto_lsn: Lsn) -> Lsn:
         """Move the slot to *upto_lsn*, or to the end of what is decoded when that is less."""
         slot = self._slot(slot_name)
-        with slot.acquired():
+        with slot.acquired("advance"):
             if upto_lsn == 0:
                 raise InvalidRequest("invalid target WAL LSN", hint="0/0 is not a position.")
             minimum = slot.confirmed_flush_lsn
@@ -310,7 +318,7 @@ class Engine(Looking):
         slot = self._slot(slot_name)
         source = self._sources.get(slot.row.source)
         validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
-        with slot.acquired():
+        with slot.acquired("alter"):
             slot.row = await self._metadata.update_slot(slot_name, options=dict(options))
         return self._info(slot)
 
@@ -325,8 +333,9 @@ class Engine(Looking):
     ) -> list[Change]:
         """Return changes without consuming them; costs what it returns, not the backlog."""
         slot = self._slot(slot_name)
-        with slot.acquired():
-            changes, _ = await self._read(slot, upto_lsn, upto_nchanges, options)
+        with slot.acquired("peek") as holder:
+            reading = self._read(slot, upto_lsn, upto_nchanges, options)
+            changes, _ = await holder.unless_ended(reading)
         return changes
 
     async def get_changes(
@@ -338,8 +347,9 @@ class Engine(Looking):
     ) -> list[Change]:
         """Return changes and confirm them."""
         slot = self._slot(slot_name)
-        with slot.acquired():
-            changes, confirm_lsn = await self._read(slot, upto_lsn, upto_nchanges, options)
+        with slot.acquired("get") as holder:
+            reading = self._read(slot, upto_lsn, upto_nchanges, options)
+            changes, confirm_lsn = await holder.unless_ended(reading)
             await self._confirm_durably(slot, confirm_lsn)
         return changes
 
@@ -401,7 +411,7 @@ class Engine(Looking):
         """Open a stream; see the interface."""
         slot = self._slot(slot_name)
         slot.check_valid()
-        with contextlib.nullcontext() if peek else slot.acquired():
+        with contextlib.nullcontext() if peek else slot.acquired("stream") as holder:
             session = await self._session(slot)
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
@@ -429,7 +439,7 @@ class Engine(Looking):
                 batch_bytes,
                 at_once=built_in,
             )
-            stream = EngineStream(slot, session, seat, begin, peek=peek)
+            stream = EngineStream(slot, session, seat, begin, holder)
             try:
                 yield stream
             finally:
@@ -453,9 +463,13 @@ class Engine(Looking):
         while True:
             await asyncio.sleep(UPKEEP_INTERVAL_S)
             try:
+                # First: on a full disk this is what lets metadata be written.
+                await self._in_worker(self._trim, self._horizons())
                 await self._store_confirmed()
                 await self._invalidate_greedy_slots()
-                await self._in_worker(self._trim, self._horizons())
+                if time.monotonic() - self._seen_s >= SEEN_INTERVAL_S:
+                    self._seen_s = time.monotonic()
+                    await store_inactive_since(self._slots, self._metadata)
             except SpillwayError as error:
                 log.warning("upkeep: %s", error)
             except Exception:
@@ -497,6 +511,7 @@ class Engine(Looking):
                 )
 
     def _trim(self, horizons: Mapping[tuple[str, str], int]) -> None:
+        self._reserve.look()
         self._sources.trim(horizons)
         freed_memory.look()
 
@@ -552,9 +567,12 @@ class Engine(Looking):
     def _info(self, slot: Slot) -> SlotInfo:
         session = self._sources.find_session(slot.row.source, slot.row.database)
         limit = self._settings.max_slot_retained_bytes
-        retained = session.log.bytes_from(slot.confirmed_flush_lsn) if session else 0
+        if session is None:
+            unknown = self._sources.unknown_decoding(slot.row.source)
+            return slot.info(decoding=unknown, retained_bytes=None, safe_bytes=None)
+        retained = session.log.bytes_from(slot.confirmed_flush_lsn)
         return slot.info(
-            decoded_lsn=session.decoded_lsn if session else 0,
+            decoding=session.signs.decoding(session.decoded_lsn),
             retained_bytes=retained,
             safe_bytes=None if limit is None else max(0, limit - retained),
         )

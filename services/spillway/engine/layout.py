@@ -6,6 +6,7 @@
       spillway.lock                     held with flock by the one process that serves this directory
       instance                          a UUID that names this directory as a lease holder
       spillway.db                       metadata, when it is SQLite
+      spillway.reserve                  disk space for it, given up when the disk is full (disk_reserve.py)
       sources/NAME/wal/                 WAL segment files as PostgreSQL names them (receiver)
       sources/NAME/databases/OID/
         txlog/                          the transaction log
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spillway.disk_reserve import DiskReserve
 from spillway.errors import Conflict, StorageError
 from spillway.receiver.primary import SourceDatabase
 
@@ -35,6 +37,7 @@ class DatabaseLayout:
     """The directories of one decoding session."""
 
     root: Path
+    reserve: DiskReserve
 
     @property
     def txlog(self) -> Path:
@@ -86,13 +89,14 @@ class SourceLayout:
     """The directories of one source."""
 
     root: Path
+    reserve: DiskReserve
 
     @property
     def wal(self) -> Path:
         return self.root / "wal"
 
     def database(self, database_oid: int) -> DatabaseLayout:
-        return DatabaseLayout(self.root / "databases" / str(database_oid))
+        return DatabaseLayout(self.root / "databases" / str(database_oid), self.reserve)
 
     def remember_database(self, database: SourceDatabase) -> None:
         """Write down which database the directory of its oid is."""
@@ -105,7 +109,7 @@ class SourceLayout:
     def databases(self) -> dict[str, SourceDatabase]:
         """Return the databases that were decoded here before, by name."""
         files = sorted((self.root / "databases").glob("*/database.json"))
-        found = (DatabaseLayout(path.parent).database() for path in files)
+        found = (DatabaseLayout(path.parent, self.reserve).database() for path in files)
         return {database.name: database for database in found}
 
 
@@ -138,6 +142,7 @@ class DataDirectory:
                 f"another process serves the data directory {self.root}",
                 hint="Stop it first, or give this one a directory of its own with --data-dir.",
             ) from error
+        self.reserve = DiskReserve(self.root / "spillway.reserve")
         #: names this directory as a holder of leases: the same again after a restart
         self.instance = self._read_instance()
 
@@ -154,7 +159,7 @@ class DataDirectory:
 
     def source(self, name: str) -> SourceLayout:
         """Return the directories of the source *name* (a checked name: no separators in it)."""
-        return SourceLayout(self.root / "sources" / name)
+        return SourceLayout(self.root / "sources" / name, self.reserve)
 
     def close(self) -> None:
         """Give the lock up."""

@@ -34,13 +34,13 @@ from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.engine.model import DatabaseSession
+from spillway.engine.signs import DecodingSigns, storage_error
 from spillway.errors import (
     DatabaseDropped,
     DecodingStateLost,
     LsnNotRetained,
     NotReady,
     SpillwayError,
-    StorageError,
 )
 from spillway.failpoints import failpoint
 from spillway.memory import WORTH_BYTES, freed_memory
@@ -135,12 +135,16 @@ class Session:
         self._layout = layout
         self._store = store
         self._settings = settings
+        #: how it stands and since when
+        self.signs = DecodingSigns(layout.txlog)
         self.log = TransactionLog(
-            layout.txlog, system_id=int(source.system_id), database_oid=database.oid
+            layout.txlog,
+            system_id=int(source.system_id),
+            database_oid=database.oid,
+            admit=layout.reserve.admit,
         )
         self._decoder: Decoder | None = None
         self._stop = threading.Event()
-        self._error: SpillwayError | None = None
         self._changed = threading.Condition()
         self._required_lsn = 0
         self._redo_lsn = 0
@@ -205,6 +209,10 @@ class Session:
         """Redo point of the source's last checkpoint, as far as it was seen here; 0 while that is not known."""
         decoder = self._decoder
         return max(self._redo_lsn, decoder.redo_lsn if decoder is not None else 0)
+
+    @property
+    def _error(self) -> SpillwayError | None:
+        return self.signs.error
 
     @property
     def is_settled(self) -> bool:
@@ -287,6 +295,10 @@ class Session:
             restart_lsn=Lsn(decoder.restart_lsn) if decoder is not None else None,
             error=str(error) if error else None,
             error_code=error.code if error else None,
+            hint=error.hint if error else None,
+            state=self.signs.state,
+            since=self.signs.since,
+            current=self.signs.is_current(self._store.received_lsn - decoded),
         )
 
     def spill_stats(self) -> tuple[int, int, int]:
@@ -363,11 +375,7 @@ class Session:
             except SpillwayError as error:
                 self._fail(error)
             except OSError as error:
-                self._fail(
-                    StorageError(
-                        f"{error.strerror}: {error.filename}", hint="Check the data directory."
-                    )
-                )
+                self._fail(storage_error(error, self._layout.root))
             except Exception as error:
                 log.exception("decoding of %s failed", self.database)
                 self._fail(SpillwayError(f"{type(error).__name__}: {error}", hint="Report this."))
@@ -379,7 +387,7 @@ class Session:
 
     def _fail(self, error: SpillwayError) -> None:
         log.error('decoding of database "%s" stopped: %s', self.database, error)
-        self._error = error
+        self.signs.failed(error)
 
     def _decode(self) -> None:
         """Start from durable state and decode until told to stop."""
@@ -495,6 +503,7 @@ class Session:
             if data:
                 walker.feed(lsn, data)
                 lsn += len(data)
+                self.signs.lsn = lsn
                 while (batch := walker.next_batch(_BATCH_RECORDS)) is not None:
                     held = decoder.memory_bytes
                     decoder.process(batch)
@@ -502,7 +511,11 @@ class Session:
                     if held - decoder.memory_bytes >= WORTH_BYTES:
                         freed_memory.give_back()
                 self._store.passed(self, lsn)
-            self._error = None
+            if self.signs.is_past_failure(caught_up=not data):
+                if self._error is not None:
+                    # What failed may have been the writing of one.
+                    self._checkpoint(decoder)
+                self.signs.went_on()
             grown = decoder.position - checkpoint_lsn
             if grown and (
                 time.monotonic() - checkpoint_at >= pause_s
@@ -519,7 +532,7 @@ class Session:
                 if not self._caught_up:
                     # Told once a start, and measured: `make bench` takes the time of a restart from it.
                     self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
-                    self._caught_up = True
+                    self._caught_up = self.signs.settled = True
                 self._store.wait(lsn, _IDLE_WAIT_S, self._is_asked)
         self._checkpoint(decoder)
 
@@ -562,6 +575,7 @@ class Session:
     def _write_snapshot(self, decoder: Decoder) -> None:
         path = self._layout.snapshots / f"{decoder.position:016X}.snap"
         temporary = path.with_suffix(".tmp")
+        self._layout.reserve.admit()
         with temporary.open("wb") as file:
             file.write(decoder.serialize())
             file.flush()

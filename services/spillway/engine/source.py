@@ -17,12 +17,14 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
 
 from spillway.decoding.capture import CaptureFilter, check_capture
 from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
-from spillway.errors import NotReady, SpillwayError
+from spillway.engine.signs import newest_file_time
+from spillway.errors import NotReady, ReplicationFailed, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from spillway.store.rows import SourceRow
 
 log = logging.getLogger(__name__)
+
+#: A server that is there answers the receiver's question, which comes after 5 s, at once.
+_SILENT_S: Final = 20.0
 
 
 def wal_kept_from(
@@ -68,6 +73,8 @@ class Source:
         self._receiver: WalReceiver | None = None
         self._sessions: dict[str, Session] = {}
         self._error: SpillwayError | None = None
+        #: when WAL was last received before this object was made; of a new source: now
+        self._stored_at = newest_file_time(layout.wal) or datetime.now(UTC)
         self._stopped = False
         #: whether every database that is to have a session has one
         self._complete = False
@@ -122,6 +129,7 @@ class Source:
                     self._layout.wal,
                     system_id=row.system_id,
                     max_bytes=self._settings.wal_store_max_bytes,
+                    admit=self._layout.reserve.admit_segment,
                 )
             except NotReady:
                 slot = create_physical_slot(row.dsn, row.slot_name)
@@ -132,6 +140,7 @@ class Source:
                     timeline=row.timeline,
                     start_lsn=slot.restart_lsn,
                     max_bytes=self._settings.wal_store_max_bytes,
+                    admit=self._layout.reserve.admit_segment,
                 )
         if self._receiver is None:
             self._receiver = WalReceiver(
@@ -190,13 +199,16 @@ class Source:
         shutil.rmtree(self._layout.root, ignore_errors=True)
 
     def alive(self) -> bool:
-        """Whether the receiver and every session have their threads."""
+        """Whether the receiver and every session that were started have their threads; one that has failed ended its own."""
         receiver = self._receiver
-        return (
-            receiver is not None
-            and receiver.is_alive()
+        return self._stopped or (
+            (receiver is None or receiver.is_alive() or receiver.state == ReceiverState.FAILED)
             and all(session.alive() for session in tuple(self._sessions.values()))
         )
+
+    def continuing(self) -> frozenset[str]:
+        """Return the databases that were decoded before the service started."""
+        return frozenset(d for d, s in tuple(self._sessions.items()) if s.signs.continues)
 
     @property
     def is_settled(self) -> bool:
@@ -258,9 +270,11 @@ class Source:
     def trim(self, horizons: Mapping[str, int]) -> None:
         """Drop what no slot and no restart needs; *horizons* are the slots' oldest positions by database."""
         sessions = tuple(self._sessions.values())
+        # What nobody needs goes before receiving has to stop.
+        keep_bytes = 0 if self._layout.reserve.is_low else self._settings.log_keep_bytes
         for session in sessions:
             horizon = horizons.get(session.database, session.decoded_lsn)
-            session.log.remove_before(horizon, self._settings.log_keep_bytes)
+            session.log.remove_before(horizon, keep_bytes)
         with self._trimming:
             store = self._store
             if store is not None and self._complete and self._sessions:
@@ -282,10 +296,43 @@ class Source:
 
     # -- looking ------------------------------------------------------------------------------
 
+    def held_elsewhere(self, error: SpillwayError) -> None:
+        """Show *error*: another process serves the source."""
+        self._error = error
+
+    @property
+    def streamed(self) -> bool:
+        """Whether WAL was received since the service started."""
+        return self._receiver is not None and self._receiver.since is not None
+
+    def is_current(self, database: str) -> bool:
+        """Whether the source is heard, and what it sent is decoded: what is not seen here is not there."""
+        session, receiver = self._sessions.get(database), self._receiver
+        return (
+            session is not None
+            and session.info().current
+            and receiver is not None
+            and receiver.state == ReceiverState.STREAMING
+            and self._silence_s(receiver) < _SILENT_S
+        )
+
+    def _silence_s(self, receiver: WalReceiver) -> float:
+        heard_at = receiver.heard_at
+        return 0.0 if heard_at is None else (datetime.now(UTC) - heard_at).total_seconds()
+
     def info(self) -> SourceInfo:
         row, store, receiver = self.row, self._store, self._receiver
         error = self._error or (receiver.error if receiver is not None else None)
         state = ("failed" if error else "connecting") if receiver is None else str(receiver.state)
+        since = self._stored_at if receiver is None else receiver.since or self._stored_at
+        if receiver is not None and state == "streaming":
+            silence_s = self._silence_s(receiver)
+            if silence_s >= _SILENT_S:
+                state, since = str(ReceiverState.WAITING), receiver.heard_at or since
+                error = ReplicationFailed(
+                    f"the server has been silent for {silence_s:.0f} s, though it was asked for a word",
+                    hint="See whether the server hangs, or the network. The receiver connects again by itself.",
+                )
         if self._stopped:
             state = str(ReceiverState.STOPPED)
         sessions = (s.info() for _, s in sorted(self._sessions.items()))
@@ -306,4 +353,6 @@ class Source:
             error=error.message if error else None,
             error_code=error.code if error else None,
             hint=error.hint if error else None,
+            since=since,
+            heard_at=receiver.heard_at if receiver is not None else None,
         )

@@ -14,9 +14,16 @@ import re
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.decoding.capture import check_capture
-from spillway.engine.model import PrimaryCost
+from spillway.engine.model import Decoding, PrimaryCost
 from spillway.engine.source import Source
-from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
+from spillway.errors import (
+    Conflict,
+    DuplicateName,
+    InvalidRequest,
+    LeaseLost,
+    SpillwayError,
+    UnknownSource,
+)
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import (
     drop_physical_slot,
@@ -100,6 +107,7 @@ class Sources:
                     # Somebody else streams through our physical slot: stop at once, and for good.
                     log.error('the lease on source "%s" is held by another process', source.name)
                     self._tokens.pop(source.name, None)
+                    source.held_elsewhere(_held_elsewhere(source.name))
                     if up:
                         await self._in_worker(source.stop)
                         return
@@ -303,9 +311,18 @@ class Sources:
         source = self._sources.get(name)
         return source.session_of(database) if source is not None else None
 
+    def unknown_decoding(self, name: str) -> Decoding:
+        """Describe the decoding of a database whose source is not up: with why, if that is known."""
+        info = self.get(name).info()
+        return Decoding("unknown", None, info.since, info.error, info.error_code, info.hint)
+
     def alive(self) -> bool:
         """Whether every source's threads are alive."""
         return all(source.alive() for source in self._sources.values())
+
+    def all(self) -> tuple[Source, ...]:
+        """Give every source."""
+        return tuple(self._sources.values())
 
     def are_settled(self) -> bool:
         """Whether every source has decoded what was stored when it was brought up, or can't."""
@@ -319,6 +336,14 @@ class Sources:
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._workers, lambda: function(*args, **kwargs))
+
+
+def _held_elsewhere(name: str) -> LeaseLost:
+    return LeaseLost(
+        f'the lease on source "{name}" is held by another process',
+        hint="Another service on the same metadata serves it; ask that one, or stop it.",
+        source=name,
+    )
 
 
 def _resource(name: str) -> str:

@@ -63,8 +63,9 @@ class TransactionLog:
         system_id: int,
         database_oid: int,
         segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+        admit: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the log in *directory*, made if absent, and cut off a torn tail.
+        """Open the log in *directory*, made if absent, and cut off a torn tail. *admit* may refuse writes by an OSError.
 
         Raises:
             CorruptTransactionLog: a segment is of another cluster or database, or not a segment.
@@ -74,6 +75,7 @@ class TransactionLog:
         self._system_id = system_id
         self._database_oid = database_oid
         self._segment_bytes = segment_bytes
+        self._admit = admit
         self._lock = threading.Lock()
         self._listeners: set[Callable[[], None]] = set()
         self._pieces: list[bytes | memoryview] = []
@@ -344,7 +346,9 @@ class TransactionLog:
                 segment.path.unlink(missing_ok=True)
             if visible is not None:
                 last = visible.segments[-1]
-                os.truncate(last.path, visible.end)
+                if last.path.stat().st_size != visible.end:
+                    # Its time is when something was written last; who looks takes it for that.
+                    os.truncate(last.path, visible.end)
                 last.scan()
                 self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
                 os.lseek(self._fd, last.size, os.SEEK_SET)
@@ -432,6 +436,7 @@ class TransactionLog:
         view = memoryview(data)
         try:
             with _storage_errors(self.directory, "write"):
+                self._admit()
                 while written < total:
                     written += os.write(self._fd, view[written:])
         except BaseException:

@@ -15,6 +15,7 @@ from spillway.errors import (
     InvalidRequest,
     MetadataError,
     NotReady,
+    SessionEnded,
     SlotActive,
     SpillwayError,
     Unauthenticated,
@@ -23,7 +24,7 @@ from spillway.errors import (
 from spillway.pg.lsn import Lsn
 from spillway.stream import change_stream
 from spillway.stream._generated import change_stream_pb2 as pb
-from spillway.stream._generated import change_stream_pb2_grpc
+from spillway.stream._generated import change_stream_pb2_grpc, slots_pb2, slots_pb2_grpc
 from spillway.stream.client import ChangeStreamReader, open_stream
 from spillway.stream.server import create_grpc_server
 
@@ -76,15 +77,41 @@ async def test_changes_come_as_they_are_committed(target: str, engine: FakeEngin
 async def test_slot_is_active_while_the_stream_is_open(target: str, engine: FakeEngine) -> None:
     stream = await opened(target)
     assert engine.slots["s1"].active
-    with pytest.raises(SlotActive, match="is active for PID") as caught:
+    with pytest.raises(SlotActive, match=r"is active for a stream from 127\.0\.0\.1:") as caught:
         await opened(target)
-    assert caught.value.hint == "Stop the other consumer first."
+    assert "grpc-python" in caught.value.message
+    assert caught.value.hint == "End its session first."
     assert caught.value.details == {"slot": "s1"}
     async with asyncio.timeout(5):
         await asyncio.to_thread(stream.close)
         await until(lambda: not engine.slots["s1"].active)
     again = await opened(target)
     await asyncio.to_thread(again.close)
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+async def test_who_ends_a_session_frees_the_slot_at_once(
+    target: str, engine: FakeEngine, *, stalled: bool
+) -> None:
+    stream = await opened(target)
+    if stalled:
+        # More than HTTP/2's windows take: the service waits in a write that nobody reads.
+        for _ in range(64):
+            engine.commit("shop", "x" * (1 << 20))
+        await asyncio.sleep(0.3)
+    with grpc.insecure_channel(target) as channel:
+        stub: Any = slots_pb2_grpc.SlotServiceStub(channel)
+        request = slots_pb2.EndSessionRequest(slot_name="s1")
+        answer = await asyncio.to_thread(stub.EndSession, request, timeout=10)
+    assert answer.consumer.kind == "stream"
+    assert answer.consumer.address.startswith("127.0.0.1:")
+    # Another has it although the first one's client has not heard of its end yet.
+    again = await opened(target)
+    with pytest.raises(SessionEnded) as caught:
+        await asyncio.to_thread(lambda: [None for _ in stream])
+    assert caught.value.details == {"slot": "s1"}
+    for one in (stream, again):
+        await asyncio.to_thread(one.close)
 
 
 async def test_feedback_confirms(target: str, engine: FakeEngine) -> None:

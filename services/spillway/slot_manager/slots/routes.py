@@ -11,15 +11,19 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
-from spillway.engine.model import Change, SlotSpec
+from spillway.engine.model import Change, Decoding, SlotSpec
+from spillway.errors import UnknownSlot
 from spillway.slot_manager.dependencies import Engine, NoQuery
 from spillway.slot_manager.slots.models import (
     Advanced,
     AdvanceSlot,
     AlterSlot,
     ChangeList,
+    ConsumerView,
     CopySlot,
     CreateSlot,
+    DecodingView,
+    EndedSession,
     GetChanges,
     PeekQuery,
     RewindSlot,
@@ -92,7 +96,7 @@ async def peek_changes(
     changes = await engine.peek(
         slot_name, query.upto_lsn, query.upto_nchanges or None, query.options()
     )
-    return _change_list(changes)
+    return await _change_list(engine, slot_name, changes)
 
 
 @router.post(
@@ -104,7 +108,15 @@ async def get_changes(slot_name: str, engine: Engine, body: GetChanges | None = 
     changes = await engine.get_changes(
         slot_name, asked.upto_lsn, asked.upto_nchanges or None, asked.options
     )
-    return _change_list(changes)
+    return await _change_list(engine, slot_name, changes)
+
+
+@router.post("/{slot_name}/end-session", operation_id="end_session", dependencies=[NoQuery])
+async def end_session(slot_name: str, engine: Engine) -> EndedSession:
+    """End the session of the slot's consumer (pg_terminate_backend); the next one may take the slot at once."""
+    consumer = await engine.end_session(slot_name)
+    view = ConsumerView.model_validate(consumer)
+    return EndedSession(slot_name=slot_name, consumer=view)
 
 
 @router.post("/{slot_name}/advance", operation_id="advance_slot", dependencies=[NoQuery])
@@ -134,11 +146,16 @@ async def get_slot_stats(slot_name: str, engine: Engine) -> SlotStatsView:
     return SlotStatsView.model_validate(await engine.slot_stats(slot_name))
 
 
-def _change_list(changes: list[Change]) -> Response:
-    return StreamingResponse(_pieces(changes), media_type="application/json")
+async def _change_list(engine: Engine, slot_name: str, changes: list[Change]) -> Response:
+    try:
+        decoding = (await engine.get_slot(slot_name)).decoding
+    except UnknownSlot:
+        # Dropped since.
+        decoding = Decoding("unknown", None, None)
+    return StreamingResponse(_pieces(changes, decoding), media_type="application/json")
 
 
-def _pieces(changes: list[Change]) -> Iterator[str]:
+def _pieces(changes: list[Change], decoding: Decoding) -> Iterator[str]:
     text = json.dumps
     separator = ""
     yield '{"changes":['
@@ -149,4 +166,4 @@ def _pieces(changes: list[Change]) -> Iterator[str]:
             for change in some
         )
         separator = ","
-    yield "]}"
+    yield f'],"decoding":{DecodingView.model_validate(decoding).model_dump_json()}}}'

@@ -99,6 +99,11 @@ class SlotServiceStub:
                 request_serializer=spillway_dot_v1_dot_slots__pb2.CopySlotRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_slots__pb2.Slot.FromString,
                 _registered_method=True)
+        self.EndSession = channel.unary_unary(
+                '/spillway.v1.SlotService/EndSession',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.EndSessionRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.EndSessionResponse.FromString,
+                _registered_method=True)
         self.GetSlotStats = channel.unary_unary(
                 '/spillway.v1.SlotService/GetSlotStats',
                 request_serializer=spillway_dot_v1_dot_slots__pb2.GetSlotStatsRequest.SerializeToString,
@@ -194,6 +199,13 @@ class SlotServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndSession(self, request, context):
+        """pg_terminate_backend of the slot's consumer: the next one may take the slot at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSlotStats(self, request, context):
         """pg_stat_replication_slots
         """
@@ -268,6 +280,11 @@ def add_SlotServiceServicer_to_server(servicer, server):
                     servicer.CopySlot,
                     request_deserializer=spillway_dot_v1_dot_slots__pb2.CopySlotRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_slots__pb2.Slot.SerializeToString,
+            ),
+            'EndSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndSession,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.EndSessionRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.EndSessionResponse.SerializeToString,
             ),
             'GetSlotStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSlotStats,
@@ -626,6 +643,33 @@ class SlotService:
             '/spillway.v1.SlotService/CopySlot',
             spillway_dot_v1_dot_slots__pb2.CopySlotRequest.SerializeToString,
             spillway_dot_v1_dot_slots__pb2.Slot.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/EndSession',
+            spillway_dot_v1_dot_slots__pb2.EndSessionRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.EndSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,119 @@
+"""Some megabytes of disk, kept for what must be written on a full one: the metadata.
+
+To drop a slot or to advance it is what frees space, and it is a write. So a file of :data:`RESERVE_BYTES` stands beside
+the metadata, and goes when the disk is full; its place is the metadata's then. Whoever writes much asks :meth:`admit`
+before, and is refused from then on as by the disk itself (ENOSPC), until the file could be made again. Steps, by what is
+free on the file system:
+
+===========================  ==========================================================================================
+less than ``low_bytes``      transaction logs keep nothing but what slots need (``SPILLWAY_LOG_KEEP_BYTES`` counts as 0)
+less than ``receive_bytes``  no new WAL segment is begun: what is left is for decoding, which frees WAL
+less than ``full_bytes``     the reserve goes; transaction logs are not written, metadata is
+===========================  ==========================================================================================
+
+All of it mends itself as space comes back. Methods are for any thread; each costs a system call at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Metadata is a few hundred bytes a slot, and SQLite's log of it is taken in at 4 MB.
+RESERVE_BYTES: Final = 8 << 20
+_FULL_BYTES: Final = 4 << 20
+#: Of a small disk not more than these shares.
+_RECEIVE_BYTES: Final = 64 << 20
+_RECEIVE_SHARE: Final = 16
+_LOW_BYTES: Final = 256 << 20
+_LOW_SHARE: Final = 8
+
+
+class DiskReserve:
+    """The reserve of one directory; *path* is its file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._held = False
+        #: since when the disk is full; None while it is not
+        self.full_since: datetime | None = None
+        with contextlib.suppress(OSError):
+            self._held = path.stat().st_size >= RESERVE_BYTES
+        self.look()
+
+    def look(self) -> None:
+        """See what is free, and give the reserve up or make it again."""
+        free, _ = self._space()
+        if free < _FULL_BYTES:
+            self.release()
+        # With something over: what is made again at once is given up at once.
+        elif not self._held and free >= RESERVE_BYTES + 2 * _FULL_BYTES:
+            self._make()
+
+    def release(self) -> bool:
+        """Give the reserve up; say whether there was one, so that what failed may be tried again."""
+        with self._lock:
+            had, self._held = self._held, False
+            if self.full_since is None:
+                self.full_since = datetime.now(UTC)
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+            return had
+
+    def admit(self) -> None:
+        """Let a writer of much pass.
+
+        Raises:
+            OSError: ENOSPC: the disk is full, but for what is kept for metadata.
+        """
+        if self.full_since is not None:
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (but for metadata's reserve)")
+
+    def admit_segment(self, nbytes: int) -> None:
+        """Let the WAL store begin a file of *nbytes*.
+
+        Raises:
+            OSError: ENOSPC: what is left is for decoding.
+        """
+        self.admit()
+        free, total = self._space()
+        if free < nbytes + min(_RECEIVE_BYTES, total // _RECEIVE_SHARE):
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (but for decoding)")
+
+    @property
+    def is_low(self) -> bool:
+        """Whether what nobody needs should go."""
+        free, total = self._space()
+        return self.full_since is not None or free < min(_LOW_BYTES, total // _LOW_SHARE)
+
+    def _space(self) -> tuple[int, int]:
+        """Return (free, total) bytes of the file system."""
+        try:
+            found = os.statvfs(self.path.parent)
+        except OSError:
+            # Whoever writes there is told why that can't be.
+            return 1 << 62, 1 << 62
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def _make(self) -> None:
+        with self._lock:
+            try:
+                fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError:
+                return
+            try:
+                os.posix_fallocate(fd, 0, RESERVE_BYTES)
+            except OSError:
+                self.path.unlink(missing_ok=True)
+            else:
+                self._held, self.full_since = True, None
+            finally:
+                os.close(fd)
