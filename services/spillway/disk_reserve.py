@@ -1,17 +1,20 @@
 """Some megabytes of disk, kept for what must be written on a full one: the metadata.
 
 To drop a slot or to advance it is what frees space, and it is a write. So a file of :data:`RESERVE_BYTES` stands beside
-the metadata, and goes when the disk is full; its place is the metadata's then. Whoever writes much asks :meth:`admit`
-before, and is refused from then on as by the disk itself (ENOSPC), until the file could be made again. Steps, by what is
-free on the file system:
+the metadata. It goes when metadata can't be written otherwise (:meth:`release`), and not before: who filled the disk would
+take that, too. What metadata has left of it is kept again at the next :meth:`look`.
+
+Whoever writes much asks before, and is refused as by the disk itself (ENOSPC). Steps, by what is free on the file system:
 
 ===========================  ==========================================================================================
-less than ``low_bytes``      transaction logs keep nothing but what slots need (``SPILLWAY_LOG_KEEP_BYTES`` counts as 0)
-less than ``receive_bytes``  no new WAL segment is begun: what is left is for decoding, which frees WAL
-less than ``full_bytes``     the reserve goes; transaction logs are not written, metadata is
+less than ``_LOW_BYTES``     transaction logs keep nothing but what slots need (``SPILLWAY_LOG_KEEP_BYTES`` counts as 0), and
+                             are cut into small segments, so that what is not needed can go; decoding checkpoints often and
+                             WAL goes as soon as it is decoded
+less than ``_RECEIVE_BYTES`` no new WAL segment is begun: what is left is for decoding, which frees WAL
+less than ``_FULL_BYTES``    the disk is full: transaction logs are not written, metadata is
 ===========================  ==========================================================================================
 
-All of it mends itself as space comes back. Methods are for any thread; each costs a system call at most.
+All of it mends itself as space comes back. Methods are for any thread; each costs a system call or two.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 #: Metadata is a few hundred bytes a slot, and SQLite's log of it is taken in at 4 MB.
 RESERVE_BYTES: Final = 8 << 20
 _FULL_BYTES: Final = 4 << 20
+#: Of what is free so much stays: other files of this directory are small, and not of metadata.
+_LEFT_BYTES: Final = 128 << 10
 #: Of a small disk not more than these shares.
 _RECEIVE_BYTES: Final = 64 << 20
 _RECEIVE_SHARE: Final = 16
@@ -42,28 +47,34 @@ class DiskReserve:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._held = False
+        self._held_bytes = 0
         #: since when the disk is full; None while it is not
         self.full_since: datetime | None = None
         with contextlib.suppress(OSError):
-            self._held = path.stat().st_size >= RESERVE_BYTES
+            self._held_bytes = path.stat().st_size
         self.look()
 
     def look(self) -> None:
-        """See what is free, and give the reserve up or make it again."""
-        free, _ = self._space()
-        if free < _FULL_BYTES:
-            self.release()
-        # With something over: what is made again at once is given up at once.
-        elif not self._held and free >= RESERVE_BYTES + 2 * _FULL_BYTES:
-            self._make()
+        """See what is free, and make the reserve whole again as far as that goes."""
+        with self._lock:
+            free, _ = self._space()
+            if free < _FULL_BYTES and self.full_since is None:
+                self.full_since = datetime.now(UTC)
+            missing = min(RESERVE_BYTES - self._held_bytes, free - _LEFT_BYTES)
+            if missing > 0:
+                self._grow(missing)
+                free, _ = self._space()
+            # With something over: what ends at once would begin again at once.
+            if self._held_bytes >= RESERVE_BYTES and free >= 2 * _FULL_BYTES:
+                self.full_since = None
 
     def release(self) -> bool:
-        """Give the reserve up; say whether there was one, so that what failed may be tried again."""
+        """Give the reserve up for metadata; say whether there was one, so that what failed may be tried again."""
         with self._lock:
-            had, self._held = self._held, False
+            had = self._held_bytes > 0
             if self.full_since is None:
                 self.full_since = datetime.now(UTC)
+            self._held_bytes = 0
             with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
             return had
@@ -103,17 +114,16 @@ class DiskReserve:
             return 1 << 62, 1 << 62
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
-    def _make(self) -> None:
-        with self._lock:
-            try:
-                fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError:
-                return
-            try:
-                os.posix_fallocate(fd, 0, RESERVE_BYTES)
-            except OSError:
-                self.path.unlink(missing_ok=True)
-            else:
-                self._held, self.full_since = True, None
-            finally:
-                os.close(fd)
+    def _grow(self, nbytes: int) -> None:
+        try:
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return
+        try:
+            os.posix_fallocate(fd, self._held_bytes, nbytes)
+            self._held_bytes += nbytes
+        except OSError:
+            # Somebody was quicker.
+            os.ftruncate(fd, self._held_bytes)
+        finally:
+            os.close(fd)

@@ -72,6 +72,8 @@ _QUESTIONS_MAX: Final = 64
 _ANSWER_TIMEOUT_S: Final = 60.0
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
+#: with little space left: what is decoded is to go
+_LOW_CHECKPOINT_BYTES: Final = 16 << 20
 _SNAPSHOTS_MAX: Final = 16
 _IDLE_WAIT_S: Final = 0.5
 #: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in 200, fewer than one
@@ -142,6 +144,7 @@ class Session:
             system_id=int(source.system_id),
             database_oid=database.oid,
             admit=layout.reserve.admit,
+            is_low=lambda: layout.reserve.is_low,
         )
         self._decoder: Decoder | None = None
         self._stop = threading.Event()
@@ -293,7 +296,7 @@ class Session:
             snapshot_state=state,
             decoded_lsn=Lsn(decoded) if decoded else None,
             restart_lsn=Lsn(decoder.restart_lsn) if decoder is not None else None,
-            error=str(error) if error else None,
+            error=error.message if error else None,
             error_code=error.code if error else None,
             hint=error.hint if error else None,
             state=self.signs.state,
@@ -521,6 +524,7 @@ class Session:
                 time.monotonic() - checkpoint_at >= pause_s
                 or grown >= self._settings.checkpoint_wal_bytes
                 or not self.log.restart_lsn
+                or (grown >= _LOW_CHECKPOINT_BYTES and self._layout.reserve.is_low)
             ):
                 began = time.monotonic()
                 self._checkpoint(decoder)

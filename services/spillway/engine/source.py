@@ -14,7 +14,9 @@ nothing goes meanwhile, nor before every database that was decoded before a star
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shutil
 import threading
 from datetime import UTC, datetime
@@ -30,6 +32,7 @@ from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
 from spillway.receiver.physical_slot import create_physical_slot
 from spillway.receiver.primary import find_database, with_database
+from spillway.receiver.store_state import STATE_NAME
 from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
@@ -44,6 +47,7 @@ log = logging.getLogger(__name__)
 
 #: A server that is there answers the receiver's question, which comes after 5 s, at once.
 _SILENT_S: Final = 20.0
+_NOTE_S: Final = 5.0
 
 
 def wal_kept_from(
@@ -193,6 +197,7 @@ class Source:
                 self._receiver.stop()
             if self._store is not None:
                 self._store.close()
+                self._note_heard(0.0)
 
     def remove_files(self) -> None:
         """Remove the source's directory; it must be stopped."""
@@ -269,6 +274,7 @@ class Source:
 
     def trim(self, horizons: Mapping[str, int]) -> None:
         """Drop what no slot and no restart needs; *horizons* are the slots' oldest positions by database."""
+        self._note_heard(_NOTE_S)
         sessions = tuple(self._sessions.values())
         # What nobody needs goes before receiving has to stop.
         keep_bytes = 0 if self._layout.reserve.is_low else self._settings.log_keep_bytes
@@ -280,6 +286,15 @@ class Source:
             if store is not None and self._complete and self._sessions:
                 store.remove_before(self._wal_kept_from(store))
 
+    def _note_heard(self, interval_s: float) -> None:
+        """Note in a file's time when the server was heard last, every *interval_s*: a restart must not forget it."""
+        receiver = self._receiver
+        heard_at = None if receiver is None else receiver.heard_at
+        if heard_at is not None and (heard_at - self._stored_at).total_seconds() > interval_s:
+            self._stored_at, at = heard_at, heard_at.timestamp()
+            with contextlib.suppress(OSError):
+                os.utime(self._layout.wal / STATE_NAME, (at, at))
+
     def _wal_kept_from(self, store: WalStore) -> int:
         sessions = self._sessions.values()
         self._redo_lsn = max(self._redo_lsn, *(session.redo_lsn for session in sessions))
@@ -287,6 +302,8 @@ class Source:
         if spare_bytes is not None:
             # Whole segments: they are what takes space.
             spare_bytes = spare_bytes // 2 // store.segment_size * store.segment_size
+        if self._layout.reserve.is_low:
+            spare_bytes = 0
         return wal_kept_from(
             [session.required_lsn for session in sessions],
             self._redo_lsn,

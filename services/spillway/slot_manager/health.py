@@ -11,10 +11,12 @@ paths may be, for who presents it.
 import hmac
 
 from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
 
 from spillway.engine.model import Obstacle
 from spillway.errors import NotReady
 from spillway.slot_manager.dependencies import Engine
+from spillway.slot_manager.problems import problem_response
 
 router = APIRouter(include_in_schema=False)
 
@@ -30,20 +32,22 @@ async def healthz(engine: Engine) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz")
-async def readyz(request: Request, engine: Engine) -> dict[str, str]:
+@router.get("/readyz", response_model=None)
+async def readyz(request: Request, engine: Engine) -> Response:
     """Say whether the service does its work, and if not, all that keeps it from that."""
     found = engine.obstacles()
     if found:
         first, more = found[0], len(found) - 1
         in_full = _may_read(request)
         what = f"{first.kind} {first.name}: {first.message if in_full else first.code}"
-        raise NotReady(
+        error = NotReady(
             what + (f" (and {more} more)" if more else ""),
             hint=first.hint if in_full else "GET /readyz with the service's token says more.",
             not_ready=[_shown(one, in_full=in_full) for one in found],
         )
-    return {"status": "ready"}
+        # Not raised: what is in the way was logged when it came, and probes ask again every few seconds.
+        return problem_response(error, request.url.path)
+    return JSONResponse({"status": "ready"})
 
 
 def _may_read(request: Request) -> bool:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 WRITE_BUFFER_BYTES: Final = 1 << 20
 SEGMENT_BYTES_DEFAULT: Final = 64 << 20
+LOW_SEGMENT_BYTES: Final = 2 << 20
 
 
 class Snapshot(NamedTuple):
@@ -64,8 +65,11 @@ class TransactionLog:
         database_oid: int,
         segment_bytes: int = SEGMENT_BYTES_DEFAULT,
         admit: Callable[[], None] = lambda: None,
+        is_low: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the log in *directory*, made if absent, and cut off a torn tail. *admit* may refuse writes by an OSError.
+        """Open the log in *directory*, made if absent, and cut off a torn tail.
+
+        *admit* may refuse writes by an OSError; while space *is_low*, segments are small, so that they can go soon.
 
         Raises:
             CorruptTransactionLog: a segment is of another cluster or database, or not a segment.
@@ -75,7 +79,7 @@ class TransactionLog:
         self._system_id = system_id
         self._database_oid = database_oid
         self._segment_bytes = segment_bytes
-        self._admit = admit
+        self._admit, self._is_low = admit, is_low
         self._lock = threading.Lock()
         self._listeners: set[Callable[[], None]] = set()
         self._pieces: list[bytes | memoryview] = []
@@ -269,7 +273,9 @@ class TransactionLog:
     def _segment_for_more(self, final_lsn: int) -> Segment:
         """Return the segment that takes what comes, of *final_lsn*; a new one when the last is full."""
         segment = self._segments[-1]
-        if segment.size + self._pieces_bytes >= self._segment_bytes and segment.last_final_lsn:
+        size = segment.size + self._pieces_bytes
+        is_full = size >= self._segment_bytes or (size >= LOW_SEGMENT_BYTES and self._is_low())
+        if is_full and segment.last_final_lsn:
             self._flush()
             segment = self._new_segment(final_lsn)
         return segment
