@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -30,6 +32,7 @@ from spillway.stream.server import create_grpc_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from spillway.stream.wire import Batch
 
@@ -112,6 +115,57 @@ async def test_who_ends_a_session_frees_the_slot_at_once(
     assert caught.value.details == {"slot": "s1"}
     for one in (stream, again):
         await asyncio.to_thread(one.close)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_client_that_is_stopped_loses_its_slot(
+    engine: FakeEngine, unused_tcp_port: int, tmp_path: Path, *, busy: bool
+) -> None:
+    """As PostgreSQL ends a walsender after wal_sender_timeout. gRPC alone waits for a minute, twice at worst."""
+    server = await create_grpc_server(
+        engine, host="127.0.0.1", port=unused_tcp_port, token=None, client_timeout_s=1.0
+    )
+    await server.start()
+    output = tmp_path / "received"
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "spillway.cli", "recv", "-S", "s1", "-f", str(output),
+        "--grpc", f"127.0.0.1:{unused_tcp_port}", "-s", "0.1", "-F", "0.1",
+    )  # fmt: skip
+    try:
+        engine.commit("shop", "first")
+        await until(lambda: output.exists() and output.read_text() == "first\n")
+        client.send_signal(signal.SIGSTOP)
+        if busy:
+            for _ in range(64):
+                engine.commit("shop", "x" * (1 << 20))
+        async with asyncio.timeout(20):
+            await until(lambda: not engine.slots["s1"].active)
+        # It finds out when it goes on, and takes the slot again: nothing is lost.
+        client.send_signal(signal.SIGCONT)
+        engine.commit("shop", "last")
+        await until(lambda: output.read_bytes().endswith(b"last\n"))
+        assert output.stat().st_size >= (64 << 20 if busy else 0)
+    finally:
+        client.kill()
+        await client.wait()
+        await server.stop(0)
+
+
+async def test_a_client_that_reads_nothing_but_lives_keeps_its_slot(
+    engine: FakeEngine, unused_tcp_port: int
+) -> None:
+    """Its program may take long for what it has; its library answers."""
+    server = await create_grpc_server(
+        engine, host="127.0.0.1", port=unused_tcp_port, token=None, client_timeout_s=0.5
+    )
+    await server.start()
+    stream = await opened(f"127.0.0.1:{unused_tcp_port}")
+    for _ in range(64):
+        engine.commit("shop", "x" * (1 << 20))
+    await asyncio.sleep(2)
+    assert engine.slots["s1"].active
+    await asyncio.to_thread(stream.close)
+    await server.stop(0)
 
 
 async def test_feedback_confirms(target: str, engine: FakeEngine) -> None:
