@@ -48,6 +48,7 @@ class DiskReserve:
         self.path = path
         self._lock = threading.Lock()
         self._held_bytes = 0
+        self._low = False
         #: since when the disk is full; None while it is not
         self.full_since: datetime | None = None
         with contextlib.suppress(OSError):
@@ -57,7 +58,8 @@ class DiskReserve:
     def look(self) -> None:
         """See what is free, and make the reserve whole again as far as that goes."""
         with self._lock:
-            free, _ = self._space()
+            free, total = self._space()
+            self._low = free < min(_LOW_BYTES, total // _LOW_SHARE)
             if free < _FULL_BYTES and self.full_since is None:
                 self.full_since = datetime.now(UTC)
             missing = min(RESERVE_BYTES - self._held_bytes, free - _LEFT_BYTES)
@@ -101,9 +103,8 @@ class DiskReserve:
 
     @property
     def is_low(self) -> bool:
-        """Whether what nobody needs should go."""
-        free, total = self._space()
-        return self.full_since is not None or free < min(_LOW_BYTES, total // _LOW_SHARE)
+        """Whether what nobody needs should go, as of the last :meth:`look`."""
+        return self._low or self.full_since is not None
 
     def _space(self) -> tuple[int, int]:
         """Return (free, total) bytes of the file system."""

@@ -45,6 +45,7 @@ def test_the_steps_of_a_disk_that_fills(disk: Disk, tmp_path: Path) -> None:
     reserve.admit()
     reserve.admit_segment(16 * MIB)
     disk.used = 900 * MIB
+    reserve.look()
     assert reserve.is_low
     reserve.admit_segment(16 * MIB)
     disk.used = 950 * MIB

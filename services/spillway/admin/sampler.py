@@ -270,12 +270,20 @@ class Sampler:
 
 
 def pinned(view: View) -> Mapping[str, int | None]:
-    """Sum up what the primaries keep: bytes, and the oldest transaction's age; None where no primary was asked."""
+    """Sum up what the primaries keep: bytes, and the oldest transaction's age; None where no primary answered.
+
+    *unknown* is how many did not answer, or were not asked yet: their share is not in the sums.
+    """
     costs = [source.cost for source in view.sources if source.cost is not None]
+    unknown = len(view.sources) - len(costs)
     if not costs:
-        return {"bytes": None, "xids": None}
+        return {"bytes": None, "xids": None, "unknown": unknown}
     ages = [age for cost in costs for age in (cost.xmin_age, cost.catalog_xmin_age) if age]
-    return {"bytes": sum(cost.wal_bytes for cost in costs), "xids": max(ages, default=0)}
+    return {
+        "bytes": sum(cost.wal_bytes for cost in costs),
+        "xids": max(ages, default=0),
+        "unknown": unknown,
+    }
 
 
 def _number(value: float | None) -> float:

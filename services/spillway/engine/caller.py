@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: In the environment of a subscription's programs: its name, which they put into their User-Agent.
+SUBSCRIPTION_VARIABLE: Final = "SPILLWAY_SUBSCRIPTION"
 #: A program's name for itself is shown up to here.
 _CLIENT_CHARACTERS_MAX: Final = 200
 _SUBSCRIPTION: Final = re.compile(r"spillway-subscription/([a-z0-9_]{1,63})(?:\s|$)")

@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 #: A server that is there answers the receiver's question, which comes after 5 s, at once.
 _SILENT_S: Final = 20.0
 _NOTE_S: Final = 5.0
+#: States in which a receiver has ended its thread itself: it can't go on, or another takes its place.
+_ENDED: Final = (ReceiverState.FAILED, ReceiverState.STOPPED)
 
 
 def wal_kept_from(
@@ -207,7 +209,7 @@ class Source:
         """Whether the receiver and every session that were started have their threads; one that has failed ended its own."""
         receiver = self._receiver
         return self._stopped or (
-            (receiver is None or receiver.is_alive() or receiver.state == ReceiverState.FAILED)
+            (receiver is None or receiver.is_alive() or receiver.state in _ENDED)
             and all(session.alive() for session in tuple(self._sessions.values()))
         )
 

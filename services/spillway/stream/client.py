@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 
+from spillway import __version__
+from spillway.engine.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire
@@ -110,9 +114,17 @@ def advance_slot(target: str, slot_name: str, upto_lsn: int, *, token: str | Non
     return Lsn(_call(target, token, "AdvanceSlot", request).end_lsn)
 
 
+def _options() -> tuple[tuple[str, object], ...]:
+    """Give the channel's options, with how this program calls itself: what the service shows of it."""
+    names = [f"spillway/{__version__}", f"(pid {os.getpid()} on {socket.gethostname()})"]
+    if subscription := os.environ.get(SUBSCRIPTION_VARIABLE):
+        names.insert(0, f"spillway-subscription/{subscription}")
+    return (*_OPTIONS, ("grpc.primary_user_agent", " ".join(names)))
+
+
 def _call(target: str, token: str | None, name: str, request: Any) -> Any:
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
-    with grpc.insecure_channel(target, options=_OPTIONS) as channel:
+    with grpc.insecure_channel(target, options=_options()) as channel:
         stub: Any = slots_pb2_grpc.SlotServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
             return getattr(stub, name)(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
@@ -130,7 +142,7 @@ class ChangeStreamReader:
         self._stored_lsn = Lsn(0)
         self._final = False
         self._ended = False
-        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._channel = grpc.insecure_channel(target, options=_options())
         metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         method = self._channel.stream_stream(
             _METHOD,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import grpc
 import pytest
 
 from harness.fake_engine import FIRST_LSN, FakeEngine
+from spillway.engine.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import (
     AddressUnavailable,
     InvalidOption,
@@ -82,7 +84,7 @@ async def test_slot_is_active_while_the_stream_is_open(target: str, engine: Fake
     assert engine.slots["s1"].active
     with pytest.raises(SlotActive, match=r"is active for a stream from 127\.0\.0\.1:") as caught:
         await opened(target)
-    assert "grpc-python" in caught.value.message
+    assert "(spillway/" in caught.value.message
     assert caught.value.hint == "End its session first."
     assert caught.value.details == {"slot": "s1"}
     async with asyncio.timeout(5):
@@ -149,6 +151,18 @@ async def test_a_client_that_is_stopped_loses_its_slot(
         client.kill()
         await client.wait()
         await server.stop(0)
+
+
+async def test_a_subscriptions_program_says_whose_it_is(
+    target: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SUBSCRIPTION_VARIABLE, "orders")
+    stream = await opened(target)
+    consumer = (await engine.get_slot("s1")).consumer
+    assert consumer is not None
+    assert consumer.subscription == "orders"
+    assert f"(pid {os.getpid()} on " in (consumer.client or "")
+    await asyncio.to_thread(stream.close)
 
 
 async def test_a_client_that_reads_nothing_but_lives_keeps_its_slot(
