@@ -56,11 +56,11 @@ def findings_of(
 
 def _of_service(obstacle: Obstacle) -> Iterator[Finding]:
     # Sources and databases are found by what they are, also where the service is ready all the same.
-    if obstacle.kind in ("metadata", "disk", "service"):
-        title = {"metadata": "Metadata can't be written", "disk": "The disk is full"}
+    title = {"metadata": "Metadata can't be written", "disk": "The disk is full"}.get(obstacle.kind)
+    if title is not None:
         yield Finding(
             "bad",
-            title.get(obstacle.kind, "The service is not ready") + _for(obstacle.since),
+            title + _for(obstacle.since),
             obstacle.message,
             obstacle.hint,
             "/",

@@ -462,18 +462,20 @@ class Engine(Looking):
     async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(UPKEEP_INTERVAL_S)
-            try:
-                # First: on a full disk this is what lets metadata be written.
-                await self._in_worker(self._trim, self._horizons())
-                await self._store_confirmed()
-                await self._invalidate_greedy_slots()
-                if time.monotonic() - self._seen_s >= SEEN_INTERVAL_S:
-                    self._seen_s = time.monotonic()
-                    await store_inactive_since(self._slots, self._metadata)
-            except SpillwayError as error:
-                log.warning("upkeep: %s", error)
-            except Exception:
-                log.exception("upkeep failed; it is tried again")
+            # Each on its own: on a full disk what is trimmed lets metadata be written, and not the other way round.
+            for work in (self._trim, self._store, self._invalidate_greedy_slots):
+                try:
+                    await work()
+                except SpillwayError as error:
+                    log.warning("upkeep: %s", error)
+                except Exception:
+                    log.exception("upkeep failed; it is tried again")
+
+    async def _store(self) -> None:
+        await self._store_confirmed()
+        if time.monotonic() - self._seen_s >= SEEN_INTERVAL_S:
+            self._seen_s = time.monotonic()
+            await store_inactive_since(self._slots, self._metadata)
 
     async def _store_confirmed(self) -> None:
         for slot in tuple(self._slots.values()):
@@ -510,7 +512,10 @@ class Engine(Looking):
                     'slot "%s" retained more than %d bytes and was invalidated', slot.name, limit
                 )
 
-    def _trim(self, horizons: Mapping[tuple[str, str], int]) -> None:
+    async def _trim(self) -> None:
+        await self._in_worker(self._trim_before, self._horizons())
+
+    def _trim_before(self, horizons: Mapping[tuple[str, str], int]) -> None:
         self._reserve.look()
         self._sources.trim(horizons)
         freed_memory.look()

@@ -81,9 +81,9 @@ class Decoding:
 class Obstacle:
     """Something that keeps the service from doing its work."""
 
-    #: service, metadata, disk, source, database
+    #: metadata, disk, source, database
     kind: str
-    #: which one: the source's name, source/database, a directory
+    #: which one: metadata, a directory, the source's name, source/database
     name: str
     code: str
     message: str
