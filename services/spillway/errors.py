@@ -26,6 +26,8 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     ├── Conflict                     conflict                 409
     │   ├── DuplicateName            duplicate_name
     │   ├── SlotActive               slot_active
+    │   ├── SessionEnded             session_ended
+    │   ├── NoConsumer               no_consumer
     │   ├── SlotInvalidated          slot_invalidated
     │   ├── LsnNotRetained           lsn_not_retained
     │   ├── AdvanceBackward          advance_backward
@@ -271,6 +273,19 @@ class SlotActive(Conflict):
 
     code = "slot_active"
     sqlstate = "55006"
+
+
+class SessionEnded(Conflict):
+    """An administrator ended the consumer's session; the slot is another's to take."""
+
+    code = "session_ended"
+    sqlstate = "57P01"
+
+
+class NoConsumer(Conflict):
+    """Nobody has the slot, so there is no session to end."""
+
+    code = "no_consumer"
 
 
 class SlotInvalidated(Conflict):

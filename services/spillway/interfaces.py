@@ -17,7 +17,7 @@ from spillway.errors import StorageError
 from spillway.slot_manager.app import create_app
 from spillway.slot_manager.server import HttpServer
 from spillway.stream.connections import GrpcConnections
-from spillway.stream.server import create_grpc_server
+from spillway.stream.server import CLIENT_TIMEOUT_S, create_grpc_server
 from spillway.token_gate import TokenGate
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Doors:
     certificate: ServerCertificate | None = None
     #: a Unix socket for gRPC of the service's own programs
     own_socket: Path | None = None
+    #: see :func:`~spillway.stream.server.create_grpc_server`
+    client_timeout_s: float = CLIENT_TIMEOUT_S
 
 
 @contextlib.asynccontextmanager
@@ -83,6 +85,7 @@ async def listening(
         gate=gate,
         certificate=doors.certificate,
         own_socket=doors.own_socket,
+        client_timeout_s=doors.client_timeout_s,
     )
     await grpc_server.start()
     admin.start()

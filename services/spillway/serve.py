@@ -59,6 +59,8 @@ class ServeSettings:
     tls_off: bool = False
     #: of the service's programs, whose lakes others may read; None: as this process has it
     umask: int | None = None
+    #: how long a client over gRPC may leave the service without an answer, in seconds; 0: for ever
+    client_timeout_s: float = 60.0
     #: None: SQLite in the data directory
     metadata_url: str | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -165,7 +167,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
     data = DataDirectory(settings.data_dir)
     try:
         url = settings.metadata_url or f"sqlite:///{data.root / 'spillway.db'}"
-        metadata = MetadataStore(url)
+        metadata = MetadataStore(url, data.reserve.release)
         engine = Engine(data, metadata, settings.engine)
         subscriptions = Subscriptions(engine, metadata, data.root / "subscriptions")
         token = None if settings.auth_off else settings.token
@@ -186,6 +188,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
                         limits,
                         certificate,
                         own_socket,
+                        settings.client_timeout_s,
                     ),
                 ) as ports:
                     # Programs are clients: they need gRPC from their first to their last word.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _UNITS: Final = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 _SIZE: Final = re.compile(r"([0-9]+)\s*([kMGTB]{0,2})", re.IGNORECASE)
 
+_DURATION: Final = re.compile(r"([0-9]{1,9})\s*(ms|s|min|)")
+
 
 def _size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
@@ -34,6 +36,14 @@ def _size(text: str) -> int:
 
 def _limit(text: str) -> int | None:
     return None if text.strip() == "-1" else _size(text)
+
+
+def _duration(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        msg = "a duration is a number of seconds, or one with ms, s or min after it"
+        raise ValueError(msg)
+    return int(match[1]) * {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0}[match[2]]
 
 
 def _port(text: str) -> int:
@@ -150,6 +160,14 @@ class Settings:
         None,
         "the CA of clients' certificates, a PEM file; with it every client must show one",
         "none",
+    )
+    client_timeout: float = _variable(
+        "SPILLWAY_CLIENT_TIMEOUT",
+        _duration,
+        60.0,
+        "a client over gRPC that does not answer the service for so long, because it is stopped or gone, loses its connection "
+        "and its slot; `0`: never. PostgreSQL's `wal_sender_timeout`",
+        "`60s`",
     )
     stream_bytes: int | None = _variable(
         "SPILLWAY_STREAM_BYTES",

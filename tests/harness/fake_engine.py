@@ -24,10 +24,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from spillway.engine.holder import Holder
 from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.model import (
     Change,
+    Consumer,
     DatabaseSession,
+    Decoding,
+    Obstacle,
     PluginInfo,
     Preview,
     PrimaryCost,
@@ -47,6 +51,7 @@ from spillway.errors import (
     InvalidRequest,
     InvalidSlotName,
     LsnNotRetained,
+    NoConsumer,
     NotReady,
     SlotActive,
     SpillwayError,
@@ -93,7 +98,14 @@ class FakeEngine:
         self.publications: dict[tuple[str, str], list[PublicationInfo]] = {}
         #: schema.table that the source's role may not read
         self.unreadable: list[str] = []
-        self.is_ready = True
+        #: what keeps it from its work
+        self.in_the_way: list[Obstacle] = []
+        self.is_alive = True
+        #: of every slot
+        self.lag_s: float | None = 0.0
+        #: how the decoding of each source's database stands
+        self.decodings: dict[str, Decoding] = {}
+        self.holders: dict[str, Holder] = {}
         #: raised by the next call, whatever it is
         self.next_error: Exception | None = None
         #: (slot_name, write, flush, apply) of every confirm, in order
@@ -119,8 +131,21 @@ class FakeEngine:
             state="streaming",
             received_lsn=self._end,
             flushed_lsn=self._end,
-            sessions=(DatabaseSession("shop", 16384, "consistent", self._end, self._end),),
+            sessions=(
+                DatabaseSession(
+                    "shop",
+                    16384,
+                    "consistent",
+                    self._end,
+                    self._end,
+                    state="running",
+                    since=CREATED_AT,
+                    current=True,
+                ),
+            ),
             created_at=CREATED_AT,
+            since=CREATED_AT,
+            heard_at=datetime.now(UTC),
         )
         return self.sources[name]
 
@@ -218,7 +243,7 @@ class FakeEngine:
 
     async def lag_seconds(self, slot_name: str) -> float | None:
         self._slot(slot_name)
-        return 0.0
+        return self.lag_s
 
     def fence(self, source: str) -> Fence | None:
         return Fence(f"source/{source}", 1) if source in self.sources else None
@@ -293,7 +318,7 @@ class FakeEngine:
         if spec.plugin not in ("test_decoding", "arrow"):
             raise UnknownPlugin(f'output plugin "{spec.plugin}" is not known')
         self._check_options(spec.options)
-        return self._add(spec)
+        return self._now(self._add(spec))
 
     async def list_slots(self) -> list[SlotInfo]:
         self._raise_next()
@@ -394,18 +419,54 @@ class FakeEngine:
         self._check_options(options or {})
         assert slot.confirmed_flush_lsn is not None
         begin = max(start_lsn or Lsn(0), slot.confirmed_flush_lsn)
+        holder = Holder(slot_name, "stream")
         if not peek:
             self.change_slot(slot_name, active=True, active_pid=os.getpid())
+            self.holders[slot_name] = holder
         self.streams_open += 1
         try:
-            yield FakeStream(self, slot_name, begin, upto_lsn, batch_bytes, peek=peek)
+            yield FakeStream(self, slot_name, begin, upto_lsn, batch_bytes, holder, peek=peek)
         finally:
             self.streams_open -= 1
+            if not peek:
+                self.holders.pop(slot_name, None)
             if not peek and slot_name in self.slots:
                 self.change_slot(slot_name, active=False, active_pid=None)
 
-    def ready(self) -> bool:
-        return self.is_ready
+    def obstacles(self) -> list[Obstacle]:
+        return self.in_the_way
+
+    def alive(self) -> bool:
+        return self.is_alive
+
+    async def end_session(self, slot_name: str) -> Consumer:
+        self._slot(slot_name)
+        holder = self.holders.get(slot_name)
+        if holder is None:
+            raise NoConsumer(f'nobody has replication slot "{slot_name}"', slot=slot_name)
+        consumer = holder.consumer()
+        holder.end()
+        while self.holders.get(slot_name) is holder:  # noqa: ASYNC110 - as the engine does
+            await asyncio.sleep(0.001)
+        return consumer
+
+    def stop_decoding(self, source: str, code: str = "corrupt_wal") -> None:
+        """Let the decoding of a source's database stop where it is."""
+        self.decodings[source] = Decoding(
+            "stopped", self._end, CREATED_AT, "a checksum is wrong", code, "Look at the file."
+        )
+        info = self.sources[source]
+        session = dataclasses.replace(
+            info.sessions[0],
+            snapshot_state="failed",
+            state="stopped",
+            since=CREATED_AT,
+            error="a checksum is wrong",
+            error_code=code,
+            hint="Look at the file.",
+            current=False,
+        )
+        self.sources[source] = dataclasses.replace(info, sessions=(session,))
 
     # Inside
 
@@ -455,14 +516,22 @@ class FakeEngine:
         slot = self._slot(slot_name)
         if slot.active:
             raise SlotActive(
-                f'replication slot "{slot_name}" is active for PID {slot.active_pid}',
-                hint="Stop the other consumer first.",
+                f'replication slot "{slot_name}" is active for {self._now(slot).consumer}',
+                hint="End its session first.",
                 slot=slot_name,
             )
         return slot
 
     def _now(self, slot: SlotInfo) -> SlotInfo:
-        return dataclasses.replace(slot, decoded_lsn=self._end)
+        running = Decoding("running", self._end, CREATED_AT)
+        holder = self.holders.get(slot.slot_name)
+        decoding = self.decodings.get(slot.source, running)
+        return dataclasses.replace(
+            slot,
+            decoded_lsn=decoding.decoded_lsn,
+            decoding=decoding,
+            consumer=slot.consumer if holder is None else holder.consumer(),
+        )
 
     def _check_options(self, options: Mapping[str, str]) -> None:
         for name in options:
@@ -504,9 +573,11 @@ class FakeStream:
         begin: Lsn,
         upto_lsn: Lsn | None,
         batch_bytes: int,
+        holder: Holder,
         *,
         peek: bool,
     ) -> None:
+        self.holder = holder
         self.engine = engine
         self.slot_name = slot_name
         self._next = begin
@@ -532,12 +603,16 @@ class FakeStream:
     async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:
         if self._peek:
             raise InvalidRequest("a peek does not confirm")
+        self.holder.fed_back()
         self.engine.feedback.append((self.slot_name, write_lsn, flush_lsn, apply_lsn))
         slot = self.engine.slots[self.slot_name]
         assert slot.confirmed_flush_lsn is not None
         self.engine.change_slot(
             self.slot_name, confirmed_flush_lsn=max(slot.confirmed_flush_lsn, flush_lsn)
         )
+
+    async def ended(self) -> None:
+        await self.holder.ended()
 
     def _ready(self) -> list[FakeTransaction]:
         source = self.engine.slots[self.slot_name].source

@@ -297,6 +297,48 @@ async def test_sqlite_file_is_private_and_durable(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_probe_writes_and_signs_of_life_are_kept(store: MetadataStore) -> None:
+    for _ in range(2):
+        await store.probe("one")
+    await store.add_source(SOURCE)
+    await store.add_slot(SLOT)
+    moment = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
+    await store.note_inactive_since({"s1": moment, "gone": moment})
+    before = await store.get_slot("s1")
+    assert (before.inactive_since, before.confirmed_at) == (moment, None)
+    await store.confirm_slot("s1", Lsn(1))
+    first = (await store.get_slot("s1")).confirmed_at
+    assert first is not None
+    # What moves nothing is no sign of life.
+    await store.confirm_slot("s1", Lsn(1))
+    assert (await store.get_slot("s1")).confirmed_at == first
+
+
+async def test_a_full_disk_costs_the_reserve_and_not_the_write(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.db"
+    made: list[bool] = []
+    database = Database(f"sqlite:///{path}", lambda: made.append(True) or room)
+    await database.prepare()
+    pages = 3
+
+    def write(connection: Connection) -> None:
+        # As a disk that has room for so many pages and, once something was given up, for more.
+        limit = 1000 if made and room else pages
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {limit}")
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS t (v)")
+        connection.exec_driver_sql("INSERT INTO t VALUES (zeroblob(100000))")
+
+    room = False
+    with pytest.raises(MetadataError, match="full"):
+        await database.write(write)
+    assert made == [True]
+    room = True
+    await database.write(write)
+    count = await database.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM t").scalar_one())
+    assert count == 1
+    await database.close()
+
+
 async def test_unreachable_databases(tmp_path: Path, unused_tcp_port: int) -> None:
     (tmp_path / "text").write_text(
         "this is no database at all, but it is long enough to be read" * 9

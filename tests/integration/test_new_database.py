@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spillway.catalog.source_queries import checkpoint_at_hand, connected, silent
+from spillway.disk_reserve import DiskReserve
 from spillway.engine import session as session_module
 from spillway.engine import source as source_module
 from spillway.engine.layout import SourceLayout
@@ -63,7 +64,9 @@ def _source(cluster: Cluster, directory: Path, **settings: Any) -> Iterator[Sour
         slot_name=physical_slot_name("main"),
     )
     source = Source(
-        row, SourceLayout(directory), EngineSettings(checkpoint_interval_s=0.0, **settings)
+        row,
+        SourceLayout(directory, DiskReserve(directory / "reserve")),
+        EngineSettings(checkpoint_interval_s=0.0, **settings),
     )
     try:
         yield source

@@ -587,9 +587,8 @@ cdef class ChangeStream:
             path = os.fsdecode(txn.file.path)
             return DecodingStateLost(
                 f"the spill file {path} is damaged, and the WAL of what it held of transaction {xid} is no longer kept",
-                hint="The disk returned other bytes than were written. Restore the file from a backup. Without one, "
-                "begin anew with this database: drop its slots, stop the service, remove "
-                f"{os.path.dirname(os.path.dirname(path))}, start it, and create the slots again.",
+                hint="The disk returned other bytes than were written. Restore the file from a backup, or begin anew "
+                "behind that transaction: spillway source restart SOURCE DATABASE.",
                 xid=xid)
         if status == MERGE_TOAST:
             return DecodingError(

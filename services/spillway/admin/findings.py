@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from spillway.admin.formats import duration, size
+from spillway.admin.formats import duration, moment, since, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from spillway.admin.sampler import SlotView, SourceView
+    from spillway.engine.model import Obstacle
     from spillway.subscriber.model import SubscriptionInfo
 
 #: a slot without a consumer is a finding when it holds back this much, for this long
 _UNREAD_BYTES: Final = 64 << 20
 _UNREAD_S: Final = 300
+#: a slot's lag is a finding from this on, whoever has it
+_LAG_S: Final = 300
 _BEHIND_BYTES: Final = 256 << 20
 _PINNED_BYTES: Final = 1 << 30
 
@@ -41,20 +44,48 @@ def findings_of(
     sources: Sequence[SourceView],
     slots: Sequence[SlotView],
     subscriptions: Sequence[SubscriptionInfo],
+    obstacles: Sequence[Obstacle] = (),
 ) -> list[Finding]:
     """Find what is wrong, worst first."""
-    found = [finding for source in sources for finding in _of_source(source)]
+    found = [finding for one in obstacles for finding in _of_service(one)]
+    found += [finding for source in sources for finding in _of_source(source)]
     found += [finding for one in subscriptions for finding in _of_subscription(one)]
     found += [finding for slot in slots for finding in _of_slot(slot)]
     return sorted(found, key=lambda finding: finding.severity != "bad")
 
 
+def _of_service(obstacle: Obstacle) -> Iterator[Finding]:
+    # Sources and databases are found by what they are, also where the service is ready all the same.
+    title = {"metadata": "Metadata can't be written", "disk": "The disk is full"}.get(obstacle.kind)
+    if title is not None:
+        yield Finding(
+            "bad",
+            title + _for(obstacle.since),
+            obstacle.message,
+            obstacle.hint,
+            "/",
+        )
+
+
+def _for(begin: datetime | None) -> str:
+    """Say for how long, if that is known."""
+    return "" if begin is None else f" (for {since(begin)})"
+
+
 def _of_source(source: SourceView) -> Iterator[Finding]:
     info, link = source.info, f"/ui/sources/{source.info.name}"
+    if info.state == "connecting" and not info.error:
+        yield Finding(
+            "warn",
+            f"Nothing is known of source {info.name} yet",
+            f"Its server was not heard since the service started; WAL came last {moment(info.since)}.",
+            "The receiver connects by itself. What is shown below is what was stored.",
+            link,
+        )
     if info.error or info.state not in ("streaming", "connecting"):
         yield Finding(
             "bad",
-            f"Source {info.name} receives no WAL",
+            f"Source {info.name} receives no WAL" + _for(info.since),
             info.error or f"Its receiver is {info.state}.",
             info.hint or "It is tried again by itself; the service's log says more.",
             link,
@@ -63,9 +94,10 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
         if session.error:
             yield Finding(
                 "bad",
-                f"Decoding of {info.name} / {session.database} has stopped",
+                f"Decoding of {info.name} / {session.database} has stopped" + _for(session.since),
                 session.error,
-                "Slots still give what was decoded before. The service's log has the whole error.",
+                session.hint
+                or "Slots still give what was decoded before. The service's log has the whole error.",
                 link,
             )
         elif session.snapshot_state not in ("consistent", "failed") and not info.error:
@@ -74,6 +106,14 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
                 f"{info.name} / {session.database} is not consistent yet",
                 f"The catalog snapshot is at {session.snapshot_state}.",
                 "It waits for transactions that were running when it began: end those that stay open on the primary.",
+                link,
+            )
+        elif session.state == "starting" and not info.error:
+            yield Finding(
+                "warn",
+                f"{info.name} / {session.database} is not decoded up to what is stored yet",
+                "Decoding goes again over what came last before the service was started.",
+                "Wait: how far slots lag is not known until it is done.",
                 link,
             )
     if source.behind_bytes is not None and source.behind_bytes > _BEHIND_BYTES:
@@ -127,13 +167,14 @@ def _of_slot(slot: SlotView) -> Iterator[Finding]:
             link,
         )
         return
+    retained = info.retained_bytes or 0
     if info.safe_wal_size is not None:
-        limit = info.safe_wal_size + info.retained_bytes
+        limit = info.safe_wal_size + retained
         if limit and info.safe_wal_size < limit / 5:
             yield Finding(
                 "bad",
                 f"Slot {info.slot_name} is about to be invalidated",
-                f"It retains {size(info.retained_bytes)}; {size(info.safe_wal_size)} more and it is given up.",
+                f"It retains {size(retained)}; {size(info.safe_wal_size)} more and it is given up.",
                 "Start its consumer, advance it, or raise SPILLWAY_MAX_SLOT_RETAINED_BYTES.",
                 link,
             )
@@ -143,12 +184,29 @@ def _of_slot(slot: SlotView) -> Iterator[Finding]:
         if info.inactive_since is not None and info.inactive_since.tzinfo
         else 0.0
     )
-    if not info.active and info.retained_bytes > _UNREAD_BYTES and idle_s > _UNREAD_S:
+    lag_s = slot.lag_seconds or 0.0
+    if not info.active and idle_s > _UNREAD_S and (retained > _UNREAD_BYTES or lag_s > _LAG_S):
         yield Finding(
             "warn",
             f"Nobody reads slot {info.slot_name}",
-            f"For {duration(idle_s)} it had no consumer, and it retains {size(info.retained_bytes)} here "
-            "(nothing on the primary).",
+            f"For {duration(idle_s)} it had no consumer, and it retains {size(retained)} here "
+            f"(nothing on the primary). The first commit that waits is {duration(lag_s)} old.",
             "Start its consumer, or drop it if it is not needed any more.",
+            link,
+        )
+    elif lag_s > _LAG_S:
+        who = (
+            "It has no consumer." if info.consumer is None else f"Its consumer is {info.consumer}."
+        )
+        moved = (
+            "Nothing was ever confirmed."
+            if info.confirmed_at is None
+            else f"A confirmation moved it last {since(info.confirmed_at)} ago."
+        )
+        yield Finding(
+            "warn",
+            f"Slot {info.slot_name} lags {duration(lag_s)}",
+            f"{who} {moved}",
+            "See whether the consumer works and confirms. A session that hangs can be ended on the slot's page.",
             link,
         )

@@ -45,11 +45,15 @@ class OverviewPages(PageGroup):
     def _values(self, view: View) -> dict[str, Any]:
         lags = [slot.lag_seconds for slot in view.slots if slot.lag_seconds is not None]
         rates = [s.received_rate for s in view.sources if not math.isnan(s.received_rate)]
+        retained = [s.info.retained_bytes for s in view.slots if s.info.retained_bytes is not None]
+        usable = [s for s in view.slots if s.info.invalidation_reason is None]
         return {
             "view": view,
             "longest_lag": max(lags, default=None),
-            "retained": sum(slot.info.retained_bytes for slot in view.slots),
-            "received_rate": sum(rates),
+            # Slots whose lag nobody knows: the longest may be among them.
+            "unknown_lags": sum(slot.lag_seconds is None for slot in usable),
+            "retained": sum(retained) if retained or not view.slots else None,
+            "received_rate": sum(rates) if rates else None,
             "pinned": pinned(view),
             "received": {s.info.name: self._spark("source", s.info.name) for s in view.sources},
             "lag": {s.info.slot_name: self._spark("slot", s.info.slot_name) for s in view.slots},

@@ -15,6 +15,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.admin.findings import Finding, findings_of
@@ -70,6 +71,8 @@ class View:
     """Everything that pages show, as of one look."""
 
     at: float = 0.0
+    #: when what is shown was seen: before *at* while looks fail
+    seen_at: datetime | None = None
     sources: tuple[SourceView, ...] = ()
     slots: tuple[SlotView, ...] = ()
     subscriptions: tuple[SubscriptionInfo, ...] = ()
@@ -184,8 +187,9 @@ class Sampler:
         self._ask_primaries({source.name for source in sources})
         source_views = tuple(self._source(now, source) for source in sources)
         slot_views = tuple(self._slot(now, slot, lags.get(slot.slot_name)) for slot in slots)
-        found = tuple(findings_of(source_views, slot_views, subscriptions))
-        return View(now, source_views, slot_views, subscriptions, found)
+        obstacles = self._engine.obstacles()
+        found = tuple(findings_of(source_views, slot_views, subscriptions, obstacles))
+        return View(now, datetime.now(UTC), source_views, slot_views, subscriptions, found)
 
     def _source(self, now: float, info: SourceInfo) -> SourceView:
         key = ("source", info.name)
@@ -206,7 +210,7 @@ class Sampler:
         lag_bytes = None
         if info.decoded_lsn is not None and info.confirmed_flush_lsn is not None:
             lag_bytes = max(0, info.decoded_lsn - info.confirmed_flush_lsn)
-        row = (_number(lag_bytes), _number(lag_seconds), float(info.retained_bytes), rate)
+        row = (_number(lag_bytes), _number(lag_seconds), _number(info.retained_bytes), rate)
         self._remember(key, SLOT_COLUMNS, now, row)
         state = "invalidated" if info.invalidation_reason else "active" if info.active else "idle"
         return SlotView(info, lag_bytes, lag_seconds, rate, state)
@@ -266,12 +270,20 @@ class Sampler:
 
 
 def pinned(view: View) -> Mapping[str, int | None]:
-    """Sum up what the primaries keep: bytes, and the oldest transaction's age; None where no primary was asked."""
+    """Sum up what the primaries keep: bytes, and the oldest transaction's age; None where no primary answered.
+
+    *unknown* is how many did not answer, or were not asked yet: their share is not in the sums.
+    """
     costs = [source.cost for source in view.sources if source.cost is not None]
+    unknown = len(view.sources) - len(costs)
     if not costs:
-        return {"bytes": None, "xids": None}
+        return {"bytes": None, "xids": None, "unknown": unknown}
     ages = [age for cost in costs for age in (cost.xmin_age, cost.catalog_xmin_age) if age]
-    return {"bytes": sum(cost.wal_bytes for cost in costs), "xids": max(ages, default=0)}
+    return {
+        "bytes": sum(cost.wal_bytes for cost in costs),
+        "xids": max(ages, default=0),
+        "unknown": unknown,
+    }
 
 
 def _number(value: float | None) -> float:

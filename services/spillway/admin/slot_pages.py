@@ -61,6 +61,7 @@ class SlotPages(PageGroup):
             Route(f"{slot}/rewind", self._rewind, methods=["POST"]),
             Route(f"{slot}/alter", self._alter, methods=["POST"]),
             Route(f"{slot}/copy", self._copy, methods=["POST"]),
+            Route(f"{slot}/end-session", self._end_session, methods=["POST"]),
             Route(f"{slot}/drop", self._drop, methods=["POST"]),
             Route("/ui/live/slots/{name}", self._live),
         ]
@@ -140,6 +141,7 @@ class SlotPages(PageGroup):
                 rows=rows,
                 seen=seen,
                 preview=preview,
+                decoding=(await self._engine.get_slot(name)).decoding,
                 name=name,
                 start=start,
                 skipped=int(skip),
@@ -248,6 +250,10 @@ class SlotPages(PageGroup):
         copy = await self._engine.copy_slot(request.path_params["name"], form.text("new_name"))
         await self._sampler.look()
         return done(request, f"/ui/slots/{copy.slot_name}?note=copied")
+
+    async def _end_session(self, request: Request) -> Response:
+        await self._engine.end_session(request.path_params["name"])
+        return await self._shown(request, "ended")
 
     async def _drop(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -130,6 +130,7 @@ def serve(
                 tls=tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca),
                 tls_off=settings.tls_off,
                 umask=umask,
+                client_timeout_s=settings.client_timeout,
                 metadata_url=metadata_url or settings.metadata_url,
                 engine=engine,
             )

@@ -189,6 +189,12 @@ def copy(
     _show(_call("POST", "slots", name, "copy", body={"slot_name": new_name}), as_json=as_json)
 
 
+@app.command("end-session")
+def end_session(name: Name, as_json: AsJson = False) -> None:
+    """End the session of a slot's consumer, so that another may take the slot (pg_terminate_backend)."""
+    _show(_call("POST", "slots", name, "end-session"), as_json=as_json)
+
+
 @app.command()
 def drop(name: Name) -> None:
     """Drop a slot (pg_drop_replication_slot)."""
@@ -219,7 +225,20 @@ def _with_lag(slot: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_changes(answer: Any, *, as_json: bool) -> None:
+    _say_how_decoding_stands(answer["decoding"])
     if as_json:
         print_json(answer["changes"])
     else:
         print_changes(answer["changes"])
+
+
+def _say_how_decoding_stands(decoding: Any) -> None:
+    """Say on stderr that what was shown may not be all that was committed."""
+    if decoding["state"] == "running":
+        return
+    where = f" at {decoding['decoded_lsn']}" if decoding["decoded_lsn"] else ""
+    since = f" since {decoding['since']}" if decoding["since"] else ""
+    why = f": {decoding['error']} [{decoding['error_code']}]" if decoding["error"] else ""
+    typer.echo(f"decoding is {decoding['state']}{where}{since}{why}", err=True)
+    if decoding["hint"]:
+        typer.echo(f"hint: {decoding['hint']}", err=True)

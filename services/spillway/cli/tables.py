@@ -133,7 +133,9 @@ def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        text = ", ".join(f"{name}={_plain(item)}" for name, item in value.items())
+        text = ", ".join(
+            f"{name}={_plain(item)}" for name, item in value.items() if item is not None
+        )
     elif isinstance(value, list | tuple):
         text = "; ".join(_plain(item) for item in value)
     else:

@@ -26,7 +26,6 @@ import json
 import os
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from spillway.catalog.descriptor import RelationDescriptor
@@ -35,6 +34,7 @@ from spillway.errors import DecodingStateLost, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from spillway._kernels.reorder import ReorderBuffer
     from spillway.catalog.descriptors import DescriptorRegistry
@@ -228,8 +228,7 @@ def _ranges_now(file: CarriedFile, now: dict[int, int]) -> list[tuple[int, dict[
 def _lost(path: Path | str, why: str) -> DecodingStateLost:
     return DecodingStateLost(
         f"the spill file {path}, which holds changes of a transaction in progress, can't be used: {why}",
-        hint="Restore the file from a backup. Without one, begin anew with this database: drop its slots, stop the "
-        f"service, remove {Path(path).parent.parent}, start it, and create the slots again.",
+        hint="Restore the file from a backup, or begin anew behind that transaction: spillway source restart SOURCE DATABASE.",
         path=str(path),
     )
 

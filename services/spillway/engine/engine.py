@@ -16,8 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.engine.answers import Answers
@@ -25,6 +27,7 @@ from spillway.engine.leases import Leases
 from spillway.engine.looking import Looking
 from spillway.engine.model import SlotSpec
 from spillway.engine.reader import SlotReader, changes_of
+from spillway.engine.readiness import MetadataWatch
 from spillway.engine.shared_reader import SharedReaders
 from spillway.engine.slot_rows import SlotRows
 from spillway.engine.slots import check_slot_name, oldest_positions
@@ -75,6 +78,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 UPKEEP_INTERVAL_S: Final = 0.2
+#: how often it is stored when consumers were there last
+SEEN_INTERVAL_S: Final = 20.0
 _SETTLE_POLL_S: Final = 0.005
 #: payload that one peek or get may gather; a larger answer belongs to the stream
 RESULT_BYTES_MAX: Final = 256 << 20
@@ -97,6 +102,9 @@ class Engine(Looking):
         self._rows = SlotRows(metadata, self._leases)
         self._slots = self._rows.slots
         self._sources = Sources(data, metadata, settings, self._workers, self._leases, self._rows)
+        self._reserve = data.reserve
+        self._watch = MetadataWatch(metadata, data.instance)
+        self._seen_s = time.monotonic()
         self._upkeep: asyncio.Task[None] | None = None
         #: a name being created or dropped: one at a time
         self._changing = asyncio.Lock()
@@ -110,6 +118,7 @@ class Engine(Looking):
             MetadataError: the metadata store can't be used.
         """
         await self._metadata.migrate()
+        self._watch.start()
         await self._sources.start()
         self._upkeep = asyncio.create_task(self._keep_up(), name="spillway-upkeep")
 
@@ -122,6 +131,8 @@ class Engine(Looking):
             self._upkeep = None
             with contextlib.suppress(SpillwayError):
                 await self._store_confirmed()
+                await self._rows.note_presence()
+        self._watch.stop()
         await self._sources.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
         await self._metadata.close()
@@ -132,10 +143,6 @@ class Engine(Looking):
         deadline = loop.time() + timeout_s
         while not self._sources.are_settled() and loop.time() < deadline:  # noqa: ASYNC110 - threads end it
             await asyncio.sleep(_SETTLE_POLL_S)
-
-    def ready(self) -> bool:
-        """Say whether every source's threads are alive."""
-        return self._upkeep is not None and not self._upkeep.done() and self._sources.alive()
 
     # -- sources ------------------------------------------------------------------------------
 
@@ -207,6 +214,7 @@ class Engine(Looking):
                 failover=spec.failover,
                 restart_lsn=lsn,
                 confirmed_flush_lsn=lsn,
+                inactive_since=datetime.now(UTC),
                 options=dict(spec.options),
             )
             return self._info(await self._rows.add(row))
@@ -248,7 +256,7 @@ class Engine(Looking):
         async with self._changing:
             slot = self._slot(slot_name)
             if slot.invalidation_reason is None:
-                with slot.acquired():
+                with slot.acquired("drop"):
                     await self._rows.remove(slot)
             else:
                 await self._rows.remove(slot)
@@ -280,7 +288,7 @@ class Engine(Looking):
     async def rewind(self, slot_name: str, lsn: Lsn) -> SlotInfo:
         """Set the slot to any retained position, forward or backward."""
         slot = self._slot(slot_name)
-        with slot.acquired():
+        with slot.acquired("rewind"):
             (await self._session(slot)).check_retained(lsn)
             async with slot.storing:
                 await self._rows.update(slot, confirmed_flush_lsn=lsn, restart_lsn=lsn)
@@ -290,7 +298,7 @@ class Engine(Looking):
     async def advance(self, slot_name: str, upto_lsn: Lsn) -> Lsn:
         """Move the slot to *upto_lsn*, or to the end of what is decoded when that is less."""
         slot = self._slot(slot_name)
-        with slot.acquired():
+        with slot.acquired("advance"):
             if upto_lsn == 0:
                 raise InvalidRequest("invalid target WAL LSN", hint="0/0 is not a position.")
             minimum = slot.confirmed_flush_lsn
@@ -311,7 +319,7 @@ class Engine(Looking):
         slot = self._slot(slot_name)
         source = self._sources.get(slot.row.source)
         validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
-        with slot.acquired():
+        with slot.acquired("alter"):
             await self._rows.update(slot, options=dict(options))
         return self._info(slot)
 
@@ -326,8 +334,9 @@ class Engine(Looking):
     ) -> list[Change]:
         """Return changes without consuming them; costs what it returns, not the backlog."""
         slot = self._slot(slot_name)
-        with slot.acquired():
-            changes, _ = await self._read(slot, upto_lsn, upto_nchanges, options)
+        with slot.acquired("peek") as holder:
+            reading = self._read(slot, upto_lsn, upto_nchanges, options)
+            changes, _ = await holder.unless_ended(reading)
         return changes
 
     async def get_changes(
@@ -339,8 +348,9 @@ class Engine(Looking):
     ) -> list[Change]:
         """Return changes and confirm them."""
         slot = self._slot(slot_name)
-        with slot.acquired():
-            changes, confirm_lsn = await self._read(slot, upto_lsn, upto_nchanges, options)
+        with slot.acquired("get") as holder:
+            reading = self._read(slot, upto_lsn, upto_nchanges, options)
+            changes, confirm_lsn = await holder.unless_ended(reading)
             await self._confirm_durably(slot, confirm_lsn)
         return changes
 
@@ -406,7 +416,7 @@ class Engine(Looking):
         """Open a stream; see the interface."""
         slot = self._slot(slot_name)
         slot.check_valid()
-        with contextlib.nullcontext() if peek else slot.acquired():
+        with contextlib.nullcontext() if peek else slot.acquired("stream") as holder:
             session = await self._session(slot)
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
@@ -434,7 +444,7 @@ class Engine(Looking):
                 batch_bytes,
                 at_once=built_in,
             )
-            stream = EngineStream(slot, session, seat, begin, peek=peek)
+            stream = EngineStream(slot, session, seat, begin, holder)
             try:
                 yield stream
             finally:
@@ -456,15 +466,25 @@ class Engine(Looking):
     async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(UPKEEP_INTERVAL_S)
-            try:
-                await self._store_confirmed()
-                await self._invalidate_greedy_slots()
-                await self._store_lost()
-                await self._in_worker(self._trim, self._horizons())
-            except SpillwayError as error:
-                log.warning("upkeep: %s", error)
-            except Exception:
-                log.exception("upkeep failed; it is tried again")
+            # Each on its own: on a full disk what is trimmed lets metadata be written, and not the other way round.
+            for work in (
+                self._trim,
+                self._store,
+                self._invalidate_greedy_slots,
+                self._store_invalidated,
+            ):
+                try:
+                    await work()
+                except SpillwayError as error:
+                    log.warning("upkeep: %s", error)
+                except Exception:
+                    log.exception("upkeep failed; it is tried again")
+
+    async def _store(self) -> None:
+        await self._store_confirmed()
+        if time.monotonic() - self._seen_s >= SEEN_INTERVAL_S:
+            self._seen_s = time.monotonic()
+            await self._rows.note_presence()
 
     async def _store_confirmed(self) -> None:
         for slot in tuple(self._slots.values()):
@@ -498,7 +518,7 @@ class Engine(Looking):
                     'slot "%s" retained more than %d bytes and was invalidated', slot.name, limit
                 )
 
-    async def _store_lost(self) -> None:
+    async def _store_invalidated(self) -> None:
         """Find the slots whose history is gone, and write down those that were found."""
         for slot in tuple(self._slots.values()):
             if slot.is_lost:
@@ -510,7 +530,11 @@ class Engine(Looking):
                 with contextlib.suppress(LeaseLost):
                     await self._rows.update(slot, invalidation_reason=slot.invalidation_reason)
 
-    def _trim(self, horizons: Mapping[tuple[str, str], int]) -> None:
+    async def _trim(self) -> None:
+        await self._in_worker(self._trim_before, self._horizons())
+
+    def _trim_before(self, horizons: Mapping[tuple[str, str], int]) -> None:
+        self._reserve.look()
         self._sources.trim(horizons)
         freed_memory.look()
 
@@ -569,9 +593,12 @@ class Engine(Looking):
         if session is not None:
             slot.judge(session)
         limit = self._settings.max_slot_retained_bytes
-        retained = session.log.bytes_from(slot.confirmed_flush_lsn) if session else 0
+        if session is None:
+            unknown = self._sources.unknown_decoding(slot.row.source)
+            return slot.info(decoding=unknown, retained_bytes=None, safe_bytes=None)
+        retained = session.log.bytes_from(slot.confirmed_flush_lsn)
         return slot.info(
-            decoded_lsn=session.decoded_lsn if session else 0,
+            decoding=session.signs.decoding(session.decoded_lsn),
             retained_bytes=retained,
             safe_bytes=None if limit is None else max(0, limit - retained),
         )

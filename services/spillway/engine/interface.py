@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from spillway.engine.model import (
         Change,
+        Consumer,
+        Obstacle,
         PluginInfo,
         Preview,
         PrimaryCost,
@@ -47,6 +49,10 @@ class SlotStream(Protocol):
 
     async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:
         """Take standby feedback: the slot's confirmed_flush_lsn advances to *flush_lsn*, never backward."""
+        ...
+
+    async def ended(self) -> None:
+        """Wait until somebody ends the session, and raise SessionEnded; for ever if nobody does."""
         ...
 
 
@@ -198,6 +204,20 @@ class EngineInterface(Protocol):
         """Return the source's DSN, password and all, for *database*."""
         ...
 
-    def ready(self) -> bool:
-        """Say whether metadata is reachable and every source's threads are alive."""
+    async def end_session(self, slot_name: str) -> Consumer:
+        """End the session of the slot's consumer, and return who that was; the slot is free when it returns.
+
+        A stream's ``next_batch`` and ``ended`` raise SessionEnded, whatever its client does meanwhile.
+
+        Raises:
+            NoConsumer: nobody has the slot.
+        """
+        ...
+
+    def obstacles(self) -> list[Obstacle]:
+        """Give what keeps the service from its work, worst first; none: it is ready."""
+        ...
+
+    def alive(self) -> bool:
+        """Say whether every thread and task that should run does: if not, only a restart helps."""
         ...

@@ -6,6 +6,7 @@
       spillway.lock                     held with flock by the one process that serves this directory
       instance                          a UUID that names this directory as a lease holder
       spillway.db                       metadata, when it is SQLite
+      spillway.reserve                  disk space for it, given up when the disk is full (disk_reserve.py)
       sources/NAME/wal/                 WAL segment files as PostgreSQL names them (receiver)
       sources/NAME/databases/OID/
         txlog/                          the transaction log
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from spillway.disk_reserve import DiskReserve
 from spillway.errors import Conflict, StorageError
 from spillway.receiver.primary import SourceDatabase
 
@@ -42,6 +44,7 @@ class DatabaseLayout:
     """The directories of one decoding session."""
 
     root: Path
+    reserve: DiskReserve
 
     @property
     def txlog(self) -> Path:
@@ -126,13 +129,14 @@ class SourceLayout:
     """The directories of one source."""
 
     root: Path
+    reserve: DiskReserve
 
     @property
     def wal(self) -> Path:
         return self.root / "wal"
 
     def database(self, database_oid: int) -> DatabaseLayout:
-        return DatabaseLayout(self.root / "databases" / str(database_oid))
+        return DatabaseLayout(self.root / "databases" / str(database_oid), self.reserve)
 
     def remember_database(self, database: SourceDatabase) -> None:
         """Write down which database the directory of its oid is."""
@@ -146,7 +150,7 @@ class SourceLayout:
         """Return the databases that were decoded here before, by name."""
         found: dict[str, SourceDatabase] = {}
         for root in sorted((self.root / "databases").glob("*")):
-            database = DatabaseLayout(root).database()
+            database = DatabaseLayout(root, self.reserve).database()
             if database is None or str(database.oid) != root.name:
                 # Whoever opens the database asks the source for what it is called, and finds the directory.
                 log.error("which database %s was decoded of is not known", root)
@@ -193,6 +197,7 @@ class DataDirectory:
                 f"another process serves the data directory {self.root}",
                 hint="Stop it first, or give this one a directory of its own with --data-dir.",
             ) from error
+        self.reserve = DiskReserve(self.root / "spillway.reserve")
         #: names this directory as a holder of leases: the same again after a restart
         self.instance = self._read_instance()
 
@@ -209,7 +214,7 @@ class DataDirectory:
 
     def source(self, name: str) -> SourceLayout:
         """Return the directories of the source *name* (a checked name: no separators in it)."""
-        return SourceLayout(self.root / "sources" / name)
+        return SourceLayout(self.root / "sources" / name, self.reserve)
 
     def close(self) -> None:
         """Give the lock up."""

@@ -1,4 +1,4 @@
-"""The half of the engine that only tells: nothing here makes, moves or drops anything.
+"""The half of the engine that only tells: nothing here makes, moves or drops anything (a session is ended, at most).
 
 :class:`spillway.engine.engine.Engine` is made of this and of what changes things; the two share the sources and slots that
 live, and the threads on which what blocks is run.
@@ -13,14 +13,19 @@ from spillway.engine import inventory
 from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.model import PluginInfo
 from spillway.engine.preview import read_preview
+from spillway.engine.readiness import obstacles_of
 from spillway.plugins.registry import is_built_in, plugin_names
 from spillway.receiver.primary import with_database
 from spillway.receiver.table_privileges import check_readable
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
+    from spillway.disk_reserve import DiskReserve
     from spillway.engine.model import (
+        Consumer,
+        Obstacle,
         Preview,
         PrimaryCost,
         PublicationInfo,
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
         SourceInfo,
         TablePage,
     )
+    from spillway.engine.readiness import MetadataWatch
     from spillway.engine.session import Session
     from spillway.engine.slots import Slot
     from spillway.engine.sources import Sources
@@ -42,6 +48,9 @@ class Looking(ABC):
     """What is there, and how it stands; see :class:`spillway.engine.interface.EngineInterface`."""
 
     _sources: Sources
+    _watch: MetadataWatch
+    _reserve: DiskReserve
+    _upkeep: asyncio.Task[None] | None
 
     @abstractmethod
     def _slot(self, slot_name: str) -> Slot: ...
@@ -53,6 +62,19 @@ class Looking(ABC):
     async def _in_worker(
         self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
+
+    def obstacles(self) -> list[Obstacle]:
+        """Give what keeps the service from its work."""
+        return list(obstacles_of(self._sources.all(), self._watch, self._reserve))
+
+    def alive(self) -> bool:
+        """Say whether every task and thread runs that should."""
+        upkeep = self._upkeep is not None and not self._upkeep.done()
+        return upkeep and self._watch.alive() and self._sources.alive()
+
+    async def end_session(self, slot_name: str) -> Consumer:
+        """End the session of the slot's consumer; see the interface."""
+        return await self._slot(slot_name).end_session()
 
     async def list_sources(self) -> list[SourceInfo]:
         return self._sources.list()
@@ -91,7 +113,10 @@ class Looking(ABC):
         """Return how long ago the first transaction was committed that is not confirmed."""
         slot = self._slot(slot_name)
         session = self._sources.find_session(slot.row.source, slot.row.database)
-        return await self._in_worker(slot.lag_seconds, session.log) if session else None
+        if session is None:
+            return None
+        current = self._sources.get(slot.row.source).is_current(slot.row.database)
+        return await self._in_worker(slot.lag_seconds, session.log, current=current)
 
     async def slot_stats(self, slot_name: str) -> SlotStats:
         slot = self._slot(slot_name)

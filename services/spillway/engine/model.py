@@ -34,6 +34,65 @@ class SlotSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Consumer:
+    """Who has a slot."""
+
+    #: stream, or the call that is under way: get, peek, advance, rewind, alter, drop
+    kind: str
+    #: host:port that it came from; None: it did not come over the network
+    address: str | None
+    #: how its program names itself (User-Agent)
+    client: str | None
+    #: of the subscription whose program it is
+    subscription: str | None
+    since: datetime
+    #: when a stream's client last sent feedback; None: never
+    last_feedback_at: datetime | None = None
+    #: how far a stream was handed out; None: it is no stream
+    sent_lsn: Lsn | None = None
+
+    def __str__(self) -> str:
+        """Name it as a person would."""
+        what = {"stream": "a stream"}.get(self.kind, f"a {self.kind}")
+        if self.subscription is not None:
+            what += f" of subscription {self.subscription}"
+        if self.address is not None:
+            what += f" from {self.address}"
+        if self.client:
+            what += f" ({self.client})"
+        return f"{what} since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How the decoding stands that a slot reads from."""
+
+    #: running, starting (not yet where it stood before the service started), stopped, or unknown (its source is not up)
+    state: str
+    decoded_lsn: Lsn | None
+    #: since when it is so; None: not known
+    since: datetime | None
+    error: str | None = None
+    error_code: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something that keeps the service from doing its work."""
+
+    #: metadata, disk, source, database
+    kind: str
+    #: which one: metadata, a directory, the source's name, source/database
+    name: str
+    code: str
+    message: str
+    hint: str
+    #: None: not known
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class SlotInfo:
     """A slot: the columns of PG 18's pg_replication_slots under their names, then Spillway's own."""
 
@@ -49,7 +108,8 @@ class SlotInfo:
     catalog_xmin: int | None
     restart_lsn: Lsn | None
     confirmed_flush_lsn: Lsn | None
-    wal_status: str
+    #: None: its source is not up, so that is not known
+    wal_status: str | None
     safe_wal_size: int | None
     two_phase: bool
     two_phase_at: Lsn | None
@@ -62,8 +122,15 @@ class SlotInfo:
     source: str
     options: Mapping[str, str]
     decoded_lsn: Lsn | None
-    retained_bytes: int
+    #: None: its source is not up, so that is not known
+    retained_bytes: int | None
     created_at: datetime
+    #: who has it; None: nobody
+    consumer: Consumer | None = None
+    #: how the decoding stands that it reads from
+    decoding: Decoding = Decoding("unknown", None, None)
+    #: when a confirmation last moved it, as stored; None: never
+    confirmed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +161,13 @@ class DatabaseSession:
     restart_lsn: Lsn | None
     error: str | None = None
     error_code: str | None = None
+    hint: str | None = None
+    #: running, starting, stopped: as :class:`Decoding`
+    state: str = "starting"
+    #: since when it is in that state; None: not known
+    since: datetime | None = None
+    #: it is known how far the decoding is behind what is received, as of these last seconds
+    current: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +193,10 @@ class SourceInfo:
     error: str | None = None
     error_code: str | None = None
     hint: str | None = None
+    #: since when it streams, or since when it does not; None: not known
+    since: datetime | None = None
+    #: when the server was last heard; None: not since the service started
+    heard_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

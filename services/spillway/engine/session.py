@@ -48,6 +48,7 @@ from spillway.engine.healing import (
     begin_behind,
 )
 from spillway.engine.model import DatabaseSession
+from spillway.engine.signs import DecodingSigns, storage_error
 from spillway.engine.snapshots import Snapshots
 from spillway.errors import (
     Conflict,
@@ -59,7 +60,6 @@ from spillway.errors import (
     LsnNotRetained,
     NotReady,
     SpillwayError,
-    StorageError,
     WalGap,
     WalLevelNotLogical,
 )
@@ -88,6 +88,8 @@ T = TypeVar("T")
 
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
+#: with little space left: what is decoded is to go
+_LOW_CHECKPOINT_BYTES: Final = 16 << 20
 _IDLE_WAIT_S: Final = 0.5
 #: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in 200, fewer than one
 #: commit in a hundred comes into one.
@@ -136,8 +138,14 @@ class Session:
         self._layout = layout
         self._store = store
         self._settings = settings
+        #: how it stands and since when
+        self.signs = DecodingSigns(layout.txlog)
         self.log = TransactionLog(
-            layout.txlog, system_id=int(source.system_id), database_oid=database.oid
+            layout.txlog,
+            system_id=int(source.system_id),
+            database_oid=database.oid,
+            admit=layout.reserve.admit,
+            is_low=lambda: layout.reserve.is_low,
         )
         #: why slots are invalidated that stand before the log's beginning
         self.lost_reason = WAL_REMOVED
@@ -154,7 +162,6 @@ class Session:
             store, version_of_server(self.server_version_num), database.oid, self._stop
         )
         self._whole.needed_lsn = needed_lsn
-        self._error: SpillwayError | None = None
         self._changed = threading.Condition()
         self._required_lsn = 0
         self._redo_lsn = 0
@@ -258,6 +265,10 @@ class Session:
         return max(self._redo_lsn, decoder.redo_lsn if decoder is not None else 0)
 
     @property
+    def _error(self) -> SpillwayError | None:
+        return self.signs.error
+
+    @property
     def is_settled(self) -> bool:
         """Whether what was stored at the start is decoded, or can't be."""
         return self._caught_up or self._error is not None
@@ -308,8 +319,12 @@ class Session:
             snapshot_state=state,
             decoded_lsn=Lsn(decoded) if decoded else None,
             restart_lsn=Lsn(decoder.restart_lsn) if decoder is not None else None,
-            error=readable(str(error)) if error else None,
+            error=readable(error.message) if error else None,
             error_code=error.code if error else None,
+            hint=error.hint if error else None,
+            state=self.signs.state,
+            since=self.signs.since,
+            current=self.signs.is_current(self._store.received_lsn - decoded),
         )
 
     def spill_stats(self) -> tuple[int, int, int]:
@@ -399,11 +414,7 @@ class Session:
             except SpillwayError as error:
                 self._fail(error)
             except OSError as error:
-                self._fail(
-                    StorageError(
-                        f"{error.strerror}: {error.filename}", hint="Check the data directory."
-                    )
-                )
+                self._fail(storage_error(error, self._layout.root))
             except Exception as error:
                 log.exception("decoding of %s failed", self.database)
                 self._fail(SpillwayError(f"{type(error).__name__}: {error}", hint="Report this."))
@@ -426,7 +437,7 @@ class Session:
                 "Slots that missed something are invalidated then."
             )
         log.error('decoding of database "%s" stopped: %s', self.database, error)
-        self._error = error
+        self.signs.failed(error)
         if self._failed_at is None:
             self._failed_at = time.monotonic()
 
@@ -561,6 +572,7 @@ class Session:
             if data:
                 walker.feed(lsn, data)
                 lsn += len(data)
+                self.signs.lsn = lsn
                 while (batch := walker.next_batch(_BATCH_RECORDS)) is not None:
                     held = decoder.memory_bytes
                     decoder.process(batch)
@@ -570,12 +582,18 @@ class Session:
                 self._store.passed(self, lsn)
             if not self.log.restart_lsn:
                 self._waiting = waiting.decoding(decoder, lsn, self._store.flushed_lsn)
-            self._error, self._read_lsn = None, lsn
+            self._read_lsn = lsn
+            if self.signs.is_past_failure(caught_up=not data):
+                if self._error is not None:
+                    # What failed may have been the writing of one.
+                    self._checkpoint(decoder)
+                self.signs.went_on()
             grown = decoder.position - checkpoint_lsn
             if grown and (
                 time.monotonic() - checkpoint_at >= pause_s
                 or grown >= self._settings.checkpoint_bytes
                 or not self.log.restart_lsn
+                or (grown >= _LOW_CHECKPOINT_BYTES and self._layout.reserve.is_low)
             ):
                 began = time.monotonic()
                 self._checkpoint(decoder)
@@ -587,7 +605,7 @@ class Session:
                 if not self._caught_up:
                     # Told once a start, and measured: `make bench` takes the time of a restart from it.
                     self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
-                    self._caught_up = True
+                    self._caught_up = self.signs.settled = True
                 self._store.wait(lsn, _IDLE_WAIT_S, self._questions.are_waiting)
         self._checkpoint(decoder)
 

@@ -11,9 +11,12 @@ process. Without the lease the rows are shown as they are stored.
 
 from __future__ import annotations
 
+import contextlib
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from spillway.engine.slots import Slot, oldest_positions
+from spillway.errors import LeaseLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -99,6 +102,25 @@ class SlotRows:
         """
         with self._leases.fenced(slot.row.source) as fence:
             slot.stored_lsn = await self._metadata.confirm_slot(slot.name, lsn, fence=fence)
+
+    async def note_presence(self) -> None:
+        """Store when consumers were there last, of those that are there too: a restart must not make the sign fresh."""
+        now = datetime.now(UTC)
+        for source in {slot.row.source for slot in self.slots.values() if not slot.is_lost}:
+            moments = {
+                slot.name: moment
+                for slot in self.of(source)
+                if (moment := now if slot.holder is not None else slot.inactive_since) is not None
+                and moment != slot.stored_inactive_since
+            }
+            if not moments:
+                continue
+            # The other sources' slots go on.
+            with contextlib.suppress(LeaseLost), self._leases.fenced(source) as fence:
+                await self._metadata.note_inactive_since(moments, fence=fence)
+            for name, moment in moments.items():
+                if (found := self.slots.get(name)) is not None:
+                    found.stored_inactive_since = moment
 
     def _lose(self, source: str) -> None:
         for slot in self.of(source):

@@ -13,20 +13,29 @@ import logging
 import os
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.engine.healing import DATABASE_DROPPED
+from spillway.engine.holder import Holder
 from spillway.engine.leases import held_by_another
-from spillway.engine.model import SlotInfo, SlotStats
+from spillway.engine.model import Decoding, SlotInfo, SlotStats
 from spillway.engine.reader import Counts
-from spillway.errors import InvalidSlotName, SlotActive, SlotInvalidated, SpillwayError
+from spillway.errors import (
+    InvalidSlotName,
+    NoConsumer,
+    SlotActive,
+    SlotInvalidated,
+    SpillwayError,
+)
 from spillway.pg.lsn import Lsn
 from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from spillway.engine.model import Consumer
     from spillway.engine.session import Session
     from spillway.store.rows import SlotRow
     from spillway.txlog import TransactionLog
@@ -36,6 +45,7 @@ log = logging.getLogger(__name__)
 #: 2000-01-01 00:00 UTC, from where commit times count, in seconds since 1970
 _EPOCH_S: Final = 946_684_800
 _NAME_MAX: Final = 63
+_END_POLL_S: Final = 0.005
 _NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
@@ -62,6 +72,32 @@ def check_slot_name(name: str) -> str:
     return name
 
 
+def _latest(*moments: datetime | None) -> datetime | None:
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _active(slot_name: str, consumer: Consumer) -> SlotActive:
+    return SlotActive(
+        f'replication slot "{slot_name}" is active for {consumer}',
+        hint=f"Wait until its consumer is done, or end its session: POST /v1/slots/{slot_name}/end-session, "
+        f"spillway slot end-session {slot_name}. To look beside it, stream with peek.",
+        slot=slot_name,
+        consumer=_wire_form(consumer),
+    )
+
+
+def _wire_form(consumer: Consumer) -> dict[str, str | None]:
+    """Give a consumer as an error's details have it: JSON's types."""
+    return {
+        name: None
+        if value is None
+        else value.isoformat()
+        if isinstance(value, datetime)
+        else str(value)
+        for name, value in asdict(consumer).items()
+    }
+
+
 class Slot:
     """A slot of the running service; used on the event loop only."""
 
@@ -72,8 +108,14 @@ class Slot:
         self.stored_lsn = self.confirmed_flush_lsn
         #: held while the row's position is written, so that a rewind is not undone by an older confirmation
         self.storing = asyncio.Lock()
-        self.active_pid: int | None = None
-        self.inactive_since: datetime | None = row.inactive_since or datetime.now(UTC)
+        #: who has it
+        self.holder: Holder | None = None
+        #: As of a restart what was stored counts: no later than the consumer was there last.
+        self.inactive_since: datetime | None = _latest(row.inactive_since, row.confirmed_at)
+        #: inactive_since as the metadata store has it
+        self.stored_inactive_since = row.inactive_since
+        #: when a confirmation last moved it
+        self.confirmed_at = row.confirmed_at
         self.invalidation_reason: str | None = row.invalidation_reason
         #: whether another process serves it
         self.is_lost = False
@@ -94,27 +136,23 @@ class Slot:
         return self.row.two_phase_at or 0
 
     @contextmanager
-    def acquired(self) -> Iterator[None]:
-        """Hold the slot; one consumer at a time.
+    def acquired(self, kind: str) -> Iterator[Holder]:
+        """Hold the slot; one consumer at a time. *kind* is what it does, as in :class:`~spillway.engine.model.Consumer`.
 
         Raises:
-            SlotActive: somebody has it.
+            SlotActive: somebody has it; the error names him.
             SlotInvalidated: its history was given up.
             LeaseLost: another process serves it.
         """
         self.check_valid()
-        if self.active_pid is not None:
-            raise SlotActive(
-                f'replication slot "{self.name}" is active for PID {self.active_pid}',
-                hint="Wait until its consumer is done, or end that consumer; to look beside it, stream with peek.",
-                slot=self.name,
-            )
-        self.active_pid = os.getpid()
+        if self.holder is not None:
+            raise _active(self.name, self.holder.consumer())
+        holder = self.holder = Holder(self.name, kind)
         self.inactive_since = None
         try:
-            yield
+            yield holder
         finally:
-            self.active_pid = None
+            self.holder = None
             self.inactive_since = datetime.now(UTC)
 
     def lose(self) -> None:
@@ -132,6 +170,25 @@ class Slot:
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Have it called no more."""
         self._listeners.discard(listener)
+
+    async def end_session(self) -> Consumer:
+        """End its consumer's session, and return who that was; the slot is free then.
+
+        Raises:
+            NoConsumer: nobody has it.
+        """
+        holder = self.holder
+        if holder is None:
+            raise NoConsumer(
+                f'nobody has replication slot "{self.name}"',
+                hint="A new consumer may take it.",
+                slot=self.name,
+            )
+        consumer = holder.consumer()
+        holder.end()
+        while self.holder is holder:  # noqa: ASYNC110 - a task of its own ends it
+            await asyncio.sleep(_END_POLL_S)
+        return consumer
 
     def check_valid(self) -> None:
         """Raise SlotInvalidated when the slot can no longer be read, LeaseLost when this process may not serve it."""
@@ -179,10 +236,11 @@ class Slot:
         """Have nobody read the slot any more."""
         self.invalidation_reason = reason
 
-    def lag_seconds(self, transactions: TransactionLog) -> float | None:
+    def lag_seconds(self, transactions: TransactionLog, *, current: bool) -> float | None:
         """Return how long ago the first transaction was committed that is not confirmed; 0.0 without one. Reads the log.
 
-        By the source's clock and this machine's. None: the log can't be read there.
+        By the source's clock and this machine's. None: the log can't be read there, or has no such transaction while
+        there may be one that is not decoded yet, that is while it is not *current*.
         """
         if self.invalidation_reason is not None:
             return None
@@ -201,26 +259,32 @@ class Slot:
             known = (confirmed, decoded if commit_time is None else 0)
             self._first_unconfirmed = (known, commit_time)
         if commit_time is None:
-            return 0.0
+            return 0.0 if current else None
         return max(0.0, time.time() - (_EPOCH_S + commit_time / 1e6))
 
     def confirm(self, lsn: int) -> None:
         """Advance confirmed_flush_lsn; never backward, as PostgreSQL's LogicalConfirmReceivedLocation."""
         if lsn > self.confirmed_flush_lsn:
             self.confirmed_flush_lsn = Lsn(lsn)
+            self.confirmed_at = datetime.now(UTC)
 
     def count(self, counts: Counts, before: Counts | None = None) -> None:
         """Account for what a reader handed out, since it had counted *before*."""
         self._counts = self._counts.plus(counts, before)
 
-    def info(self, *, decoded_lsn: int, retained_bytes: int, safe_bytes: int | None) -> SlotInfo:
+    def info(
+        self, *, decoding: Decoding, retained_bytes: int | None, safe_bytes: int | None
+    ) -> SlotInfo:
         """Describe the slot with PostgreSQL 18's columns.
+
+        What is not known while the source is not up is None.
 
         ``restart_lsn`` equals ``confirmed_flush_lsn``, and ``catalog_xmin`` is null: the transaction log
         holds whole transactions with the descriptors they need, so a slot keeps neither older WAL nor
         old catalog rows.
         """
         row, lost = self.row, self.invalidation_reason is not None
+        kept = None if retained_bytes is None else "reserved"
         return SlotInfo(
             slot_name=row.slot_name,
             plugin=row.plugin,
@@ -228,13 +292,14 @@ class Slot:
             datoid=row.datoid,
             database=row.database,
             temporary=row.temporary,
-            active=self.active_pid is not None,
-            active_pid=self.active_pid,
+            active=self.holder is not None,
+            # As in PostgreSQL, the process that serves the consumer; ``consumer`` says who that is.
+            active_pid=None if self.holder is None else os.getpid(),
             xmin=None,
             catalog_xmin=None,
             restart_lsn=None if lost else self.confirmed_flush_lsn,
             confirmed_flush_lsn=self.confirmed_flush_lsn,
-            wal_status="lost" if lost else "reserved",
+            wal_status="lost" if lost else kept,
             safe_wal_size=None if lost else safe_bytes,
             two_phase=row.two_phase,
             two_phase_at=row.two_phase_at,
@@ -245,9 +310,12 @@ class Slot:
             synced=False,
             source=row.source,
             options=row.options,
-            decoded_lsn=Lsn(decoded_lsn) if decoded_lsn else None,
+            decoded_lsn=decoding.decoded_lsn,
             retained_bytes=retained_bytes,
             created_at=row.created_at,
+            consumer=None if self.holder is None else self.holder.consumer(),
+            decoding=decoding,
+            confirmed_at=self.confirmed_at,
         )
 
     def stats(self, spill_txns: int, spill_count: int, spill_bytes: int) -> SlotStats:

@@ -29,6 +29,7 @@ class Snapshots:
     def __init__(self, layout: DatabaseLayout) -> None:
         self._directory: Final = layout.snapshots
         self._spill_dir: Final = layout.spill
+        self._reserve: Final = layout.reserve
         # Names of spill files, by the LSN of the snapshot that needs them.
         self._named: dict[int, frozenset[str]] = {}
 
@@ -77,6 +78,7 @@ class Snapshots:
         """Write the state of *decoder*, durably; with *carries* it holds the transactions in progress."""
         path = self._directory / f"{decoder.position:016X}.snap"
         temporary = path.with_suffix(".tmp")
+        self._reserve.admit()
         with temporary.open("wb") as file:
             file.write(decoder.carry() if carries else decoder.serialize())
             file.flush()

@@ -17,17 +17,27 @@ nothing goes meanwhile, nor before every database that was decoded before a star
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import shutil
 import threading
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from spillway.decoding.capture import CaptureFilter, check_capture
 from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
+from spillway.engine.signs import newest_file_time
 from spillway.engine.wal_horizon import wal_kept_from, what_holds, who_counts
-from spillway.errors import NotReady, SpillwayError, UnknownDatabase, WalRemoved
+from spillway.errors import (
+    NotReady,
+    ReplicationFailed,
+    SpillwayError,
+    UnknownDatabase,
+    WalRemoved,
+)
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
@@ -35,6 +45,7 @@ from spillway.receiver.continuity import check_continues
 from spillway.receiver.physical_slot import renew_physical_slot
 from spillway.receiver.primary import find_database, with_database
 from spillway.receiver.refetch import mend_segments, primary_timeline, wal_of_primary
+from spillway.receiver.store_state import STATE_NAME
 from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
@@ -48,6 +59,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOTHING_NEEDED: Final[Mapping[str, int]] = MappingProxyType({})
+#: A server that is there answers the receiver's question, which comes after 5 s, at once.
+_SILENT_S: Final = 20.0
+_NOTE_S: Final = 5.0
+#: States in which a receiver has ended its thread itself: it can't go on, or another takes its place.
+_ENDED: Final = (ReceiverState.FAILED, ReceiverState.STOPPED)
 
 
 class Source:
@@ -62,6 +78,8 @@ class Source:
         self._receiver: WalReceiver | None = None
         self._sessions: dict[str, Session] = {}
         self._error: SpillwayError | None = None
+        #: when WAL was last received before this object was made; of a new source: now
+        self._stored_at = newest_file_time(layout.wal) or datetime.now(UTC)
         self._stopped = False
         #: whether slots had begun before: its timeline may be another by now
         self._needs_history = False
@@ -129,6 +147,7 @@ class Source:
                     system_id=row.system_id,
                     segment_size=row.wal_segment_size,
                     max_bytes=self._settings.wal_store_max_bytes,
+                    admit=self._layout.reserve.admit_segment,
                 )
             except NotReady:
                 self._store = self._new_store(row)
@@ -156,6 +175,7 @@ class Source:
             timeline=timeline,
             start_lsn=start_lsn,
             max_bytes=self._settings.wal_store_max_bytes,
+            admit=self._layout.reserve.admit_segment,
         )
 
     def _can_begin(self, lsn: int, timeline: int) -> bool:
@@ -240,19 +260,23 @@ class Source:
                 self._receiver.stop()
             if self._store is not None:
                 self._store.close()
+                self._note_heard(0.0)
 
     def remove_files(self) -> None:
         """Remove the source's directory; it must be stopped."""
         shutil.rmtree(self._layout.root, ignore_errors=True)
 
     def alive(self) -> bool:
-        """Whether the receiver and every session have their threads."""
+        """Whether the receiver and every session that were started have their threads; one that has failed ended its own."""
         receiver = self._receiver
-        return (
-            receiver is not None
-            and receiver.is_alive()
+        return self._stopped or (
+            (receiver is None or receiver.is_alive() or receiver.state in _ENDED)
             and all(session.alive() for session in tuple(self._sessions.values()))
         )
+
+    def continuing(self) -> frozenset[str]:
+        """Return the databases that were decoded before the service started."""
+        return frozenset(d for d, s in tuple(self._sessions.items()) if s.signs.continues)
 
     @property
     def is_settled(self) -> bool:
@@ -380,14 +404,26 @@ class Source:
 
     def trim(self, horizons: Mapping[str, int]) -> None:
         """Drop what no slot and no restart needs; *horizons* are the slots' oldest positions by database."""
+        self._note_heard(_NOTE_S)
         sessions = tuple(self._sessions.values())
+        # What nobody needs goes before receiving has to stop.
+        keep_bytes = 0 if self._layout.reserve.is_low else self._settings.log_keep_bytes
         for session in sessions:
             horizon = horizons.get(session.database, session.decoded_lsn)
-            session.log.remove_before(horizon, self._settings.log_keep_bytes)
+            session.log.remove_before(horizon, keep_bytes)
         with self._trimming:
             store = self._store
             if store is not None and self._complete and self._sessions:
                 store.remove_before(self._wal_kept_from(store))
+
+    def _note_heard(self, interval_s: float) -> None:
+        """Note in a file's time when the server was heard last, every *interval_s*: a restart must not forget it."""
+        receiver = self._receiver
+        heard_at = None if receiver is None else receiver.heard_at
+        if heard_at is not None and (heard_at - self._stored_at).total_seconds() > interval_s:
+            self._stored_at, at = heard_at, heard_at.timestamp()
+            with contextlib.suppress(OSError):
+                os.utime(self._layout.wal / STATE_NAME, (at, at))
 
     def _wal_kept_from(self, store: WalStore) -> int:
         sessions = tuple(self._sessions.values())
@@ -396,6 +432,8 @@ class Source:
         if spare_bytes is not None:
             # Whole segments: they are what takes space.
             spare_bytes = spare_bytes // 2 // store.segment_size * store.segment_size
+        if self._layout.reserve.is_low:
+            spare_bytes = 0
         return wal_kept_from(
             [session.required_lsn for session in who_counts(sessions, store)],
             self._redo_lsn,
@@ -412,10 +450,39 @@ class Source:
         """Show *error*: another process serves the source."""
         self._error = error
 
+    @property
+    def streamed(self) -> bool:
+        """Whether WAL was received since the service started."""
+        return self._receiver is not None and self._receiver.since is not None
+
+    def is_current(self, database: str) -> bool:
+        """Whether the source is heard, and what it sent is decoded: what is not seen here is not there."""
+        session, receiver = self._sessions.get(database), self._receiver
+        return (
+            session is not None
+            and session.info().current
+            and receiver is not None
+            and receiver.state == ReceiverState.STREAMING
+            and self._silence_s(receiver) < _SILENT_S
+        )
+
+    def _silence_s(self, receiver: WalReceiver) -> float:
+        heard_at = receiver.heard_at
+        return 0.0 if heard_at is None else (datetime.now(UTC) - heard_at).total_seconds()
+
     def info(self) -> SourceInfo:
         row, store, receiver = self.row, self._store, self._receiver
         error = self._error or (receiver.error if receiver is not None else None)
         state = ("failed" if error else "connecting") if receiver is None else str(receiver.state)
+        since = self._stored_at if receiver is None else receiver.since or self._stored_at
+        if receiver is not None and state == "streaming":
+            silence_s = self._silence_s(receiver)
+            if silence_s >= _SILENT_S:
+                state, since = str(ReceiverState.WAITING), receiver.heard_at or since
+                error = ReplicationFailed(
+                    f"the server has been silent for {silence_s:.0f} s, though it was asked for a word",
+                    hint="See whether the server hangs, or the network. The receiver connects again by itself.",
+                )
         if self._stopped:
             state = str(ReceiverState.STOPPED)
         sessions = (s.info() for _, s in sorted(self._sessions.items()))
@@ -436,4 +503,6 @@ class Source:
             error=error.message if error else None,
             error_code=error.code if error else None,
             hint=error.hint if error else None,
+            since=since,
+            heard_at=receiver.heard_at if receiver is not None else None,
         )

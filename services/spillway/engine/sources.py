@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.decoding.capture import check_capture
 from spillway.engine.leases import held_by_another
-from spillway.engine.model import PrimaryCost
+from spillway.engine.model import Decoding, PrimaryCost
 from spillway.engine.source import NOTHING_NEEDED, Source
 from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
 from spillway.receiver.checks import check_source
@@ -452,9 +452,18 @@ class Sources:
         source = self._sources.get(name)
         return source.session_of(database) if source is not None else None
 
+    def unknown_decoding(self, name: str) -> Decoding:
+        """Describe the decoding of a database whose source is not up: with why, if that is known."""
+        info = self.get(name).info()
+        return Decoding("unknown", None, info.since, info.error, info.error_code, info.hint)
+
     def alive(self) -> bool:
         """Whether every source's threads are alive."""
         return all(source.alive() for source in self._sources.values())
+
+    def all(self) -> tuple[Source, ...]:
+        """Give every source."""
+        return tuple(self._sources.values())
 
     def are_settled(self) -> bool:
         """Whether every source has decoded what was stored when it was brought up, or can't."""

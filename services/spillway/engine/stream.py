@@ -30,6 +30,7 @@ from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 
 if TYPE_CHECKING:
+    from spillway.engine.holder import Holder
     from spillway.engine.reader import Step
     from spillway.engine.seat import Seat
     from spillway.engine.session import Session
@@ -47,14 +48,17 @@ class EngineStream:
         session: decodes what is read.
         seat: at the reader that makes the batches; the stream's own from here on.
         begin: position that the stream begins at.
-        peek: it reads beside whoever holds the slot.
+        holder: its hold on the slot; None: it reads beside whoever holds it.
     """
 
-    def __init__(self, slot: Slot, session: Session, seat: Seat, begin: int, *, peek: bool) -> None:
+    def __init__(
+        self, slot: Slot, session: Session, seat: Seat, begin: int, holder: Holder | None
+    ) -> None:
         self._slot = slot
+        self._holder = holder
         self._session = session
         self._seat = seat
-        self._peek = peek
+        self._peek = holder is None
         self._loop = asyncio.get_running_loop()
         #: what the caller may confirm: never what lies in a step ahead
         self._handed_out_lsn = begin
@@ -130,6 +134,8 @@ class EngineStream:
 
     def _batch(self, messages: EncodedBatch, *, final: bool = False) -> StreamBatch:
         confirm_lsn = self._handed_out_lsn
+        if self._holder is not None:
+            self._holder.sent_lsn = Lsn(confirm_lsn)
         first = int.from_bytes(messages.lsns[:8], "little") if messages.count else confirm_lsn
         return StreamBatch(
             messages=messages,
@@ -141,12 +147,17 @@ class EngineStream:
 
     async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:  # noqa: ARG002
         """Advance the slot to *flush_lsn*, but never past what was handed out."""
-        if self._peek:
+        if self._holder is None:
             raise InvalidRequest(
                 "a peeking stream can't confirm", hint="Open it without peek, or advance the slot."
             )
         self._slot.check_valid()
+        self._holder.fed_back()
         self._slot.confirm(min(flush_lsn, self._handed_out_lsn))
+
+    async def ended(self) -> None:
+        """Wait until somebody ends the session; see the interface."""
+        await (self._loop.create_future() if self._holder is None else self._holder.ended())
 
     async def close(self) -> None:
         """Stop; waits for a step that is under way, since it uses the cursor."""

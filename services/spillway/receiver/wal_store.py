@@ -91,6 +91,7 @@ class WalStore:
         start_lsn: where a new store begins, taken down to its segment's start so that every file is
             whole. None opens an existing store only. An existing store ignores it.
         max_bytes: the most that segment files may take, at least two of them; None leaves it to the disk.
+        admit: asked before a file of so many bytes is begun; it refuses by an OSError.
 
     Raises:
         SystemIdMismatch: the directory holds another cluster's WAL.
@@ -108,7 +109,9 @@ class WalStore:
         timeline: int = 1,
         start_lsn: int | None = None,
         max_bytes: int | None = None,
+        admit: Callable[[int], None] = lambda nbytes: None,  # noqa: ARG005
     ) -> None:
+        self._admit = admit
         self.directory = Path(directory)
         #: makes the hint of WalStoreFull: who needs what is stored, and what can be done
         self.explain_full: Callable[[WalStore], str] | None = None
@@ -306,6 +309,7 @@ class WalStore:
             if known:
                 tail = SegmentFile.open_again(self._segments.file_path(number), size)
             else:
+                self._admit(size)
                 tail = SegmentFile.create(self._segments.new_path(number, self.timeline), size)
                 self._segments.add(number, self.timeline)
             with self._changed:

@@ -38,6 +38,7 @@ import random
 import re
 import threading
 import time
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -95,6 +96,8 @@ _BATCH_BYTES: Final = 1 << 20
 _RETRY_FIRST_S: Final = 0.25
 _RETRY_MAX_S: Final = 30.0
 _SPACE_RETRY_MAX_S: Final = 5.0
+#: A server with nothing to send is asked for a word after so much silence: who looks must know whether it is there.
+_ASK_S: Final = 5.0
 
 _FATAL: Final = (
     SystemIdMismatch,
@@ -165,7 +168,11 @@ class WalReceiver:
             target=self._run, name=f"walreceiver {slot_name}", daemon=True
         )
         self._syncs = SyncThread(store, f"walsync {slot_name}", self._wake_up.nudge)
-        self._state = ReceiverState.CONNECTING
+        self._shown_state = ReceiverState.CONNECTING
+        #: since when it streams, or does not; None: it never did
+        self.since: datetime | None = None
+        #: when the server was last heard; None: never
+        self.heard_at: datetime | None = None
         self._error: SpillwayError | None = None
         self._server_wal_end = Lsn(0)
         self._retry_s = _RETRY_FIRST_S
@@ -189,6 +196,16 @@ class WalReceiver:
     def state(self) -> ReceiverState:
         """What the receiver is doing now."""
         return self._state
+
+    @property
+    def _state(self) -> ReceiverState:
+        return self._shown_state
+
+    @_state.setter
+    def _state(self, state: ReceiverState) -> None:
+        if ReceiverState.STREAMING in (state, self._shown_state) and state != self._shown_state:
+            self.since = datetime.now(UTC)
+        self._shown_state = state
 
     @property
     def error(self) -> SpillwayError | None:
@@ -277,6 +294,7 @@ class WalReceiver:
             end = self._start(connection, store.received_lsn)
             if end is not None:
                 return end
+        self.heard_at = datetime.now(UTC)
         self._state, self._error = ReceiverState.STREAMING, None
         log.info("streaming from %s on timeline %d", store.received_lsn, store.timeline)
         with contextlib.suppress(EndOfStream):
@@ -331,6 +349,7 @@ class WalReceiver:
             now = time.monotonic()
             if taken.heard:
                 heard_at, asked = now, False
+                self.heard_at = datetime.now(UTC)
             silence_s = now - heard_at  # not counting our own sync
             unsynced_bytes = store.received_lsn - store.flushed_lsn
             urgent = reply_requested or unsynced_bytes >= _SYNC_BYTES_MAX
@@ -350,7 +369,7 @@ class WalReceiver:
                     f"the server was silent for {silence_s:.0f} s",
                     hint="The receiver reconnects by itself.",
                 )
-            if silence_s >= self._receiver_timeout_s / 2 and not asked:
+            if silence_s >= min(self._receiver_timeout_s / 2, _ASK_S) and not asked:
                 self._send_status(connection, reply_requested=True)
                 asked = True
             timeout_s = self._status_interval_s - (now - status_at)

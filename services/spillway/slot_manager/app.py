@@ -7,9 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.security import HTTPBearer
 
 from spillway.engine.interface import EngineInterface
-from spillway.errors import NotReady
-from spillway.slot_manager import guard, metrics, pages, plugins, problems
-from spillway.slot_manager.dependencies import Engine
+from spillway.slot_manager import callers, guard, health, metrics, pages, plugins, problems
 from spillway.slot_manager.publications.routes import router as publications_router
 from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
@@ -53,6 +51,7 @@ def create_app(
     app.state.subscriptions = subscriptions
     app.state.version = version
     app.state.certificate = certificate
+    app.state.token = token
     # The dependency only documents what the guard checks.
     bearer = Security(HTTPBearer(auto_error=False, description="SPILLWAY_TOKEN"))
     v1 = APIRouter(prefix="/v1", dependencies=[bearer], responses=_PROBLEM)
@@ -62,12 +61,13 @@ def create_app(
     v1.include_router(subscriptions_router)
     v1.include_router(publications_router)
     app.include_router(v1)
-    app.include_router(_health)
+    app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(pages.router)
     problems.install(app)
     if admin is not None:
         app.add_middleware(guard.Beside, pages=admin)
+    app.add_middleware(callers.Callers)
     app.add_middleware(guard.Guard, gate=gate or TokenGate(token), pages=admin)
     app.openapi = lambda: openapi_document(app)  # type: ignore[method-assign]
     return app
@@ -97,22 +97,3 @@ _PROBLEM: Final[dict[int | str, dict[str, Any]]] = {
         },
     }
 }
-
-_health = APIRouter(include_in_schema=False)
-
-
-@_health.get("/healthz")
-async def healthz() -> dict[str, str]:
-    """Say that the process answers."""
-    return {"status": "ok"}
-
-
-@_health.get("/readyz")
-async def readyz(engine: Engine) -> dict[str, str]:
-    """Say whether the service can do its work."""
-    if not engine.ready():
-        raise NotReady(
-            "the metadata store or a source is not available",
-            hint="GET /v1/sources shows the state of each source.",
-        )
-    return {"status": "ready"}

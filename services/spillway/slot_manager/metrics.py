@@ -6,7 +6,8 @@ exact up to 2**53, 8 PiB of WAL.)
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -14,7 +15,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from spillway.engine.model import SlotInfo, SourceInfo
+from spillway.engine.interface import EngineInterface
+from spillway.engine.model import Obstacle, SlotInfo, SourceInfo
+from spillway.errors import UnknownSlot
 from spillway.slot_manager.dependencies import Engine, Subscriptions
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
 from spillway.tls import ServerCertificate
@@ -26,7 +29,10 @@ router = APIRouter(include_in_schema=False)
 async def metrics(request: Request, engine: Engine, subscriptions: Subscriptions) -> Response:
     """Give every metric."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Positions(await engine.list_sources(), await engine.list_slots()))
+    slots = await engine.list_slots()
+    lags = {slot.slot_name: await _lag_seconds(engine, slot) for slot in slots}
+    registry.register(_Obstacles(engine.obstacles()))
+    registry.register(_Positions(await engine.list_sources(), slots, lags))
     registry.register(_SubscriptionStates(await subscriptions.list_all()))
     if request.app.state.certificate is not None:
         registry.register(_Certificate(request.app.state.certificate))
@@ -53,10 +59,39 @@ class _Certificate(Collector):
             )
 
 
+async def _lag_seconds(engine: EngineInterface, slot: SlotInfo) -> float | None:
+    try:
+        return await engine.lag_seconds(slot.slot_name)
+    except UnknownSlot:
+        return None
+
+
+class _Obstacles(Collector):
+    def __init__(self, obstacles: Sequence[Obstacle]) -> None:
+        self._obstacles = obstacles
+
+    def collect(self) -> Iterator[Metric]:
+        yield _family(
+            "spillway_ready", "1 while /readyz is 200.", (), [((), float(not self._obstacles))]
+        )
+        yield _family(
+            "spillway_not_ready",
+            "1 for each thing that keeps the service from its work, as /readyz lists them.",
+            ("kind", "name", "code"),
+            {(one.kind, one.name, one.code): 1.0 for one in self._obstacles}.items(),
+        )
+
+
 class _Positions(Collector):
-    def __init__(self, sources: Sequence[SourceInfo], slots: Sequence[SlotInfo]) -> None:
+    def __init__(
+        self,
+        sources: Sequence[SourceInfo],
+        slots: Sequence[SlotInfo],
+        lags: Mapping[str, float | None],
+    ) -> None:
         self._sources = sources
         self._slots = slots
+        self._lags = lags
 
     def collect(self) -> Iterator[Metric]:
         sources = self._sources
@@ -78,6 +113,12 @@ class _Positions(Collector):
             ("source",),
             (((s.name,), s.flushed_lsn) for s in sources),
         )
+        yield _family(
+            "spillway_source_heard_timestamp_seconds",
+            "When the source was last heard; absent before the first time.",
+            ("source",),
+            (((s.name,), _timestamp(s.heard_at)) for s in sources),
+        )
         sessions = [(source, session) for source in sources for session in source.sessions]
         yield _family(
             "spillway_session_decoded_lsn",
@@ -96,6 +137,16 @@ class _Positions(Collector):
             "1 while the decoding session is consistent.",
             ("source", "database"),
             (((s.name, d.database), float(d.snapshot_state == "consistent")) for s, d in sessions),
+        )
+        yield _family(
+            "spillway_session_decoding",
+            "1 while WAL is decoded, 0 while that has stopped; absent until it is as far as before the service started.",
+            ("source", "database"),
+            (
+                ((s.name, d.database), float(d.state == "running"))
+                for s, d in sessions
+                if d.state != "starting"
+            ),
         )
         yield from self._collect_slots()
 
@@ -119,6 +170,18 @@ class _Positions(Collector):
             "Decoded WAL that the consumer has not confirmed.",
             labels,
             ((where, lag_bytes(s)) for where, s in slots),
+        )
+        yield _seconds(
+            "spillway_slot_lag_seconds",
+            "Age of the oldest transaction that is not confirmed; 0 without one, absent while that is not known.",
+            labels,
+            ((where, self._lags.get(s.slot_name)) for where, s in slots),
+        )
+        yield _family(
+            "spillway_slot_confirmed_timestamp_seconds",
+            "When a confirmation last moved the slot; absent if none did.",
+            labels,
+            ((where, _timestamp(s.confirmed_at)) for where, s in slots),
         )
         yield _family(
             "spillway_slot_retained_bytes",
@@ -157,15 +220,12 @@ class _SubscriptionStates(Collector):
             labels,
             ((where, s.lag_bytes) for where, s in found),
         )
-        lag_seconds = GaugeMetricFamily(
+        yield _seconds(
             "spillway_subscription_lag_seconds",
-            "Age of the oldest transaction that is not confirmed; 0 without one.",
-            labels=labels,
+            "Age of the oldest transaction that is not confirmed; 0 without one, absent while that is not known.",
+            labels,
+            ((where, s.lag_seconds) for where, s in found),
         )
-        for where, s in found:
-            if s.lag_seconds is not None:
-                lag_seconds.add_metric(list(where), s.lag_seconds)
-        yield lag_seconds
         yield _family(
             "spillway_subscription_rows",
             "Changes that are durable in the target.",
@@ -208,3 +268,20 @@ def _family(
         if value is not None:
             family.add_metric(list(values), float(int(value)))
     return family
+
+
+def _seconds(
+    name: str,
+    documentation: str,
+    labels: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], float | None]],
+) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(list(values), value)
+    return family
+
+
+def _timestamp(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

@@ -114,12 +114,17 @@ def parse_url(text: str) -> URL:
 class Database:
     """An engine of SQLAlchemy's and what this service does around it.
 
+    Args:
+        url_text: which database.
+        make_room: called when SQLite's disk is full; true when there is space now that was not before.
+
     Raises:
         InvalidRequest: it is not a URL, or of a database that metadata can't live in.
     """
 
-    def __init__(self, url_text: str) -> None:
+    def __init__(self, url_text: str, make_room: Callable[[], bool] = lambda: False) -> None:
         self._url = parse_url(url_text)
+        self._make_room = make_room
         self.name = self._url.get_backend_name()
         self.clock = literal_column(_CLOCKS[self.name], BigInteger)
         self._engine = (
@@ -142,7 +147,7 @@ class Database:
     async def prepare(self) -> None:
         """Make a new SQLite file readable by its owner alone and put it in WAL mode; may be repeated."""
         if self.is_sqlite:
-            await self._in_thread(_prepare_file, Path(self._url.database or ""))
+            await self._in_thread(self._prepare_file)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Run *work* in a transaction that reads."""
@@ -171,7 +176,25 @@ class Database:
 
     # ---- on a thread
 
+    def _prepare_file(self) -> None:
+        path = Path(self._url.database or "")
+        try:
+            _prepare_file(path)
+        except MetadataError as error:
+            if not (_is_full(error.__cause__) and self._make_room()):
+                raise
+            _prepare_file(path)
+
     def _transaction(self, work: Callable[[Connection], T], *, writes: bool) -> T:
+        try:
+            return self._try_transaction(work, writes=writes)
+        except MetadataError as error:
+            # Nothing of it is there, so it may be done again.
+            if not (_is_full(error.__cause__) and self._make_room()):
+                raise
+            return self._try_transaction(work, writes=writes)
+
+    def _try_transaction(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         try:
             with self._engine.connect() as connection:
                 connection.execution_options(spillway_writes=writes)
@@ -193,6 +216,13 @@ class Database:
         return MetadataError(
             f"the metadata store {self.where} failed: {text}", hint=_HINTS[self.name]
         )
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Say whether SQLite failed for want of space: of the file itself, or of those that it works with."""
+    cause = getattr(error, "orig", None) or error
+    name = str(getattr(cause, "sqlite_errorname", None) or "")
+    return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR") or name == "SQLITE_CANTOPEN"
 
 
 def _constraint(error: IntegrityError) -> ConstraintViolation:

@@ -14,6 +14,7 @@ Two rules are kept in SQL rather than by whoever calls:
 from __future__ import annotations
 
 from dataclasses import fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import and_, delete, insert, inspect, literal, or_, select, text, update
@@ -31,6 +32,8 @@ from spillway.store.rows import Fence, SlotRow, SourceRow, SubscriptionRow
 from spillway.store.schema import LEASES, REVISION, SLOTS, SOURCES, SUBSCRIPTIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from sqlalchemy import Executable, Table
     from sqlalchemy.engine import Connection, RowMapping
 
@@ -45,10 +48,11 @@ class MetadataStore:
 
     Args:
         url: ``sqlite:///path`` or ``postgresql://…``.
+        make_room: called when SQLite's disk is full; true when there is space now that was not before.
     """
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, make_room: Callable[[], bool] = lambda: False) -> None:
+        self._database = Database(url, make_room)
 
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""
@@ -201,6 +205,8 @@ class MetadataStore:
     async def confirm_slot(self, name: str, lsn: Lsn, *, fence: Fence | None = None) -> Lsn:
         """Advance confirmed_flush_lsn to *lsn*, never backward; give where it stands then.
 
+        When it moves, that is its consumer's sign of life: confirmed_at is now.
+
         Raises:
             UnknownSlot: there is none of that name.
             LeaseLost: *fence* is out of date.
@@ -213,7 +219,7 @@ class MetadataStore:
             connection.execute(
                 update(SLOTS)
                 .where(here, or_(confirmed.is_(None), confirmed < lsn))
-                .values(confirmed_flush_lsn=lsn)
+                .values(confirmed_flush_lsn=lsn, confirmed_at=datetime.now(UTC))
             )
             return connection.execute(select(confirmed).where(here)).scalar_one_or_none()
 
@@ -221,6 +227,36 @@ class MetadataStore:
         if stands is None:
             _raise_unknown_slot(name)
         return stands
+
+    async def note_inactive_since(
+        self, moments: Mapping[str, datetime], *, fence: Fence | None = None
+    ) -> None:
+        """Store when the consumers of slots, by their names, were there last. Slots that are gone are passed over.
+
+        Raises:
+            LeaseLost: *fence* is out of date.
+        """
+
+        def note(connection: Connection) -> None:
+            _check_fence(connection, fence)
+            for name, moment in moments.items():
+                here = SLOTS.c.slot_name == name
+                connection.execute(update(SLOTS).where(here).values(inactive_since=moment))
+
+        await self._database.write(note)
+
+    async def probe(self, holder: str) -> None:
+        """Write what nobody needs, to know that what is needed could be written.
+
+        One row for each *holder*, the process's own.
+        """
+        now = self._database.clock
+        values = {"resource": f"probe/{holder}", "holder": holder, "token": 0, "expires_at_ms": now}
+        statement = self._insert_lease().values(values)
+        statement = statement.on_conflict_do_update(
+            index_elements=[LEASES.c.resource], set_={"expires_at_ms": now}
+        )
+        await self._run(statement)
 
     async def remove_slot(self, name: str, *, fence: Fence | None = None) -> None:
         """Forget a slot.

@@ -57,7 +57,10 @@ class SlotRow:
     confirmed_flush_lsn: Lsn | None = None
     two_phase: bool = False
     two_phase_at: Lsn | None = None
+    #: when its consumer was there last; of one that is there, now and then
     inactive_since: datetime | None = None
+    #: when a confirmation last moved it
+    confirmed_at: datetime | None = None
     conflicting: bool = False
     invalidation_reason: str | None = None
     failover: bool = False

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0003"
+REVISION: Final = "0004_confirmed_at"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -142,6 +142,7 @@ SLOTS: Final = Table(
     Column("two_phase", Boolean, nullable=False, server_default=false()),
     Column("two_phase_at", LsnType),
     Column("inactive_since", UtcDateTime),
+    Column("confirmed_at", UtcDateTime),
     Column("conflicting", Boolean, nullable=False, server_default=false()),
     Column("invalidation_reason", String(64)),
     Column("failover", Boolean, nullable=False, server_default=false()),

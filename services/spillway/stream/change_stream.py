@@ -6,8 +6,9 @@ Two things happen at once in a stream: batches go out, feedback comes in. ::
     engine ◀───confirm──── feedback ◀─read── client      in flight, and one batch is read ahead of it
 
 Either ends the other: an error in one cancels the other, a client that goes away cancels both, and in
-every case leaving ``engine.stream`` frees the slot. A client that is silent is fine; one that is gone
-without saying so is found out by HTTP/2 pings (see ``server``).
+every case leaving ``engine.stream`` frees the slot. So does who ends the session (``ended``), also while a write waits for a client
+that reads nothing. A client that is silent is fine; one that is gone without saying so, or stopped, does not answer
+HTTP/2 pings (see ``server``).
 
 A client that closes its side (PostgreSQL's CopyDone) asks for no more than there is: it gets what was decoded by then, or
 what is before the stream's ``upto_lsn``, and the stream ends.
@@ -107,8 +108,11 @@ class _Session:
         ) as stream:
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._send(stream, bounded=start.upto_lsn != 0))
-                    tasks.create_task(self._take_feedback(stream))
+                    ended = tasks.create_task(stream.ended())
+                    sending = tasks.create_task(self._send(stream, bounded=start.upto_lsn != 0))
+                    feedback = tasks.create_task(self._take_feedback(stream))
+                    await asyncio.wait((sending, feedback))
+                    ended.cancel()
             except BaseExceptionGroup as failed:
                 raise _first(failed) from None
 

@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 
+from spillway import __version__
+from spillway.engine.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire
@@ -40,9 +44,10 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     # A batch comes in one frame or two, not in pieces of 16 KiB: a twentieth of the CPU on both sides.
     ("grpc.http2.max_frame_size", 1 << 20),
-    # A service that vanished without a word is found out within 40 seconds.
+    # A service that vanished without a word is found out within 40 seconds; the last is what counts.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
 
@@ -123,6 +128,14 @@ def advance_slot(
     return Lsn(_call(target, token, tls, "AdvanceSlot", request).end_lsn)
 
 
+def _options() -> tuple[tuple[str, object], ...]:
+    """Give the channel's options, with how this program calls itself: what the service shows of it."""
+    names = [f"spillway/{__version__}", f"(pid {os.getpid()} on {socket.gethostname()})"]
+    if subscription := os.environ.get(SUBSCRIPTION_VARIABLE):
+        names.insert(0, f"spillway-subscription/{subscription}")
+    return (*_OPTIONS, ("grpc.primary_user_agent", " ".join(names)))
+
+
 def open_channel(target: str, tls: ClientTls | None = None) -> Any:
     """Make a gRPC channel to *target*, as :func:`open_stream` takes it.
 
@@ -130,12 +143,12 @@ def open_channel(target: str, tls: ClientTls | None = None) -> Any:
         InvalidRequest: a file that *tls* names can't be used.
     """
     if not target.startswith(_TLS_PREFIX):
-        return grpc.insecure_channel(target.removeprefix(_PLAIN_PREFIX), options=_OPTIONS)
+        return grpc.insecure_channel(target.removeprefix(_PLAIN_PREFIX), options=_options())
     tls = tls or ClientTls()
     credentials = grpc.ssl_channel_credentials(*tls.pem())
     name = () if tls.server_name is None else (("grpc.ssl_target_name_override", tls.server_name),)
     address = target.removeprefix(_TLS_PREFIX).rstrip("/")
-    return grpc.secure_channel(address, credentials, options=(*_OPTIONS, *name))
+    return grpc.secure_channel(address, credentials, options=(*_options(), *name))
 
 
 def _call(target: str, token: str | None, tls: ClientTls | None, name: str, request: Any) -> Any:

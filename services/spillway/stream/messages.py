@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from spillway.engine.model import (
         Change,
+        Consumer,
         DatabaseSession,
+        Decoding,
         PublicationInfo,
         SlotInfo,
         SlotStats,
@@ -43,6 +45,8 @@ def source_message(source: SourceInfo) -> slots_pb2.Source:
         error_code=source.error_code,
         hint=source.hint,
         capture=slots_pb2.Capture(**source.capture),
+        since=_timestamp(source.since),
+        heard_at=_timestamp(source.heard_at),
     )
 
 
@@ -55,6 +59,9 @@ def _session_message(session: DatabaseSession) -> slots_pb2.DecodingSession:
         restart_lsn=session.restart_lsn or 0,
         error=session.error,
         error_code=session.error_code,
+        hint=session.hint,
+        state=session.state,
+        since=_timestamp(session.since),
     )
 
 
@@ -73,7 +80,7 @@ def slot_message(slot: SlotInfo) -> slots_pb2.Slot:
         catalog_xmin=slot.catalog_xmin,
         restart_lsn=slot.restart_lsn or 0,
         confirmed_flush_lsn=slot.confirmed_flush_lsn or 0,
-        wal_status=slot.wal_status,
+        wal_status=slot.wal_status or "",
         safe_wal_size=slot.safe_wal_size,
         two_phase=slot.two_phase,
         two_phase_at=slot.two_phase_at or 0,
@@ -87,6 +94,34 @@ def slot_message(slot: SlotInfo) -> slots_pb2.Slot:
         decoded_lsn=slot.decoded_lsn or 0,
         retained_bytes=slot.retained_bytes,
         created_at=_timestamp(slot.created_at),
+        consumer=None if slot.consumer is None else consumer_message(slot.consumer),
+        decoding=decoding_message(slot.decoding),
+        confirmed_at=_timestamp(slot.confirmed_at),
+    )
+
+
+def consumer_message(consumer: Consumer) -> slots_pb2.Consumer:
+    """Make a Consumer."""
+    return slots_pb2.Consumer(
+        kind=consumer.kind,
+        address=consumer.address,
+        client=consumer.client,
+        subscription=consumer.subscription,
+        since=_timestamp(consumer.since),
+        last_feedback_at=_timestamp(consumer.last_feedback_at),
+        sent_lsn=consumer.sent_lsn or 0,
+    )
+
+
+def decoding_message(decoding: Decoding) -> slots_pb2.Decoding:
+    """Make a Decoding."""
+    return slots_pb2.Decoding(
+        state=decoding.state,
+        decoded_lsn=decoding.decoded_lsn or 0,
+        since=_timestamp(decoding.since),
+        error=decoding.error,
+        error_code=decoding.error_code,
+        hint=decoding.hint,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from spillway.tls import ServerCertificate
 
 _MIB: Final = 1024 * 1024
+#: how often a client that watches a service's health has it looked at
+_WATCH_S: Final = 1.0
 
 #: Requests are small; 1 MiB as REST's bodies.
 REQUEST_BYTES_MAX: Final = _MIB
@@ -33,10 +36,8 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
     # Another process on the same port must be an error, not half of the clients' calls.
     ("grpc.so_reuseport", 0),
-    # A client that vanished without a word must not hold its slot: found out within 40 seconds.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
     # Clients may ping as often, also while a stream is idle.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -50,6 +51,27 @@ _OPTIONS: Final = (
 )
 
 
+#: PostgreSQL's wal_sender_timeout.
+CLIENT_TIMEOUT_S: Final = 60.0
+
+
+def _keepalive(client_timeout_s: float) -> tuple[tuple[str, int], ...]:
+    """Give the options by which a client that vanished without a word, or is stopped, loses its slot in that time.
+
+    Half of it passes before silence is worth a ping, half until that must be answered. A client's library answers by
+    itself, however long its program takes for what it has got. ``ping_timeout_ms`` is what counts: without it gRPC
+    waits for a minute, whatever ``keepalive_timeout_ms`` says.
+    """
+    if not client_timeout_s:
+        return ()
+    half_ms = max(1, int(client_timeout_s * 500))
+    return (
+        ("grpc.keepalive_time_ms", half_ms),
+        ("grpc.keepalive_timeout_ms", half_ms),
+        ("grpc.http2.ping_timeout_ms", half_ms),
+    )
+
+
 async def create_grpc_server(
     engine: EngineInterface,
     subscriptions: SubscriptionInterface,
@@ -60,6 +82,7 @@ async def create_grpc_server(
     gate: TokenGate | None = None,
     certificate: ServerCertificate | None = None,
     own_socket: Path | None = None,
+    client_timeout_s: float = CLIENT_TIMEOUT_S,
 ) -> Any:
     """Make a grpc.aio.Server that listens on *host* and *port*.
 
@@ -75,11 +98,13 @@ async def create_grpc_server(
         gate: what compares tokens, where REST has the same; made of *token* otherwise.
         certificate: what TLS begins with; None: no TLS.
         own_socket: a Unix socket to listen on as well, without TLS, for programs of the service's own.
+        client_timeout_s: how long a client may leave the server's pings without an answer; 0: for ever.
 
     Raises:
         AddressUnavailable: the port is taken, or *host* is no address of this machine.
     """
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[Door(gate or TokenGate(token))])
+    options = (*_OPTIONS, *_keepalive(client_timeout_s))
+    server = grpc.aio.server(options=options, interceptors=[Door(gate or TokenGate(token))])
     register: Any = slots_pb2_grpc.add_SlotServiceServicer_to_server
     register(slot_service.SlotService(engine, subscriptions), server)
     register = subscriptions_pb2_grpc.add_SubscriptionServiceServicer_to_server
@@ -90,7 +115,7 @@ async def create_grpc_server(
         subscription_service.SERVICE_NAME,
         change_stream.SERVICE_NAME,
     )
-    await _add_health(server, names)
+    health_pb2_grpc.add_HealthServicer_to_server(_Health(engine), server)
     reflection.enable_server_reflection(
         (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )
@@ -151,8 +176,38 @@ def _unavailable(address: str) -> AddressUnavailable:
     )
 
 
-async def _add_health(server: Any, names: tuple[str, ...]) -> None:
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    for name in ("", *names):
-        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """grpc.health.v1: each service serves while nothing is in the way of what it is for; "" is the whole, as ``/readyz``.
+
+    Slots are looked at and changed as long as metadata can be written; a stream needs sources and databases, too.
+    """
+
+    def __init__(self, engine: EngineInterface) -> None:
+        self._engine = engine
+
+    def _status(self, service: str) -> int | None:
+        kinds = {obstacle.kind for obstacle in self._engine.obstacles()}
+        if service in (slot_service.SERVICE_NAME, subscription_service.SERVICE_NAME):
+            kinds &= {"metadata"}
+        elif service not in ("", change_stream.SERVICE_NAME):
+            return None
+        response = health_pb2.HealthCheckResponse
+        return response.NOT_SERVING if kinds else response.SERVING  # type: ignore[no-any-return]
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        found = self._status(request.service)
+        if found is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f'no service "{request.service}"')
+        return health_pb2.HealthCheckResponse(status=found)
+
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
+        """Tell how it stands, and again when that changes."""
+        told: int | None = None
+        while True:
+            found = self._status(request.service)
+            if found is None:
+                found = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+            if found != told:
+                await context.write(health_pb2.HealthCheckResponse(status=found))
+                told = found
+            await asyncio.sleep(_WATCH_S)

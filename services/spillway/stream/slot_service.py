@@ -13,6 +13,8 @@ from spillway.engine.model import SlotSpec
 from spillway.pg.lsn import Lsn
 from spillway.stream.messages import (
     change_message,
+    consumer_message,
+    decoding_message,
     publication_message,
     slot_message,
     source_message,
@@ -73,6 +75,12 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
         self, request: slots_pb2.AlterSourceRequest, context: Any
     ) -> slots_pb2.Source:
         return source_message(await self._engine.alter_source(request.name, request.dsn))
+
+    @errors_as_statuses
+    async def RestartDatabase(
+        self, request: slots_pb2.RestartDatabaseRequest, context: Any
+    ) -> slots_pb2.Source:
+        return source_message(await self._engine.restart_database(request.name, request.database))
 
     @errors_as_statuses
     async def DropSource(
@@ -156,7 +164,7 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
             request.upto_nchanges or None,
             dict(request.options),
         )
-        await _write_parts(context, changes)
+        await self._write_parts(context, request.slot_name, changes)
 
     @errors_as_statuses
     async def GetChanges(self, request: slots_pb2.ReadChangesRequest, context: Any) -> None:
@@ -166,7 +174,27 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
             request.upto_nchanges or None,
             dict(request.options),
         )
-        await _write_parts(context, changes)
+        await self._write_parts(context, request.slot_name, changes)
+
+    async def _write_parts(self, context: Any, slot_name: str, changes: Sequence[Change]) -> None:
+        """Send changes in messages of bounded size, one change never cut; the last says how decoding stands."""
+        part: list[slots_pb2.Change] = []
+        size = 0
+        for change in changes:
+            part.append(change_message(change))
+            size += len(change.data)
+            if size >= _PART_BYTES:
+                await context.write(slots_pb2.ReadChangesResponse(changes=part))
+                part, size = [], 0
+        decoding = decoding_message((await self._engine.get_slot(slot_name)).decoding)
+        await context.write(slots_pb2.ReadChangesResponse(changes=part, decoding=decoding))
+
+    @errors_as_statuses
+    async def EndSession(
+        self, request: slots_pb2.EndSessionRequest, context: Any
+    ) -> slots_pb2.EndSessionResponse:
+        consumer = consumer_message(await self._engine.end_session(request.slot_name))
+        return slots_pb2.EndSessionResponse(slot_name=request.slot_name, consumer=consumer)
 
     @errors_as_statuses
     async def AdvanceSlot(
@@ -194,12 +222,6 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
 
 def _lsn(number: int) -> Lsn | None:
     return Lsn(number) if number else None
-
-
-async def _write_parts(context: Any, changes: Sequence[Change]) -> None:
-    """Send changes in messages of bounded size; one change is never cut."""
-    for part in _parts(map(change_message, changes)):
-        await context.write(slots_pb2.ReadChangesResponse(changes=part))
 
 
 def _parts(messages: Iterable[_Message]) -> Iterator[list[_Message]]:

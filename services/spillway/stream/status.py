@@ -11,10 +11,12 @@ import asyncio
 import functools
 import logging
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from urllib.parse import unquote
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from spillway.engine.caller import calling
 from spillway.errors import NotReady, SpillwayError, Unauthenticated, error_class, remote_error
 from spillway.pg.encoding import readable
 from spillway.tls import tls_failed
@@ -53,7 +55,8 @@ def errors_as_statuses(
     @functools.wraps(method)
     async def call(self: _Self, request: _Request, context: Any) -> _Response:
         try:
-            return await method(self, request, context)
+            with calling(_address(context), _user_agent(context)):
+                return await method(self, request, context)
         except SpillwayError as error:
             reported = error
             if error.http_status >= 500:
@@ -70,6 +73,19 @@ def errors_as_statuses(
         return await abort(context, reported)
 
     return call
+
+
+def _address(context: Any) -> str:
+    """Give the peer as host:port; gRPC has it as ipv4:127.0.0.1:4711 or, escaped, ipv6:[::1]:4711."""
+    kind, _, address = unquote(context.peer()).partition(":")
+    return address if kind in ("ipv4", "ipv6") else f"{kind}:{address}"
+
+
+def _user_agent(context: Any) -> str | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == "user-agent":
+            return str(value)
+    return None
 
 
 async def abort(context: Any, error: SpillwayError) -> NoReturn:

@@ -36,6 +36,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from spillway.engine.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import (
     MetadataError,
     NotReady,
@@ -287,6 +288,7 @@ class Supervisor:
         environment = {k: v for k, v in os.environ.items() if k not in _PRIVATE}
         environment |= program.environment
         environment[TOKEN_VARIABLE] = token
+        environment[SUBSCRIPTION_VARIABLE] = self.row.name
         environment["PYTHONUNBUFFERED"] = "1"
         if service.token is not None:
             environment["SPILLWAY_TOKEN"] = service.token

@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 
 WRITE_BUFFER_BYTES: Final = 1 << 20
 SEGMENT_BYTES_DEFAULT: Final = 64 << 20
+LOW_SEGMENT_BYTES: Final = 2 << 20
 
 
 class Snapshot(NamedTuple):
@@ -73,8 +74,12 @@ class TransactionLog:
         system_id: int,
         database_oid: int,
         segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+        admit: Callable[[], None] = lambda: None,
+        is_low: Callable[[], bool] = lambda: False,
     ) -> None:
         """Open the log in *directory*, made if absent, and cut off a torn tail.
+
+        *admit* may refuse writes by an OSError; while space *is_low*, segments are small, so that they can go soon.
 
         Raises:
             CorruptTransactionLog: a segment is of another cluster or database, or of another format.
@@ -84,6 +89,7 @@ class TransactionLog:
         self._system_id = system_id
         self._database_oid = database_oid
         self._segment_bytes = segment_bytes
+        self._admit, self._is_low = admit, is_low
         self._lock = threading.Lock()
         self._listeners: set[Callable[[], None]] = set()
         self._pieces: list[bytes | memoryview] = []
@@ -251,7 +257,9 @@ class TransactionLog:
     def _segment_for_more(self, final_lsn: int) -> Segment:
         """Return the segment that takes what comes, of *final_lsn*; a new one when the last is full."""
         segment = self._segments[-1]
-        if segment.size + self._pieces_bytes >= self._segment_bytes and segment.last_final_lsn:
+        size = segment.size + self._pieces_bytes
+        is_full = size >= self._segment_bytes or (size >= LOW_SEGMENT_BYTES and self._is_low())
+        if is_full and segment.last_final_lsn:
             self._flush()
             segment = self._new_segment(final_lsn)
         return segment
@@ -331,7 +339,9 @@ class TransactionLog:
                 segment.path.unlink(missing_ok=True)
             if visible is not None:
                 last = visible.segments[-1]
-                os.truncate(last.path, visible.end)
+                if last.path.stat().st_size != visible.end:
+                    # Its time is when something was written last; who looks takes it for that.
+                    os.truncate(last.path, visible.end)
                 last.scan()
                 self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
                 os.lseek(self._fd, last.size, os.SEEK_SET)
@@ -456,6 +466,7 @@ class TransactionLog:
         view = memoryview(data)
         try:
             with _storage_errors(self.directory, "write"):
+                self._admit()
                 while written < total:
                     written += os.write(self._fd, view[written:])
         except BaseException:

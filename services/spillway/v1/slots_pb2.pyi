@@ -53,6 +53,14 @@ class AlterSourceRequest(_message.Message):
     dsn: str
     def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ...) -> None: ...
 
+class RestartDatabaseRequest(_message.Message):
+    __slots__ = ("name", "database")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    database: str
+    def __init__(self, name: _Optional[str] = ..., database: _Optional[str] = ...) -> None: ...
+
 class ListTablesRequest(_message.Message):
     __slots__ = ("source", "database")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -186,7 +194,7 @@ class DropSourceResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class Source(_message.Message):
-    __slots__ = ("name", "dsn", "system_id", "server_version_num", "timeline", "wal_segment_size", "slot_name", "state", "received_lsn", "flushed_lsn", "sessions", "created_at", "error", "error_code", "hint", "capture")
+    __slots__ = ("name", "dsn", "system_id", "server_version_num", "timeline", "wal_segment_size", "slot_name", "state", "received_lsn", "flushed_lsn", "sessions", "created_at", "error", "error_code", "hint", "capture", "since", "heard_at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DSN_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +211,8 @@ class Source(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AT_FIELD_NUMBER: _ClassVar[int]
     name: str
     dsn: str
     system_id: str
@@ -219,10 +229,12 @@ class Source(_message.Message):
     error_code: str
     hint: str
     capture: Capture
-    def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ..., system_id: _Optional[str] = ..., server_version_num: _Optional[int] = ..., timeline: _Optional[int] = ..., wal_segment_size: _Optional[int] = ..., slot_name: _Optional[str] = ..., state: _Optional[str] = ..., received_lsn: _Optional[int] = ..., flushed_lsn: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[DecodingSession, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ..., capture: _Optional[_Union[Capture, _Mapping]] = ...) -> None: ...
+    since: _timestamp_pb2.Timestamp
+    heard_at: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ..., system_id: _Optional[str] = ..., server_version_num: _Optional[int] = ..., timeline: _Optional[int] = ..., wal_segment_size: _Optional[int] = ..., slot_name: _Optional[str] = ..., state: _Optional[str] = ..., received_lsn: _Optional[int] = ..., flushed_lsn: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[DecodingSession, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ..., capture: _Optional[_Union[Capture, _Mapping]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., heard_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DecodingSession(_message.Message):
-    __slots__ = ("database", "datoid", "snapshot_state", "decoded_lsn", "restart_lsn", "error", "error_code")
+    __slots__ = ("database", "datoid", "snapshot_state", "decoded_lsn", "restart_lsn", "error", "error_code", "hint", "state", "since")
     DATABASE_FIELD_NUMBER: _ClassVar[int]
     DATOID_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +242,9 @@ class DecodingSession(_message.Message):
     RESTART_LSN_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     database: str
     datoid: int
     snapshot_state: str
@@ -237,7 +252,10 @@ class DecodingSession(_message.Message):
     restart_lsn: int
     error: str
     error_code: str
-    def __init__(self, database: _Optional[str] = ..., datoid: _Optional[int] = ..., snapshot_state: _Optional[str] = ..., decoded_lsn: _Optional[int] = ..., restart_lsn: _Optional[int] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ...) -> None: ...
+    hint: str
+    state: str
+    since: _timestamp_pb2.Timestamp
+    def __init__(self, database: _Optional[str] = ..., datoid: _Optional[int] = ..., snapshot_state: _Optional[str] = ..., decoded_lsn: _Optional[int] = ..., restart_lsn: _Optional[int] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ..., state: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateSlotRequest(_message.Message):
     __slots__ = ("slot_name", "source", "database", "plugin", "temporary", "two_phase", "failover", "options", "start_lsn")
@@ -310,7 +328,7 @@ class DropSlotResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class Slot(_message.Message):
-    __slots__ = ("slot_name", "plugin", "slot_type", "datoid", "database", "temporary", "active", "active_pid", "xmin", "catalog_xmin", "restart_lsn", "confirmed_flush_lsn", "wal_status", "safe_wal_size", "two_phase", "two_phase_at", "inactive_since", "conflicting", "invalidation_reason", "failover", "synced", "source", "options", "decoded_lsn", "retained_bytes", "created_at")
+    __slots__ = ("slot_name", "plugin", "slot_type", "datoid", "database", "temporary", "active", "active_pid", "xmin", "catalog_xmin", "restart_lsn", "confirmed_flush_lsn", "wal_status", "safe_wal_size", "two_phase", "two_phase_at", "inactive_since", "conflicting", "invalidation_reason", "failover", "synced", "source", "options", "decoded_lsn", "retained_bytes", "created_at", "consumer", "decoding", "confirmed_at")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -344,6 +362,9 @@ class Slot(_message.Message):
     DECODED_LSN_FIELD_NUMBER: _ClassVar[int]
     RETAINED_BYTES_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    DECODING_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_AT_FIELD_NUMBER: _ClassVar[int]
     slot_name: str
     plugin: str
     slot_type: str
@@ -370,7 +391,58 @@ class Slot(_message.Message):
     decoded_lsn: int
     retained_bytes: int
     created_at: _timestamp_pb2.Timestamp
-    def __init__(self, slot_name: _Optional[str] = ..., plugin: _Optional[str] = ..., slot_type: _Optional[str] = ..., datoid: _Optional[int] = ..., database: _Optional[str] = ..., temporary: _Optional[bool] = ..., active: _Optional[bool] = ..., active_pid: _Optional[int] = ..., xmin: _Optional[int] = ..., catalog_xmin: _Optional[int] = ..., restart_lsn: _Optional[int] = ..., confirmed_flush_lsn: _Optional[int] = ..., wal_status: _Optional[str] = ..., safe_wal_size: _Optional[int] = ..., two_phase: _Optional[bool] = ..., two_phase_at: _Optional[int] = ..., inactive_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., conflicting: _Optional[bool] = ..., invalidation_reason: _Optional[str] = ..., failover: _Optional[bool] = ..., synced: _Optional[bool] = ..., source: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., decoded_lsn: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    consumer: Consumer
+    decoding: Decoding
+    confirmed_at: _timestamp_pb2.Timestamp
+    def __init__(self, slot_name: _Optional[str] = ..., plugin: _Optional[str] = ..., slot_type: _Optional[str] = ..., datoid: _Optional[int] = ..., database: _Optional[str] = ..., temporary: _Optional[bool] = ..., active: _Optional[bool] = ..., active_pid: _Optional[int] = ..., xmin: _Optional[int] = ..., catalog_xmin: _Optional[int] = ..., restart_lsn: _Optional[int] = ..., confirmed_flush_lsn: _Optional[int] = ..., wal_status: _Optional[str] = ..., safe_wal_size: _Optional[int] = ..., two_phase: _Optional[bool] = ..., two_phase_at: _Optional[int] = ..., inactive_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., conflicting: _Optional[bool] = ..., invalidation_reason: _Optional[str] = ..., failover: _Optional[bool] = ..., synced: _Optional[bool] = ..., source: _Optional[str] = ..., options: _Optional[_Mapping[str, str]] = ..., decoded_lsn: _Optional[int] = ..., retained_bytes: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., consumer: _Optional[_Union[Consumer, _Mapping]] = ..., decoding: _Optional[_Union[Decoding, _Mapping]] = ..., confirmed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Consumer(_message.Message):
+    __slots__ = ("kind", "address", "client", "subscription", "since", "last_feedback_at", "sent_lsn")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    LAST_FEEDBACK_AT_FIELD_NUMBER: _ClassVar[int]
+    SENT_LSN_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    address: str
+    client: str
+    subscription: str
+    since: _timestamp_pb2.Timestamp
+    last_feedback_at: _timestamp_pb2.Timestamp
+    sent_lsn: int
+    def __init__(self, kind: _Optional[str] = ..., address: _Optional[str] = ..., client: _Optional[str] = ..., subscription: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_feedback_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., sent_lsn: _Optional[int] = ...) -> None: ...
+
+class Decoding(_message.Message):
+    __slots__ = ("state", "decoded_lsn", "since", "error", "error_code", "hint")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DECODED_LSN_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    decoded_lsn: int
+    since: _timestamp_pb2.Timestamp
+    error: str
+    error_code: str
+    hint: str
+    def __init__(self, state: _Optional[str] = ..., decoded_lsn: _Optional[int] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
+
+class EndSessionRequest(_message.Message):
+    __slots__ = ("slot_name",)
+    SLOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    slot_name: str
+    def __init__(self, slot_name: _Optional[str] = ...) -> None: ...
+
+class EndSessionResponse(_message.Message):
+    __slots__ = ("slot_name", "consumer")
+    SLOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    slot_name: str
+    consumer: Consumer
+    def __init__(self, slot_name: _Optional[str] = ..., consumer: _Optional[_Union[Consumer, _Mapping]] = ...) -> None: ...
 
 class ReadChangesRequest(_message.Message):
     __slots__ = ("slot_name", "upto_lsn", "upto_nchanges", "options")
@@ -392,10 +464,12 @@ class ReadChangesRequest(_message.Message):
     def __init__(self, slot_name: _Optional[str] = ..., upto_lsn: _Optional[int] = ..., upto_nchanges: _Optional[int] = ..., options: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ReadChangesResponse(_message.Message):
-    __slots__ = ("changes",)
+    __slots__ = ("changes", "decoding")
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    DECODING_FIELD_NUMBER: _ClassVar[int]
     changes: _containers.RepeatedCompositeFieldContainer[Change]
-    def __init__(self, changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
+    decoding: Decoding
+    def __init__(self, changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., decoding: _Optional[_Union[Decoding, _Mapping]] = ...) -> None: ...
 
 class Change(_message.Message):
     __slots__ = ("lsn", "xid", "data", "data_bytes")

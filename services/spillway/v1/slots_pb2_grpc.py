@@ -54,6 +54,11 @@ class SlotServiceStub:
                 request_serializer=spillway_dot_v1_dot_slots__pb2.AlterSourceRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_slots__pb2.Source.FromString,
                 _registered_method=True)
+        self.RestartDatabase = channel.unary_unary(
+                '/spillway.v1.SlotService/RestartDatabase',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.RestartDatabaseRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.Source.FromString,
+                _registered_method=True)
         self.DropSource = channel.unary_unary(
                 '/spillway.v1.SlotService/DropSource',
                 request_serializer=spillway_dot_v1_dot_slots__pb2.DropSourceRequest.SerializeToString,
@@ -124,6 +129,11 @@ class SlotServiceStub:
                 request_serializer=spillway_dot_v1_dot_slots__pb2.CopySlotRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_slots__pb2.Slot.FromString,
                 _registered_method=True)
+        self.EndSession = channel.unary_unary(
+                '/spillway.v1.SlotService/EndSession',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.EndSessionRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.EndSessionResponse.FromString,
+                _registered_method=True)
         self.GetSlotStats = channel.unary_unary(
                 '/spillway.v1.SlotService/GetSlotStats',
                 request_serializer=spillway_dot_v1_dot_slots__pb2.GetSlotStatsRequest.SerializeToString,
@@ -154,6 +164,13 @@ class SlotServiceServicer:
 
     def AlterSource(self, request, context):
         """Another way to the same cluster.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestartDatabase(self, request, context):
+        """A way on for the decoding of one database that has stopped; slots that missed something are invalidated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,6 +269,13 @@ class SlotServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndSession(self, request, context):
+        """pg_terminate_backend of the slot's consumer: the next one may take the slot at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSlotStats(self, request, context):
         """pg_stat_replication_slots
         """
@@ -280,6 +304,11 @@ def add_SlotServiceServicer_to_server(servicer, server):
             'AlterSource': grpc.unary_unary_rpc_method_handler(
                     servicer.AlterSource,
                     request_deserializer=spillway_dot_v1_dot_slots__pb2.AlterSourceRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.Source.SerializeToString,
+            ),
+            'RestartDatabase': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartDatabase,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.RestartDatabaseRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_slots__pb2.Source.SerializeToString,
             ),
             'DropSource': grpc.unary_unary_rpc_method_handler(
@@ -351,6 +380,11 @@ def add_SlotServiceServicer_to_server(servicer, server):
                     servicer.CopySlot,
                     request_deserializer=spillway_dot_v1_dot_slots__pb2.CopySlotRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_slots__pb2.Slot.SerializeToString,
+            ),
+            'EndSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndSession,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.EndSessionRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.EndSessionResponse.SerializeToString,
             ),
             'GetSlotStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSlotStats,
@@ -465,6 +499,33 @@ class SlotService:
             target,
             '/spillway.v1.SlotService/AlterSource',
             spillway_dot_v1_dot_slots__pb2.AlterSourceRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.Source.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartDatabase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/RestartDatabase',
+            spillway_dot_v1_dot_slots__pb2.RestartDatabaseRequest.SerializeToString,
             spillway_dot_v1_dot_slots__pb2.Source.FromString,
             options,
             channel_credentials,
@@ -844,6 +905,33 @@ class SlotService:
             '/spillway.v1.SlotService/CopySlot',
             spillway_dot_v1_dot_slots__pb2.CopySlotRequest.SerializeToString,
             spillway_dot_v1_dot_slots__pb2.Slot.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/EndSession',
+            spillway_dot_v1_dot_slots__pb2.EndSessionRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.EndSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

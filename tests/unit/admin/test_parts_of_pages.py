@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from spillway.admin.findings import findings_of
 from spillway.admin.history import Ring, Track
 from spillway.admin.rendering import Pages
 from spillway.admin.sampler import Sampler
-from spillway.engine.model import Change, SlotInfo
+from spillway.engine.caller import calling
+from spillway.engine.model import Change, Obstacle, SlotInfo
 from spillway.errors import MetadataError
 from spillway.pg.lsn import Lsn
 from spillway.slot_manager.app import create_app
@@ -252,6 +254,70 @@ async def test_findings_come_worst_first() -> None:
     ]
     assert all(finding.remedy for finding in view.findings)
     assert not findings_of([], [], [])
+
+
+async def page(engine: FakeEngine, path: str) -> str:
+    subscriptions = FakeSubscriptions()
+    admin = Admin(engine, subscriptions, token=None, version="0")
+    app = create_app(engine, subscriptions, token=None, version="0", admin=admin)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        return (await client.get(path)).text
+
+
+async def test_a_green_sign_needs_to_know() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+    assert "Everything is as it should be" in await page(engine, "/")
+    # Nobody knows yet: no zero, no green.
+    engine.lag_s = None
+    engine.change_slot("s1", retained_bytes=None, wal_status=None, inactive_since=None)
+    text = await page(engine, "/")
+    assert "not known of 1 of 1 slot" in text
+    assert "Everything is as it should be" not in text
+    assert "0 s" not in text
+    assert f"<dt>Retained here</dt><dd>{formats.DASH}</dd>" in text
+    # What lies long is said at once, also of a slot that somebody has and that retains little.
+    engine.lag_s = 42 * 60.0
+    engine.change_slot("s1", retained_bytes=100, inactive_since=None, active=True)
+    text = await page(engine, "/")
+    assert "Slot s1 lags 42 min" in text
+    assert "Everything is as it should be" not in text
+
+
+async def test_what_is_in_the_way_is_on_the_pages() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+    engine.commit("shop", "a")
+    engine.in_the_way = [
+        Obstacle("disk", "/data", "disk_full", "no space is left", "Free some.", datetime.now(UTC)),
+        Obstacle("metadata", "metadata", "metadata_unavailable", "it is locked", "h", None),
+    ]
+    text = await page(engine, "/")
+    assert "The disk is full (for 0 s)" in text
+    assert "Metadata can&#39;t be written" in text
+    engine.in_the_way = []
+    engine.stop_decoding("shop")
+    assert "Decoding of shop / shop has stopped" in await page(engine, "/")
+    slot = await page(engine, "/ui/slots/s1")
+    assert "Decoding has stopped" in slot
+    assert "Decoding has stopped" in await page(engine, "/ui/slots/s1/changes")
+    engine.sources["shop"] = replace(engine.sources["shop"], state="connecting", heard_at=None)
+    assert "Nothing is known of source shop yet" in await page(engine, "/")
+
+
+async def test_the_consumer_is_on_the_slots_page_with_a_way_to_end_it() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+    with calling("192.0.2.7:4711", "loader/1.2"):
+        async with engine.stream("s1"):
+            text = await page(engine, "/ui/slots/s1")
+    assert "Consumer: a stream from 192.0.2.7:4711 (loader/1.2)" in text
+    assert "no feedback yet" in text
+    assert "/ui/slots/s1/end-session" in text
 
 
 async def test_every_attribute_is_explained() -> None:

@@ -72,6 +72,22 @@ def test_what_is_not_utf8_is_printed_as_it_is(
     assert capfdbinary.readouterr().out == b"0/1\t7\ta\xff\n0/2\t8\t" + "ü\n".encode()
 
 
+def test_peek_says_on_stderr_that_decoding_has_stopped(service: FakeService, run: Run) -> None:
+    service.engine.commit("shop", "a", xid=7)
+    service.engine.stop_decoding("shop")
+    code, out, err = run("slot", "peek", "s1")
+    assert (code, out.count("\n")) == (0, 1)
+    assert "decoding is stopped at" in err
+    assert "corrupt_wal" in err
+    assert "hint: Look at the file." in err
+    assert "state=stopped" in run("slot", "show", "s1")[1]
+
+
+def test_ending_a_session(service: FakeService, run: Run) -> None:
+    code, _, err = run("slot", "end-session", "s1")
+    assert (code, "no_consumer" in err) == (1, True)
+
+
 def test_positions(service: FakeService, run: Run) -> None:
     end = service.engine.commit("shop", "a").end_lsn
     assert str(end) in run("slot", "advance", "s1", str(end))[1]

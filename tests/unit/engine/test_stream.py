@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spillway.engine.holder import Holder
 from spillway.engine.reader import Counts, Step
 from spillway.engine.shared_reader import (
     AT_ONCE_BYTES,
@@ -149,7 +150,7 @@ class Stream:
         given: Any = (self.reader, self.log, workers, BATCH_BYTES, 0)
         seat = Seat(readers, None, SharedReader(*given, at_once=at_once), 0, _no_other_reader)
         for_whom: Any = (self.slot, self.session)
-        self.stream = EngineStream(*for_whom, seat, 0, peek=peek)
+        self.stream = EngineStream(*for_whom, seat, 0, None if peek else Holder("s", "stream"))
 
     async def lsn(self, timeout_s: float = 10.0) -> int:
         """Position of the next batch's message; 0 for a keepalive."""

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
-from harness.fake_engine import FIRST_LSN, FakeEngine
-from spillway.engine.model import Change
-from spillway.errors import CorruptWal, MetadataError
+from harness.fake_engine import CREATED_AT, FIRST_LSN, FakeEngine
+from harness.fake_subscriptions import FakeSubscriptions
+from spillway.engine.caller import calling
+from spillway.engine.model import Change, Decoding, Obstacle
+from spillway.errors import CorruptWal, MetadataError, SpillwayError
 from spillway.pg.lsn import Lsn
+from spillway.slot_manager.app import create_app
 from spillway.slot_manager.guard import BODY_BYTES_MAX
 from spillway.slot_manager.openapi import contract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import httpx
 
 PROBLEM_FIELDS = {"type", "title", "status", "detail", "code", "hint", "instance", "details"}
 #: pg_replication_slots of PostgreSQL 18
@@ -130,6 +133,9 @@ async def test_slot_has_the_columns_of_the_view(client: httpx.AsyncClient) -> No
         "lag_seconds",
         "retained_bytes",
         "created_at",
+        "consumer",
+        "decoding",
+        "confirmed_at",
     }
     assert slot["options"] == {"include-xids": "0"}
     assert slot["confirmed_flush_lsn"] == "0/1000000"
@@ -152,19 +158,24 @@ async def test_peek_then_get(client: httpx.AsyncClient, engine: FakeEngine) -> N
         "shop", "BEGIN 1", 'table public."ü": INSERT: t[text]:\'"\\\n\u2028\'', "COMMIT 1"
     )
     engine.commit("shop", "BEGIN 2", "COMMIT 2")
+    decoding = (await client.get("/v1/slots/s1")).json()["decoding"]
     expected = {
         "changes": [
             {"lsn": str(c.lsn), "xid": c.xid, "data": c.data}
             for t in engine.transactions["shop"]
             for c in t.changes
-        ]
+        ],
+        "decoding": decoding,
     }
     peeked = await client.get("/v1/slots/s1/peek")
     assert peeked.headers["content-type"] == "application/json"
     assert peeked.json() == expected
     assert (await client.get("/v1/slots/s1/peek")).json() == expected, "a peek consumes nothing"
     assert (await client.post("/v1/slots/s1/get")).json() == expected
-    assert (await client.post("/v1/slots/s1/get", json={})).json() == {"changes": []}
+    assert (await client.post("/v1/slots/s1/get", json={})).json() == {
+        "changes": [],
+        "decoding": decoding,
+    }
 
 
 async def test_limits(client: httpx.AsyncClient, engine: FakeEngine) -> None:
@@ -353,9 +364,92 @@ async def test_large_bodies_are_refused(client: httpx.AsyncClient) -> None:
 async def test_health_and_readiness(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     assert (await client.get("/healthz")).json() == {"status": "ok"}
     assert (await client.get("/readyz")).json() == {"status": "ready"}
-    engine.is_ready = False
-    assert_problem(await client.get("/readyz"), 503, "not_ready")
+    engine.in_the_way = [
+        Obstacle("source", "shop", "source_unreachable", "no answer", "Start it.", CREATED_AT),
+        Obstacle("disk", "/data", "disk_full", "no space", "Free some.", None),
+    ]
+    problem = assert_problem(await client.get("/readyz"), 503, "not_ready")
+    assert problem["details"]["not_ready"] == [
+        {
+            "kind": "source", "name": "shop", "code": "source_unreachable", "message": "no answer",
+            "hint": "Start it.", "since": CREATED_AT.isoformat(),
+        },
+        {
+            "kind": "disk", "name": "/data", "code": "disk_full", "message": "no space",
+            "hint": "Free some.", "since": None,
+        },
+    ]  # fmt: skip
+    # No restart mends any of that.
     assert (await client.get("/healthz")).status_code == 200
+    engine.is_alive = False
+    assert_problem(await client.get("/healthz"), 503, "not_ready")
+
+
+async def test_readyz_tells_strangers_no_more_than_names(engine: FakeEngine) -> None:
+    engine.in_the_way = [
+        Obstacle("source", "shop", "source_unreachable", "no answer of db.internal", "h", None)
+    ]
+    app = create_app(engine, FakeSubscriptions(), token="secret", version="0")
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://t") as stranger:
+        problem = assert_problem(await stranger.get("/readyz"), 503, "not_ready")
+        assert problem["details"]["not_ready"][0]["code"] == "source_unreachable"
+        assert "db.internal" not in json.dumps(problem)
+        ours = await stranger.get("/readyz", headers={"authorization": "Bearer secret"})
+        assert "db.internal" in ours.text
+
+
+async def test_peek_says_that_decoding_has_stopped(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.commit("shop", "a")
+    for call in (
+        lambda: client.get("/v1/slots/s1/peek"),
+        lambda: client.post("/v1/slots/s1/get", json={}),
+    ):
+        assert (await call()).json()["decoding"]["state"] == "running"
+    engine.commit("shop", "b")
+    engine.stop_decoding("shop")
+    answer = (await client.get("/v1/slots/s1/peek")).json()
+    assert [change["data"] for change in answer["changes"]] == ["b"]
+    assert answer["decoding"]["state"] == "stopped"
+    assert answer["decoding"]["error_code"] == "corrupt_wal"
+    assert answer["decoding"]["since"]
+    assert answer["decoding"] == (await client.get("/v1/slots/s1")).json()["decoding"]
+
+
+async def test_what_is_not_known_is_null(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    engine.change_slot("s1", retained_bytes=None, wal_status=None)
+    slot = (await client.get("/v1/slots/s1")).json()
+    assert (slot["retained_bytes"], slot["wal_status"]) == (None, None)
+
+
+async def test_the_consumer_is_named_and_its_session_ended(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    assert (await client.get("/v1/slots/s1")).json()["consumer"] is None
+    problem = assert_problem(await client.post("/v1/slots/s1/end-session"), 409, "no_consumer")
+    assert problem["details"] == {"slot": "s1"}
+    ended: list[SpillwayError] = []
+
+    async def consume() -> None:
+        with calling("192.0.2.7:4711", "loader/1.2 spillway-subscription/orders"):
+            async with engine.stream("s1") as stream:
+                try:
+                    await stream.ended()
+                except SpillwayError as error:
+                    ended.append(error)
+
+    consuming = asyncio.create_task(consume())
+    await asyncio.sleep(0)
+    consumer = (await client.get("/v1/slots/s1")).json()["consumer"]
+    assert (consumer["kind"], consumer["address"]) == ("stream", "192.0.2.7:4711")
+    assert consumer["subscription"] == "orders"
+    answer = (await client.post("/v1/slots/s1/end-session")).json()
+    assert (answer["slot_name"], answer["consumer"]["address"]) == ("s1", "192.0.2.7:4711")
+    assert (await client.get("/v1/slots/s1/peek")).status_code == 200
+    await consuming
+    assert [error.code for error in ended] == ["session_ended"]
 
 
 async def test_metrics(client: httpx.AsyncClient, engine: FakeEngine) -> None:
@@ -396,5 +490,7 @@ def test_changes_are_one_json_document() -> None:
     from spillway.slot_manager.slots.routes import _pieces
 
     changes = [Change(Lsn(i), i, "x") for i in range(2001)]
-    assert len(json.loads("".join(_pieces(changes)))["changes"]) == 2001
-    assert json.loads("".join(_pieces([]))) == {"changes": []}
+    decoding = Decoding("running", Lsn(2001), CREATED_AT)
+    assert len(json.loads("".join(_pieces(changes, decoding)))["changes"]) == 2001
+    nothing = json.loads("".join(_pieces([], decoding)))
+    assert (nothing["changes"], nothing["decoding"]["state"]) == ([], "running")

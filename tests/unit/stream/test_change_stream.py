@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -10,12 +13,14 @@ import pytest
 
 from harness.fake_engine import FIRST_LSN, FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
+from spillway.engine.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import (
     AddressUnavailable,
     InvalidOption,
     InvalidRequest,
     MetadataError,
     NotReady,
+    SessionEnded,
     SlotActive,
     SpillwayError,
     Unauthenticated,
@@ -26,10 +31,11 @@ from spillway.stream import change_stream
 from spillway.stream.client import ChangeStreamReader, open_stream
 from spillway.stream.server import create_grpc_server
 from spillway.v1 import change_stream_pb2 as pb
-from spillway.v1 import change_stream_pb2_grpc
+from spillway.v1 import change_stream_pb2_grpc, slots_pb2, slots_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from spillway.stream.wire import Batch
 
@@ -77,15 +83,104 @@ async def test_changes_come_as_they_are_committed(target: str, engine: FakeEngin
 async def test_slot_is_active_while_the_stream_is_open(target: str, engine: FakeEngine) -> None:
     stream = await opened(target)
     assert engine.slots["s1"].active
-    with pytest.raises(SlotActive, match="is active for PID") as caught:
+    with pytest.raises(SlotActive, match=r"is active for a stream from 127\.0\.0\.1:") as caught:
         await opened(target)
-    assert caught.value.hint == "Stop the other consumer first."
+    assert "(spillway/" in caught.value.message
+    assert caught.value.hint == "End its session first."
     assert caught.value.details == {"slot": "s1"}
     async with asyncio.timeout(5):
         await asyncio.to_thread(stream.close)
         await until(lambda: not engine.slots["s1"].active)
     again = await opened(target)
     await asyncio.to_thread(again.close)
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+async def test_who_ends_a_session_frees_the_slot_at_once(
+    target: str, engine: FakeEngine, *, stalled: bool
+) -> None:
+    stream = await opened(target)
+    if stalled:
+        # More than HTTP/2's windows take: the service waits in a write that nobody reads.
+        for _ in range(64):
+            engine.commit("shop", "x" * (1 << 20))
+        await asyncio.sleep(0.3)
+    with grpc.insecure_channel(target) as channel:
+        stub: Any = slots_pb2_grpc.SlotServiceStub(channel)
+        request = slots_pb2.EndSessionRequest(slot_name="s1")
+        answer = await asyncio.to_thread(stub.EndSession, request, timeout=10)
+    assert answer.consumer.kind == "stream"
+    assert answer.consumer.address.startswith("127.0.0.1:")
+    # Another has it although the first one's client has not heard of its end yet.
+    again = await opened(target)
+    with pytest.raises(SessionEnded) as caught:
+        await asyncio.to_thread(lambda: [None for _ in stream])
+    assert caught.value.details == {"slot": "s1"}
+    for one in (stream, again):
+        await asyncio.to_thread(one.close)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_client_that_is_stopped_loses_its_slot(
+    engine: FakeEngine, unused_tcp_port: int, tmp_path: Path, *, busy: bool
+) -> None:
+    """As PostgreSQL ends a walsender after wal_sender_timeout. gRPC alone waits for a minute, twice at worst."""
+    server = await create_grpc_server(
+        engine, host="127.0.0.1", port=unused_tcp_port, token=None, client_timeout_s=1.0
+    )
+    await server.start()
+    output = tmp_path / "received"
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "spillway.cli", "recv", "-S", "s1", "-f", str(output),
+        "--grpc", f"127.0.0.1:{unused_tcp_port}", "-s", "0.1", "-F", "0.1",
+    )  # fmt: skip
+    try:
+        engine.commit("shop", "first")
+        await until(lambda: output.exists() and output.read_text() == "first\n")
+        client.send_signal(signal.SIGSTOP)
+        if busy:
+            for _ in range(64):
+                engine.commit("shop", "x" * (1 << 20))
+        async with asyncio.timeout(20):
+            await until(lambda: not engine.slots["s1"].active)
+        # It finds out when it goes on, and takes the slot again: nothing is lost.
+        client.send_signal(signal.SIGCONT)
+        engine.commit("shop", "last")
+        await until(lambda: output.read_bytes().endswith(b"last\n"))
+        assert output.stat().st_size >= (64 << 20 if busy else 0)
+    finally:
+        client.kill()
+        await client.wait()
+        await server.stop(0)
+
+
+async def test_a_subscriptions_program_says_whose_it_is(
+    target: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SUBSCRIPTION_VARIABLE, "orders")
+    stream = await opened(target)
+    consumer = (await engine.get_slot("s1")).consumer
+    assert consumer is not None
+    assert consumer.subscription == "orders"
+    assert f"(pid {os.getpid()} on " in (consumer.client or "")
+    await asyncio.to_thread(stream.close)
+
+
+async def test_a_client_that_reads_nothing_but_lives_keeps_its_slot(
+    engine: FakeEngine, unused_tcp_port: int
+) -> None:
+    """Its program may take long for what it has; its library answers."""
+    server = await create_grpc_server(
+        engine, host="127.0.0.1", port=unused_tcp_port, token=None, client_timeout_s=0.5
+    )
+    await server.start()
+    stream = await opened(f"127.0.0.1:{unused_tcp_port}")
+    for _ in range(64):
+        engine.commit("shop", "x" * (1 << 20))
+    await asyncio.sleep(2)
+    assert engine.slots["s1"].active
+    await asyncio.to_thread(stream.close)
+    await server.stop(0)
 
 
 async def test_feedback_confirms(target: str, engine: FakeEngine) -> None:

@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from harness.fake_engine import CREATED_AT, FIRST_LSN, FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.subscription_stage import publication, table
+from spillway.engine.model import Obstacle
 from spillway.errors import CorruptWal
 from spillway.stream.messages import table_message
 from spillway.stream.server import create_grpc_server
@@ -174,6 +175,33 @@ async def test_health(channel: grpc.aio.Channel) -> None:
     for name in ("", "spillway.v1.SlotService", "spillway.v1.ChangeStream"):
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_health_follows_what_is_in_the_way(
+    channel: grpc.aio.Channel, engine: FakeEngine
+) -> None:
+    stub, request = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest
+    response = health_pb2.HealthCheckResponse
+    watch = stub.Watch(request(service=""))
+    assert (await watch.read()).status == response.SERVING
+
+    async def statuses() -> list[int]:
+        names = ("", "spillway.v1.ChangeStream", "spillway.v1.SlotService")
+        return [(await stub.Check(request(service=name))).status for name in names]
+
+    # A primary that is gone ends no call on slots.
+    engine.in_the_way = [Obstacle("source", "shop", "source_unreachable", "m", "h", None)]
+    assert await statuses() == [response.NOT_SERVING, response.NOT_SERVING, response.SERVING]
+    assert (await watch.read()).status == response.NOT_SERVING
+    engine.in_the_way = [Obstacle("metadata", "metadata", "metadata_unavailable", "m", "h", None)]
+    assert await statuses() == [response.NOT_SERVING] * 3
+    engine.in_the_way = []
+    assert await statuses() == [response.SERVING] * 3
+    assert (await watch.read()).status == response.SERVING
+    watch.cancel()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Check(request(service="nonsense"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_reflection(channel: grpc.aio.Channel) -> None:

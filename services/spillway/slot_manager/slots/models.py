@@ -99,6 +99,36 @@ class CopySlot(RequestModel):
     slot_name: str = Field(examples=["orders_to_lake_2"])
 
 
+class ConsumerView(ResponseModel):
+    """Who has a slot."""
+
+    kind: str = Field(
+        description="stream, or the call under way: get, peek, advance, rewind, alter, drop"
+    )
+    address: str | None = Field(description="host:port that it came from.")
+    client: str | None = Field(description="How its program names itself (User-Agent).")
+    subscription: str | None = Field(description="Whose program it is, if a subscription's.")
+    since: datetime
+    last_feedback_at: datetime | None = Field(
+        description="When a stream's client last sent feedback; null: never."
+    )
+    sent_lsn: LsnText | None = Field(description="How far a stream was handed out.")
+
+
+class DecodingView(ResponseModel):
+    """How the decoding stands that a slot reads from."""
+
+    state: str = Field(
+        description="running; starting: not yet where it was before the service started; stopped; "
+        "unknown: the source is not up"
+    )
+    decoded_lsn: LsnText | None
+    since: datetime | None = Field(description="Since when it is so; null: not known.")
+    error: str | None
+    error_code: str | None
+    hint: str | None
+
+
 class SlotView(ResponseModel):
     """A slot: pg_replication_slots of PostgreSQL 18, then Spillway's own."""
 
@@ -114,7 +144,7 @@ class SlotView(ResponseModel):
     catalog_xmin: int | None
     restart_lsn: LsnText | None
     confirmed_flush_lsn: LsnText | None
-    wal_status: str
+    wal_status: str | None = Field(description="null: not known, its source is not up.")
     safe_wal_size: int | None
     two_phase: bool
     two_phase_at: LsnText | None
@@ -133,8 +163,13 @@ class SlotView(ResponseModel):
         default=None,
         description="Age of the oldest transaction that is decoded and not confirmed; 0 without one; null: unknown.",
     )
-    retained_bytes: int = Field(description="Of the transaction log, for this slot.")
+    retained_bytes: int | None = Field(
+        description="Of the transaction log, for this slot; null: not known, its source is not up."
+    )
     created_at: datetime
+    consumer: ConsumerView | None = Field(description="Who has it; null: nobody.")
+    decoding: DecodingView
+    confirmed_at: datetime | None = Field(description="When a confirmation last moved it.")
 
 
 class SlotList(ResponseModel):
@@ -175,6 +210,16 @@ class ChangeList(ResponseModel):
     """Whole transactions in commit order."""
 
     changes: list[ChangeView]
+    decoding: DecodingView = Field(
+        description="Whether more is to come: what is not decoded is not among the changes."
+    )
+
+
+class EndedSession(ResponseModel):
+    """Whose session was ended."""
+
+    slot_name: str
+    consumer: ConsumerView
 
 
 class Advanced(ResponseModel):

@@ -13,16 +13,19 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from spillway.engine.interface import EngineInterface
-from spillway.engine.model import Change, SlotInfo, SlotSpec
-from spillway.errors import SpillwayError
+from spillway.engine.model import Change, Decoding, SlotInfo, SlotSpec
+from spillway.errors import SpillwayError, UnknownSlot
 from spillway.slot_manager.dependencies import Engine, NoQuery
 from spillway.slot_manager.slots.models import (
     Advanced,
     AdvanceSlot,
     AlterSlot,
     ChangeList,
+    ConsumerView,
     CopySlot,
     CreateSlot,
+    DecodingView,
+    EndedSession,
     GetChanges,
     PeekQuery,
     RewindSlot,
@@ -95,7 +98,7 @@ async def peek_changes(
     changes = await engine.peek(
         slot_name, query.upto_lsn, query.upto_nchanges or None, query.options()
     )
-    return _change_list(changes)
+    return await _change_list(engine, slot_name, changes)
 
 
 @router.post(
@@ -107,7 +110,15 @@ async def get_changes(slot_name: str, engine: Engine, body: GetChanges | None = 
     changes = await engine.get_changes(
         slot_name, asked.upto_lsn, asked.upto_nchanges or None, asked.options
     )
-    return _change_list(changes)
+    return await _change_list(engine, slot_name, changes)
+
+
+@router.post("/{slot_name}/end-session", operation_id="end_session", dependencies=[NoQuery])
+async def end_session(slot_name: str, engine: Engine) -> EndedSession:
+    """End the session of the slot's consumer (pg_terminate_backend); the next one may take the slot at once."""
+    consumer = await engine.end_session(slot_name)
+    view = ConsumerView.model_validate(consumer)
+    return EndedSession(slot_name=slot_name, consumer=view)
 
 
 @router.post("/{slot_name}/advance", operation_id="advance_slot", dependencies=[NoQuery])
@@ -149,18 +160,23 @@ async def _view(engine: EngineInterface, slot: SlotInfo) -> SlotView:
     return view.model_copy(update={"lag_bytes": lag_bytes, "lag_seconds": lag_seconds})
 
 
-def _change_list(changes: list[Change]) -> Response:
-    return StreamingResponse(_pieces(changes), media_type="application/json")
+async def _change_list(engine: Engine, slot_name: str, changes: list[Change]) -> Response:
+    try:
+        decoding = (await engine.get_slot(slot_name)).decoding
+    except UnknownSlot:
+        # Dropped since.
+        decoding = Decoding("unknown", None, None)
+    return StreamingResponse(_pieces(changes, decoding), media_type="application/json")
 
 
-def _pieces(changes: list[Change]) -> Iterator[str]:
+def _pieces(changes: list[Change], decoding: Decoding) -> Iterator[str]:
     separator = ""
     yield '{"changes":['
     for start in range(0, len(changes), _CHANGES_PER_PIECE):
         some = changes[start : start + _CHANGES_PER_PIECE]
         yield separator + ",".join(map(_change_text, some))
         separator = ","
-    yield "]}"
+    yield f'],"decoding":{DecodingView.model_validate(decoding).model_dump_json()}}}'
 
 
 def _change_text(change: Change) -> str:

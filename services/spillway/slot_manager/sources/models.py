@@ -65,8 +65,13 @@ class SessionView(ResponseModel):
     )
     decoded_lsn: LsnText | None
     restart_lsn: LsnText | None
+    state: str = Field(
+        description="running; starting: not yet where it was before the service started; stopped"
+    )
+    since: datetime | None = Field(description="Since when it is in that state.")
     error: str | None
     error_code: str | None
+    hint: str | None
 
 
 class SourceView(ResponseModel):
@@ -80,7 +85,11 @@ class SourceView(ResponseModel):
     wal_segment_size: int = Field(description="bytes")
     slot_name: str = Field(description="The physical slot on the primary.")
     capture: Capture = Field(description="What is decoded at all.")
-    state: str = Field(description="connecting, streaming or failed")
+    state: str = Field(description="connecting, streaming, waiting, failed or stopped")
+    since: datetime | None = Field(description="Since when it streams, or does not.")
+    heard_at: datetime | None = Field(
+        description="When the server was last heard; null: not since the service started."
+    )
     received_lsn: LsnText | None
     flushed_lsn: LsnText | None
     sessions: list[SessionView]
