@@ -56,6 +56,11 @@ ACTIONS: Final = (
     Action("POST /v1/slots/{slot}/advance", "slot advance {slot}", "“Advance” on the slot's page"),
     Action("POST /v1/slots/{slot}/rewind", "slot rewind {slot}", "“Rewind” on the slot's page"),
     Action("POST /v1/slots/{slot}/copy", "slot copy {slot}", "“Copy” on the slot's page"),
+    Action(
+        "POST /v1/slots/{slot}/end-session",
+        "slot end-session {slot}",
+        "“End session” on the slot's page",
+    ),
     Action("GET /v1/slots/{slot}/stats", "slot stats {slot}", "the slot's page"),
     Action("GET /v1/subscriptions", "subscription list", "the overview"),
     Action(

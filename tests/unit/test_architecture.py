@@ -130,12 +130,6 @@ ENTRY_POINTS = re.compile(
 #: Modules that the service itself does not import, and what they are for.
 UNUSED = {}
 
-LINES_MAX = 600
-LONGER = {
-    # module: why it is better in one piece
-    "errors.py": "one tree, drawn once; two lines an error, nothing to follow",
-}
-
 
 @dataclass(frozen=True)
 class Module:
@@ -277,18 +271,6 @@ def test_no_rag_bags() -> None:
         if re.search(r"(^|\.)(utils?|common|helpers?|misc)$", module.name)
     ]
     assert not bags, f"name these by what they are about: {bags}"
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.path.relative_to(SOURCE)))
-def test_a_module_is_read_in_one_sitting(module: Module) -> None:
-    lines = len(module.path.read_text().splitlines())
-    key = str(module.path.relative_to(SOURCE))
-    if key in LONGER:
-        assert lines > LINES_MAX, f"{key} is short again: take it out of LONGER"
-    else:
-        assert lines <= LINES_MAX, (
-            f"{key} has {lines} lines: split it, or give the reason in LONGER"
-        )
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.path.relative_to(SOURCE)))

@@ -255,7 +255,7 @@ class Engine(Looking):
         """Drop a slot that nobody has."""
         async with self._changing:
             slot = self._slot(slot_name)
-            if slot.invalidation_reason is None:
+            if slot.invalidation_reason is None and not slot.is_elsewhere:
                 with slot.acquired("drop"):
                     await self._rows.remove(slot)
             else:
@@ -542,7 +542,7 @@ class Engine(Looking):
         """Return, for each (source, database), the oldest position that a slot may still ask for."""
         horizons: dict[tuple[str, str], int] = {}
         for slot in self._slots.values():
-            if slot.invalidation_reason is None:
+            if slot.invalidation_reason is None and not slot.is_elsewhere:
                 key = (slot.row.source, slot.row.database)
                 lsn = min(slot.confirmed_flush_lsn, slot.stored_lsn)
                 horizons[key] = min(horizons.get(key, lsn), lsn)

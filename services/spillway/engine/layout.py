@@ -80,6 +80,10 @@ class DatabaseLayout:
         found = self._description().get("streaming")
         return None if found is None else (found[0], found[1])
 
+    def began_in_takeover(self) -> bool:
+        """Say whether its log began when its source was taken over from another service."""
+        return self._description().get("began_in_takeover") is True
+
     def database(self) -> SourceDatabase | None:
         """Return which database this is; None when it was not described, or that is lost."""
         found = self._description()

@@ -147,6 +147,8 @@ class Session:
             admit=layout.reserve.admit,
             is_low=lambda: layout.reserve.is_low,
         )
+        #: what is before the log's beginning was decoded by another service, in whose directory it is
+        self.began_in_takeover = False
         #: why slots are invalidated that stand before the log's beginning
         self.lost_reason = WAL_REMOVED
         self._mend_wal = mend_wal

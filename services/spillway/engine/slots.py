@@ -24,6 +24,7 @@ from spillway.engine.model import Decoding, SlotInfo, SlotStats
 from spillway.engine.reader import Counts
 from spillway.errors import (
     InvalidSlotName,
+    LsnNotRetained,
     NoConsumer,
     SlotActive,
     SlotInvalidated,
@@ -79,8 +80,8 @@ def _latest(*moments: datetime | None) -> datetime | None:
 def _active(slot_name: str, consumer: Consumer) -> SlotActive:
     return SlotActive(
         f'replication slot "{slot_name}" is active for {consumer}',
-        hint=f"Wait until its consumer is done, or end its session: POST /v1/slots/{slot_name}/end-session, "
-        f"spillway slot end-session {slot_name}. To look beside it, stream with peek.",
+        hint=f"Wait until its consumer is done, or end its session: POST /v1/slots/{slot_name}/end-session. "
+        "To look beside it, stream with peek.",
         slot=slot_name,
         consumer=_wire_form(consumer),
     )
@@ -122,6 +123,8 @@ class Slot:
         self._listeners: set[Callable[[], None]] = set()
         #: what it missed ends before this, as far as that is known
         self._lost_to: int | None = None
+        #: what it needs before this is in another service's directory
+        self._elsewhere_to: int | None = None
         self._counts = Counts()
         #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit time, None without one
         self._first_unconfirmed: tuple[tuple[int, int], int | None] = ((-1, -1), None)
@@ -190,10 +193,25 @@ class Slot:
             await asyncio.sleep(_END_POLL_S)
         return consumer
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it needs what only another service's directory has."""
+        return self._elsewhere_to is not None and self.confirmed_flush_lsn < self._elsewhere_to
+
     def check_valid(self) -> None:
         """Raise SlotInvalidated when the slot can no longer be read, LeaseLost when this process may not serve it."""
         if self.is_lost:
             raise held_by_another(self.row.source)
+        if self._elsewhere_to is not None and self.is_elsewhere:
+            raise LsnNotRetained(
+                f'replication slot "{self.name}" stands at {self.confirmed_flush_lsn}, and what was decoded here begins at '
+                f"{Lsn(self._elsewhere_to)}: this service took the source over from another one, whose directory has the rest",
+                hint="Start that service again and stop this one: it takes the source back, and the slot goes on. If it is gone "
+                f"for good, drop the slot (DELETE /v1/slots/{self.name}), create it again, and load its consumer anew.",
+                slot=self.name,
+                lsn=str(self.confirmed_flush_lsn),
+                first_lsn=str(Lsn(self._elsewhere_to)),
+            )
         if self.invalidation_reason is not None:
             missed = ""
             if self._lost_to is not None:
@@ -220,6 +238,10 @@ class Slot:
                 self.name,
                 self.row.database,
             )
+        elif self.confirmed_flush_lsn < begins and session.began_in_takeover:
+            # Not lost: whoever served the source before has it, and may serve it again. PostgreSQL's word for that, in
+            # wal_status, is unreserved.
+            self._elsewhere_to = begins
         elif self.confirmed_flush_lsn < begins:
             self.invalidate(session.lost_reason)
             self._lost_to = begins
@@ -285,6 +307,8 @@ class Slot:
         """
         row, lost = self.row, self.invalidation_reason is not None
         kept = None if retained_bytes is None else "reserved"
+        if self.is_elsewhere:
+            kept = "unreserved"
         return SlotInfo(
             slot_name=row.slot_name,
             plugin=row.plugin,

@@ -80,6 +80,8 @@ class Source:
         self._error: SpillwayError | None = None
         #: when WAL was last received before this object was made; of a new source: now
         self._stored_at = newest_file_time(layout.wal) or datetime.now(UTC)
+        #: whether another service served it before, which may have what is not here
+        self.taken_over = False
         self._stopped = False
         #: whether slots had begun before: its timeline may be another by now
         self._needs_history = False
@@ -314,17 +316,22 @@ class Source:
             )
         found = self._layout.databases().get(database) or find_database(self.row.dsn, database)
         conninfo = with_database(self.row.dsn, database)
+        layout = self._layout.database(found.oid)
+        elsewhere = self.taken_over and not layout.txlog.exists()
         session = Session(
             self.row,
             found,
             conninfo,
-            self._layout.database(found.oid),
+            layout,
             store,
             self._settings,
             self._mend_wal,
             needed_lsn,
         )
         self._layout.remember_database(found)
+        if elsewhere:
+            layout.describe(began_in_takeover=True)
+        session.began_in_takeover = elsewhere or layout.began_in_takeover()
         with self._trimming:
             session.start()
             self._sessions[database] = session

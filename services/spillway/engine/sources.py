@@ -90,6 +90,8 @@ class Sources:
         self._up: set[str] = set()
         #: those whose lease was not given back by whoever had it before
         self._taken_over: set[str] = set()
+        #: those that another process was seen to serve
+        self._elsewhere: set[str] = set()
         #: of each database that had slots when the lease was taken, their oldest position
         self._needed: dict[str, Mapping[str, int]] = {}
         self._changing = asyncio.Lock()
@@ -211,6 +213,7 @@ class Sources:
 
     async def _stand_by(self, name: str) -> None:
         """Show what the process has stored that serves the source."""
+        self._elsewhere.add(name)
         row = await self._metadata.get_source(name)
         if row != self._sources[name].row:
             self._sources[name] = self._new(row)
@@ -220,6 +223,7 @@ class Sources:
     async def _bring_up(self, name: str) -> None:
         source = self._sources[name]
         self._begun.add(name)
+        source.taken_over = name in self._taken_over | self._elsewhere
         if name in self._taken_over:
             self._taken_over.discard(name)
             try:

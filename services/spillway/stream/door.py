@@ -153,5 +153,5 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 def _malformed() -> InvalidRequest:
     return InvalidRequest(
         "the bytes that came are no message of this method",
-        hint="Make them with stubs generated from proto/spillway/v1.",
+        hint="Make them with stubs that protoc generates from Spillway's .proto files.",
     )

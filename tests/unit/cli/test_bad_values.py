@@ -106,7 +106,8 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
     tried = {tuple(shlex.split(line)[:2]) for line, _, _ in CASES}
     simple = {
         # They take nothing but a name, or what others among the cases take.
-        "alter", "copy", "disable", "drop", "enable", "get", "list", "publications", "refresh", "show", "stats",
+        "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications", "refresh", "restart",
+        "show", "stats",
     }  # fmt: skip
     for name, command in typer.main.get_command(app).commands.items():
         for inner in getattr(command, "commands", {}):

@@ -130,9 +130,9 @@ def test_tables_of_a_source(
 ) -> None:
     monkeypatch.setattr(source_commands, "_TABLES_A_PAGE", 2)
     service.engine.tables["shop", "shop"] = [table(f"public.t{n}") for n in range(5)]
-    shown = json.loads(run("source", "tables", "shop", "shop", "--json")[1])
+    shown = json.loads(run("source", "tables", "shop", "--database", "shop", "--json")[1])
     assert [t["name"] for t in shown] == [f"t{n}" for n in range(5)]
-    assert "public.t4" in run("source", "tables", "shop", "shop")[1]
+    assert "public.t4" in run("source", "tables", "shop", "--database", "shop")[1]
 
 
 def test_a_lakes_layout(service: FakeService, run: Run) -> None:

@@ -9,16 +9,13 @@ import pytest
 
 from spillway.engine.wal_horizon import (
     GIVE_UP_AFTER_S,
-    check_wal_is_kept,
     is_full,
     what_holds,
     who_counts,
 )
-from spillway.errors import DecodingStateLost, SpillwayError, StorageError
+from spillway.errors import SpillwayError, StorageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from spillway.engine.session import Session
     from spillway.receiver.wal_store import WalStore
 
@@ -97,10 +94,3 @@ def test_a_store_without_a_bound_is_never_full() -> None:
     assert is_full(cast("WalStore", FakeStore()))
     assert not is_full(cast("WalStore", FakeStore(retained_bytes=799)))
     assert not is_full(cast("WalStore", FakeStore(max_bytes=None)))
-
-
-def test_given_up_wal_is_an_error_of_its_own(tmp_path: Path) -> None:
-    check_wal_is_kept("db", 100, 100, tmp_path)
-    with pytest.raises(DecodingStateLost, match="needs WAL from 0/63") as caught:
-        check_wal_is_kept("db", 99, 100, tmp_path)
-    assert str(tmp_path) in (caught.value.hint or "")

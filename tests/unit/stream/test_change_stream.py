@@ -126,7 +126,12 @@ async def test_a_client_that_is_stopped_loses_its_slot(
 ) -> None:
     """As PostgreSQL ends a walsender after wal_sender_timeout. gRPC alone waits for a minute, twice at worst."""
     server = await create_grpc_server(
-        engine, host="127.0.0.1", port=unused_tcp_port, token=None, client_timeout_s=1.0
+        engine,
+        FakeSubscriptions(),
+        host="127.0.0.1",
+        port=unused_tcp_port,
+        token=None,
+        client_timeout_s=1.0,
     )
     await server.start()
     output = tmp_path / "received"
@@ -171,7 +176,12 @@ async def test_a_client_that_reads_nothing_but_lives_keeps_its_slot(
 ) -> None:
     """Its program may take long for what it has; its library answers."""
     server = await create_grpc_server(
-        engine, host="127.0.0.1", port=unused_tcp_port, token=None, client_timeout_s=0.5
+        engine,
+        FakeSubscriptions(),
+        host="127.0.0.1",
+        port=unused_tcp_port,
+        token=None,
+        client_timeout_s=0.5,
     )
     await server.start()
     stream = await opened(f"127.0.0.1:{unused_tcp_port}")

@@ -174,6 +174,12 @@ async def test_a_write_to_a_client_that_is_gone_is_no_traceback(
         def done(self) -> bool:
             return self._is_done
 
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:4711"
+
+        def invocation_metadata(self) -> tuple[()]:
+            return ()
+
     for error in (grpc.aio.UsageError("RPC already finished."), grpc.aio.InternalError("gone")):
         with pytest.raises(asyncio.CancelledError):
             await Method().write(error, Context(is_done=False))

@@ -86,9 +86,7 @@ async def test_what_is_altered(stub: Any, engine: FakeEngine) -> None:
     assert altered.dsn == "host=new password=****"
     request = pb.AlterSlotRequest(slot_name="s1", options={"include-xids": "0"})
     assert dict((await stub.AlterSlot(request)).options) == {"include-xids": "0"}
-    assert await stub.AlterSlot(pb.AlterSlotRequest(slot_name="s1")) == await stub.GetSlot(
-        pb.GetSlotRequest(slot_name="s1")
-    )
+    assert not (await stub.AlterSlot(pb.AlterSlotRequest(slot_name="s1"))).options
     assert not engine.slots["s1"].options
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.AlterSlot(pb.AlterSlotRequest(slot_name="none"))
