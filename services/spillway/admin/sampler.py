@@ -37,6 +37,10 @@ TRACKS_MAX: Final = 500
 _PRIMARY_INTERVAL_S: Final = 20.0
 #: a primary is asked while a page was shown within this time
 _WATCHED_S: Final = 30.0
+#: of the last step's time; the next one has not come by then
+_OVERDUE: Final = 1.5
+#: whatever moved before, nothing moves now
+_STANDS_S: Final = 300.0
 SLOT_COLUMNS: Final = ("lag_bytes", "lag_seconds", "retained_bytes", "rate")
 SOURCE_COLUMNS: Final = ("received_rate", "behind_bytes")
 
@@ -88,6 +92,11 @@ class View:
     def subscription(self, name: str) -> SubscriptionInfo | None:
         return next((one for one in self.subscriptions if one.name == name), None)
 
+    def severity(self, link: str) -> str | None:
+        """Give how bad the worst of the findings is that lead to *link*: what is shown of one thing has one colour."""
+        found = {finding.severity for finding in self.findings if finding.link == link}
+        return "bad" if "bad" in found else "warn" if found else None
+
     def slots_of(self, source: str) -> list[SlotView]:
         return [slot for slot in self.slots if slot.info.source == source]
 
@@ -100,6 +109,32 @@ class _Primary:
     question: asyncio.Task[None] | None = field(default=None, repr=False)
 
 
+class Pace:
+    """How fast a position moves that moves in steps: a consumer confirms every second, or every minute.
+
+    Between two steps the pace is that of the last one, as long as the next is not overdue; then it falls with the time that
+    passes. So a consumer that keeps up does not look as if it stood still in between, and one that stands still soon does.
+    """
+
+    def __init__(self, now: float, position: int) -> None:
+        self._began_s = self._moved_s = now
+        self._position = position
+        self._step = 0
+
+    def at(self, now: float, position: int) -> float:
+        """Return the pace in bytes a second, given the *position* at *now*; NaN at the first look."""
+        if position != self._position:
+            # A rewound slot has no pace.
+            self._step = max(0, position - self._position)
+            self._began_s, self._moved_s, self._position = self._moved_s, now, position
+        if now <= self._began_s:
+            return math.nan
+        took_s = self._moved_s - self._began_s
+        if now - self._moved_s <= max(took_s, TICK_S) * _OVERDUE and took_s > 0:
+            return self._step / took_s
+        return self._step / (now - self._began_s) if now - self._moved_s < _STANDS_S else 0.0
+
+
 class Sampler:
     """Used on the event loop."""
 
@@ -108,8 +143,8 @@ class Sampler:
         self._subscriptions = subscriptions
         self.view = View()
         self._tracks: dict[tuple[str, str], Track] = {}
-        #: (time, position) of the last look, for rates
-        self._before: dict[tuple[str, str], tuple[float, int]] = {}
+        #: how fast positions move
+        self._paces: dict[tuple[str, str], Pace] = {}
         self._primaries: dict[str, _Primary] = {}
         self._watched_at = -math.inf
         self._looked = asyncio.Event()
@@ -218,14 +253,10 @@ class Sampler:
     def _rate(self, key: tuple[str, str], now: float, position: int | None) -> float:
         if position is None:
             return math.nan
-        then, before = self._before.get(key, (now, position))
-        if now - then >= TICK_S / 2 or key not in self._before:
-            self._before[key] = (now, position)
-        elif (track := self._tracks.get(key)) is not None:
-            # A look out of turn, after somebody did something.
-            return track.last("rate" if key[0] == "slot" else "received_rate")
-        # A rewound slot has no rate.
-        return max(0.0, (position - before) / (now - then)) if now > then else math.nan
+        pace = self._paces.get(key)
+        if pace is None:
+            pace = self._paces[key] = Pace(now, position)
+        return pace.at(now, position)
 
     def _remember(
         self, key: tuple[str, str], columns: tuple[str, ...], now: float, row: tuple[float, ...]
@@ -238,7 +269,7 @@ class Sampler:
         track.add(now, row)
 
     def _forget(self, things: set[tuple[str, str]]) -> None:
-        for kept in (self._tracks, self._before):
+        for kept in (self._tracks, self._paces):
             for key in kept.keys() - things:
                 del kept[key]
 

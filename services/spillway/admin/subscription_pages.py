@@ -87,8 +87,10 @@ class SubscriptionPages(PageGroup):
 
     async def _values(self, one: SubscriptionInfo) -> dict[str, Any]:
         link = f"/ui/subscriptions/{one.name}"
-        findings = self._sampler.view.findings
+        view = self._sampler.view
+        findings = view.findings
         return {
+            "view": view,
             "one": one,
             "lines": await self._subscriptions.log(one.name, _LOG_LINES),
             "findings": [finding for finding in findings if finding.link == link],
