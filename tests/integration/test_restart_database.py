@@ -78,7 +78,7 @@ def test_wal_level_lowered_and_set_back(fresh_cluster: ClusterFactory, tmp_path:
             lambda: session_of(service, "shop")["error_code"] == "wal_level_not_logical",
             lambda: service.call("GET", "/sources"),
         )
-        assert "wal_level = 'logical'" in session_of(service, "shop")["error"]
+        assert "wal_level = 'logical'" in session_of(service, "shop")["hint"]
         # What was decoded before is served meanwhile.
         assert len(rows(service, "shop_unread")) == 1
         cluster.restart(wal_level="logical")  # as the hint says
@@ -166,7 +166,7 @@ def test_what_can_not_be_decoded(
         wait_until(lambda: session_of(service, "other")["error_code"] == "corrupt_wal")
         for database in ("shop", "other"):
             hint = f"spillway source restart main {database}"
-            assert hint in session_of(service, database)["error"]
+            assert hint in session_of(service, database)["hint"]
             service.call("POST", f"/sources/main/databases/{database}/restart")
         wait_until(lambda: reason(service, "shop_before") == "wal_removed")
         wait_until(lambda: reason(service, "shop_read") == "wal_removed")

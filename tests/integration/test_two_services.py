@@ -241,9 +241,9 @@ def test_a_start_that_takes_longer_than_a_lease(
     start = Source.start
     answers: list[bool] = []
 
-    def slow(source: Source, databases: set[str]) -> None:
+    def slow(source: Source, *databases: Any) -> None:
         answers.append(asyncio.run(others_get_it()))
-        start(source, databases)
+        start(source, *databases)
 
     async def others_get_it() -> bool:
         store = MetadataStore(url)
