@@ -75,7 +75,13 @@ class Snapshots:
         self._named = {lsn: decoder.carried_files}
 
     def write(self, decoder: Decoder, *, carries: bool) -> None:
-        """Write the state of *decoder*, durably; with *carries* it holds the transactions in progress."""
+        """Write the state of *decoder*, durably; with *carries* it holds the transactions in progress.
+
+        One that holds them stays as it is: whoever stops where the last one was written would put a poorer one in its place,
+        and what it carried could not be had again.
+        """
+        if not carries and decoder.position in self._named:
+            return
         path = self._directory / f"{decoder.position:016X}.snap"
         temporary = path.with_suffix(".tmp")
         self._reserve.admit()
