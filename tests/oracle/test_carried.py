@@ -29,8 +29,9 @@ def other_ids(monkeypatch):
 
     def renumber(offset):
         registry = descriptors.DescriptorRegistry()
-        for number in range(offset):
-            registry._descriptors.append(number)
+        for number in range(1, offset + 1):
+            # Ids that another table has: whoever is given one next gets a larger one.
+            registry._entries[number] = (lambda: None, number)
         monkeypatch.setattr(descriptors, "REGISTRY", registry)
 
     return renumber
