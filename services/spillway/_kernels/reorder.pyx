@@ -192,7 +192,7 @@ cdef class ReorderBuffer(RecordLoop):
         return ids
 
     def forget_relations(self, relation_ids):
-        """Forget relations that nothing in progress names, and every binding: *relation_ids* may mean others from here on."""
+        """Forget relations that nothing in progress names, and all bindings: *relation_ids* may come to mean others."""
         cdef uint32_t number
         self._locators.clear()
         for number in relation_ids:
