@@ -40,13 +40,13 @@ def test_a_locale_that_intl_refuses(slot: str, service: Service) -> None:
 def test_neighbours_show_one_range(slot: str, page: Page) -> None:
     page.goto(f"/ui/slots/{slot}")
     expect(page.locator(PLOTS)).to_have_count(2)
-    button = page.get_by_role("button", name="15 minutes are shown")
+    button = page.get_by_role("button", name="15 min are shown")
     expect(button).to_have_count(1)
     with page.expect_response("**/series?by=minute"):
         button.click()
-    expect(page.get_by_role("button", name="12 hours are shown")).to_have_text("12 h")
+    expect(page.get_by_role("button", name="12 h are shown")).to_have_text("12 h")
     # A cursor over one chart reads both.
-    page.get_by_role("button", name="12 hours are shown").click()
+    page.get_by_role("button", name="12 h are shown").click()
     expect(page.locator(PLOTS)).to_have_count(2)
     page.locator(".charts .u-over").first.hover(position={"x": 300, "y": 60})
     page.locator(".charts .u-over").first.hover(position={"x": 390, "y": 60})

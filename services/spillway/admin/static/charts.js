@@ -17,8 +17,8 @@
   const INCREMENTS = [];
   for (let power = 0; power <= 50; power += 1) INCREMENTS.push(2 ** power);
   const SPANS = {
-    "": { seconds: 15 * 60, shown: "15 min", other: "12 h", told: "15 minutes are shown; switch to 12 hours" },
-    minute: { seconds: 12 * 3600, shown: "12 h", other: "15 min", told: "12 hours are shown; switch to 15 minutes" },
+    "": { seconds: 15 * 60, shown: "15 min", other: "12 h", told: "15 min are shown; switch to 12 hours" },
+    minute: { seconds: 12 * 3600, shown: "12 h", other: "15 min", told: "12 h are shown; switch to 15 minutes" },
   };
   const charts = [];
   // "", or minute: a row each.
