@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import struct
+import zoneinfo
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,7 @@ from harness.plugin_output import encode
 from spillway._kernels.text_output import datum_text
 from spillway.catalog.descriptor import ColumnDescriptor
 from spillway.errors import InvalidOption, UnknownPlugin
+from spillway.pg import timezone
 from spillway.pg.boolean import parse_bool
 from spillway.pg.identifier import quote_identifier
 from spillway.pg.text_settings import TextSettings
@@ -22,6 +25,8 @@ from spillway.plugins.registry import create_plugin, plugin_names, validate_opti
 from spillway.plugins.type_names import format_type
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.cluster import Database
 
 
@@ -55,6 +60,24 @@ def test_type_names_are_the_servers(pg: Database) -> None:
         assert format_type(4_000_000_000, types, version) == "???"
 
 
+@pytest.fixture
+def servers_zones(
+    pg18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """The server's release of the IANA database in place of ours, which may be another."""
+    share = Path(pg18.value("SELECT setting FROM pg_config WHERE name = 'SHAREDIR'")) / "timezone"
+    # A server may be built to use its machine's.
+    (tmp_path / "zoneinfo").symlink_to(share if share.is_dir() else zoneinfo.TZPATH[0])
+    (tmp_path / "zones").write_text("\n".join(ZONES))
+    monkeypatch.setattr(timezone, "_DATA", tmp_path)
+    timezone.transitions.cache_clear()
+    timezone._names.cache_clear()
+    yield
+    timezone.transitions.cache_clear()
+    timezone._names.cache_clear()
+
+
+@pytest.mark.usefixtures("servers_zones")
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("style", ["ISO", "SQL"], ids=["offsets", "abbreviations"])
 def test_time_zones_are_the_servers(pg18: Database, zone: str, style: str) -> None:
