@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -154,3 +155,26 @@ def test_without_tls_no_address_but_loopback(tmp_path: Path) -> None:
     assert "SPILLWAY_TLS_CERT" in ended.stderr
     assert "clear text" in ended.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_a_source_that_was_stored_before_goes_on(stage: ServeProcess, pg18: Database) -> None:
+    service = stage.service()
+    service.create_source(pg18.dsn)
+    try:
+        stage.kill()
+        with sqlite3.connect(stage._data_dir / "spillway.db") as metadata:
+            metadata.execute("UPDATE sources SET dsn = dsn || ' sslcrl=/etc/none'")
+        metadata.close()
+        stage.start()
+        deadline = time.monotonic() + 60
+        while service.call("GET", "/sources/main")["state"] != "streaming":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert "its DSN has sslcrl" in stage.log()
+        # But it is not taken when it is said anew.
+        problem = service.problem(
+            "PATCH", "/sources/main", json={"dsn": f"{pg18.dsn} sslcrl=/etc/none"}
+        )
+        assert problem["code"] == "invalid_dsn"
+    finally:
+        service.call("DELETE", "/sources/main")

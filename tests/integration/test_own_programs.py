@@ -45,7 +45,7 @@ async def test_they_need_no_certificate(
     async with running(settings):
         address, token = given[:2]
         path = Path(address.removeprefix("unix:"))
-        assert stat.S_ISSOCK(path.stat().st_mode)  # noqa: ASYNC240 - a test
+        assert stat.S_ISSOCK(path.stat().st_mode)  # noqa: ASYNC240 - nothing else runs
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         with pytest.raises(UnknownSlot):
             await _in_thread(lambda: GrpcSlotClient(address, token).position("none"))

@@ -9,7 +9,9 @@ import pytest
 
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
+from spillway.admin.application import Admin
 from spillway.slot_manager.app import create_app
+from spillway.token_gate import TokenGate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -89,3 +91,40 @@ async def test_local_programs_and_own_pages_get_in(
     client: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
     assert (await client.get("/v1/slots", headers=headers)).status_code == 200
+
+
+async def test_guesses_are_slowed_at_both_doors() -> None:
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    gate = TokenGate(TOKEN)
+    admin = Admin(engine, subscriptions, token=TOKEN, version="0", gate=gate)
+    app = create_app(engine, subscriptions, token=TOKEN, version="0", admin=admin, gate=gate)
+
+    def caller(address: str) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(app, client=(address, 1))
+        return httpx.AsyncClient(transport=transport, base_url="http://spillway.example")
+
+    async with caller("10.0.0.1") as attacker:
+        for number in range(2):
+            answer = await attacker.get(
+                "/v1/slots", headers={"authorization": f"Bearer wrong{number}"}
+            )
+            assert answer.status_code == 401
+        # The two doors count together.
+        for number in range(3):
+            answer = await attacker.post("/ui/login", data={"token": f"wrong too {number}"})
+            assert answer.status_code == 401
+        answer = await attacker.get("/v1/slots", headers={"authorization": "Bearer another"})
+        assert answer.status_code == 429
+        assert answer.json()["code"] == "too_many_attempts"
+        assert int(answer.headers["retry-after"]) >= 1
+        answer = await attacker.post("/ui/login", data={"token": TOKEN})
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "set-cookie" not in answer.headers
+        assert "too many different wrong tokens" in answer.text
+        assert (await attacker.get("/healthz")).status_code == 200
+    async with caller("10.0.0.2") as user:
+        answer = await user.post("/ui/login", data={"token": TOKEN})
+        assert answer.status_code == 303
+        # A session is no token: it goes on, wherever it comes from.
+        assert (await user.get("/")).status_code == 200
