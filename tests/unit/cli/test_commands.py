@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import subprocess
@@ -103,6 +104,16 @@ def test_options_of_a_slot_change(service: FakeService, run: Run) -> None:
     assert run("slot", "alter", "s1", "-o", "include-xids=0", "--no-options")[0] == 1
     assert service.engine.slots["s1"].options == {"include-xids": "0"}
     assert json.loads(run("slot", "alter", "s1", "--no-options", "--json")[1])["options"] == {}
+
+
+def test_a_database_is_restarted(service: FakeService, run: Run) -> None:
+    assert "conflict" in run("source", "restart", "shop", "shop")[2]
+    assert "unknown_database" in run("source", "restart", "shop", "nowhere")[2]
+    info = service.engine.sources["shop"]
+    stopped = dataclasses.replace(info.sessions[0], error="x", error_code="decoding_error")
+    service.engine.sources["shop"] = dataclasses.replace(info, sessions=(stopped,))
+    code, out, _ = run("source", "restart", "shop", "shop", "--json")
+    assert (code, json.loads(out)["sessions"][0]["error_code"]) == (0, None)
 
 
 def test_sources(service: FakeService, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
