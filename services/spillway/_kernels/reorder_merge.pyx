@@ -587,10 +587,8 @@ cdef class ChangeStream:
             path = os.fsdecode(txn.file.path)
             return DecodingStateLost(
                 f"the spill file {path} is damaged, and the WAL of what it held of transaction {xid} is no longer kept",
-                hint="The disk returned other bytes than were written. Restore the file from a backup. Without one, "
-                "begin anew with this database: drop its slots, stop the service, remove "
-                f"{os.path.dirname(os.path.dirname(path))}, start it, and create the slots again.",
-                xid=xid)
+                hint="Restore the file from a backup. Without one, begin anew: drop the database's slots, stop the service, "
+                f"remove {os.path.dirname(os.path.dirname(path))}, start it, and create the slots again.", xid=xid)
         if status == MERGE_TOAST:
             return DecodingError(
                 f"a change of transaction {xid} at {lsn} can't be decoded: {_TOAST_REASONS[self._toast_status]}",
