@@ -587,7 +587,7 @@ cdef class ChangeStream:
             path = os.fsdecode(txn.file.path)
             return DecodingStateLost(
                 f"the spill file {path} is damaged, and the WAL of what it held of transaction {xid} is no longer kept",
-                hint="Restore the file from a backup. Without one, begin anew: drop the database's slots, stop the service, "
+                hint="Restore it from a backup. Without one, begin anew: drop its database's slots, stop the service, "
                 f"remove {os.path.dirname(os.path.dirname(path))}, start it, and create the slots again.", xid=xid)
         if status == MERGE_TOAST:
             return DecodingError(
