@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 BOUND = 4 << 20
 POINTS = (
     "session.before_snapshot_rename=kill@2",
-    "session.before_log_sync=kill@2",
-    "session.after_log_sync=kill@3",
+    "session.before_log_sync=kill@3",
     "session.before_spill_removal=kill@2",
 )
 
@@ -51,7 +50,7 @@ def test_open_transactions_survive(
             while serve.process.poll() is None:
                 assert time.monotonic() < deadline, point
                 connections["catalog"].execute("INSERT INTO own SELECT generate_series(1, 500)")
-                database.execute("INSERT INTO beside SELECT generate_series(1, 4000)")
+                database.execute("INSERT INTO beside SELECT generate_series(1, 8000)")
             stored = sum(file.stat().st_size for file in data_dir.glob("sources/main/wal/0*"))
             assert stored <= BOUND
         serve.start()

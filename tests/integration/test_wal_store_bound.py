@@ -58,7 +58,7 @@ def received(service: Service) -> int:
     return int(Lsn.parse(source["received_lsn"]))
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", [18])
 def test_open_transactions_bound_neither_the_store_nor_a_restart(
     fresh_cluster: ClusterFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture, major: int
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_failed_database_gives_way(
     with service_in_process(data_dir, engine=SETTINGS) as service:
         until(lambda: problem(service)["error_code"] == "storage_error", service)
         for _ in range(3):
-            write(good, 3)
+            write(good, 2)
             service.wait_decoded("good", good)
             assert stored_bytes(data_dir) <= BOUND
     monkeypatch.setattr(Session, "_follow", follow)
