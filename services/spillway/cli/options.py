@@ -11,15 +11,17 @@ from spillway.errors import InvalidRequest
 
 
 def grpc_address(given: str) -> str:
-    """Return an address of gRPC's that can be one.
+    """Return an address of gRPC's that can be one: host:port, or https://host:port of a service with a certificate.
 
     Raises:
-        InvalidRequest: it is a URL, or has no port.
+        InvalidRequest: it is an http:// URL, has a path, or has no port.
     """
-    if given.startswith(("http://", "https://")) or ":" not in given:
+    host_and_port = given.removeprefix("https://")
+    if "/" in host_and_port or ":" not in host_and_port:
         raise InvalidRequest(
             f"{given!r} is no address of gRPC's",
-            hint="Give host:port, 127.0.0.1:50051 for one, as --grpc or in SPILLWAY_GRPC; a URL is REST's (SPILLWAY_URL).",
+            hint="Give host:port, 127.0.0.1:50051 for one, as --grpc or in SPILLWAY_GRPC, or https://host:port of a service with a "
+            "certificate; http:// is REST's (SPILLWAY_URL).",
         )
     return given
 

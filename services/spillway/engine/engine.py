@@ -536,7 +536,9 @@ class Engine(Looking):
     def _trim_before(self, horizons: Mapping[tuple[str, str], int]) -> None:
         self._reserve.look()
         self._sources.trim(horizons)
-        freed_memory.look()
+        # It reads a file of /proc. A process that is out of descriptors has other worries, and the next look comes soon.
+        with contextlib.suppress(OSError):
+            freed_memory.look()
 
     def _horizons(self) -> dict[tuple[str, str], int]:
         """Return, for each (source, database), the oldest position that a slot may still ask for."""
