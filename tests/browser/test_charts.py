@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from harness.browser import browser as running_browser
+from harness.browser import launched
 from harness.service import service_in_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
     from harness.service import Service
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 PLOTS = ".charts .plot .uplot"
 
 
-def test_a_locale_that_intl_refuses(slot: str, service: Service) -> None:
+def test_a_locale_that_intl_refuses(slot: str, service: Service, browser: Browser) -> None:
     """Chromium started with LANG=C, as in a container or by cron, says its language is en-US@posix."""
-    with running_browser(LANG="C.UTF-8", LANGUAGE="", LC_ALL="C.UTF-8") as browser:
-        page = browser.new_page(base_url=f"http://127.0.0.1:{service.http_port}")
+    with launched(browser.browser_type, LANG="C.UTF-8", LANGUAGE="", LC_ALL="C.UTF-8") as other:
+        page = other.new_page(base_url=f"http://127.0.0.1:{service.http_port}")
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.add_init_script(

@@ -27,7 +27,7 @@ from harness.servers import cache_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserType
 
 CHROMIUM = Pin(
     "@sparticuz/chromium",
@@ -76,21 +76,27 @@ def axe_script() -> str:
 
 
 @contextmanager
-def browser(**environment: str) -> Iterator[Browser]:
-    """Run the browser within this context, with *environment* over the tests' own."""
+def browser() -> Iterator[Browser]:
+    """Run the browser within this context."""
     from playwright.sync_api import sync_playwright
 
+    with sync_playwright() as playwright, launched(playwright.chromium) as running:
+        yield running
+
+
+@contextmanager
+def launched(chromium_type: BrowserType, **environment: str) -> Iterator[Browser]:
+    """Run a browser with *environment* over the tests' own; another one's type does, for Playwright is started once only."""
     executable = chromium()
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(
-            executable_path=executable,
-            args=list(_ARGUMENTS),
-            env=_environment(executable) | environment,
-        )
-        try:
-            yield running
-        finally:
-            running.close()
+    running = chromium_type.launch(
+        executable_path=executable,
+        args=list(_ARGUMENTS),
+        env=_environment(executable) | environment,
+    )
+    try:
+        yield running
+    finally:
+        running.close()
 
 
 def _environment(executable: Path) -> dict[str, str | float | bool]:
