@@ -74,6 +74,7 @@ class HttpServer:
         self._connections_max = connections_max
         self._certificate = certificate
         self._handshakes: set[asyncio.Task[None]] = set()
+        #: a descriptor; -1 while it is given away
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._refused_count = 0
         self._said_at_s = -_SAY_AGAIN_S
@@ -95,7 +96,7 @@ class HttpServer:
                 handshake.cancel()
             await asyncio.gather(accepting, *self._handshakes, return_exceptions=True)
             listener.close()
-            os.close(self._spare)
+            self._give_spare()
 
     @property
     def started(self) -> bool:
@@ -115,8 +116,7 @@ class HttpServer:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
-                    self._refuse_with_spare(listener)
-                    await asyncio.sleep(_PAUSE_S)
+                    await self._refuse_with_spare(listener)
                 # Anything else is one connection's trouble (ECONNABORTED for one).
                 continue
             if len(self._server.server_state.connections) + len(self._handshakes) >= (
@@ -157,22 +157,24 @@ class HttpServer:
             connection.shutdown(socket.SHUT_WR)
         connection.close()
 
-    def _refuse_with_spare(self, listener: socket.socket) -> None:
+    async def _refuse_with_spare(self, listener: socket.socket) -> None:
+        """Refuse those that wait, and come back when the reserve is whole again."""
         self._say()
-        os.close(self._spare)
-        try:
+        self._give_spare()
+        with contextlib.suppress(OSError):
             for _ in range(_BACKLOG):
                 listener.accept()[0].close()
-        except OSError:
-            pass
-        finally:
-            # Between the two somebody else may have taken it: then the next one it is.
-            while True:
-                try:
-                    self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-                    break
-                except OSError:
-                    time.sleep(0.01)
+        # Somebody else may have taken it by now: then the next one it is. The loop goes on meanwhile, for what frees
+        # gRPC's descriptors runs on it, too.
+        while self._spare < 0:
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            await asyncio.sleep(_PAUSE_S)
+
+    def _give_spare(self) -> None:
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
 
     def _say(self) -> None:
         self._refused_count += 1

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -163,6 +164,42 @@ async def test_no_descriptor_neither_spins_nor_floods(
         await asyncio.sleep(0.5)
     assert accepts < 20
     assert len(caplog.records) <= 1
+    assert await served.health() == 200
+
+
+async def test_the_loop_goes_on_while_the_reserve_is_taken(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC's threads may take the descriptor that was in reserve; what makes them give it back runs on this loop."""
+    tries = 0
+    given_back_by: list[str] = []
+    really_open = os.open
+
+    def find_none(path: Any, *arguments: Any, **named: Any) -> int:
+        nonlocal tries
+        if path == os.devnull and not given_back_by:
+            tries += 1
+            if tries == 40:
+                given_back_by.append("nobody: the loop stands still")
+            raise OSError(errno.EMFILE, "Too many open files")
+        return really_open(path, *arguments, **named)
+
+    async def refuse(listener: socket.socket) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    loop = asyncio.get_running_loop()
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "sock_accept", refuse)
+        patched.setattr(os, "open", find_none)
+        await served.health()
+        loop.call_later(0.5, given_back_by.append, "the loop")
+        reader, writer = await served.open()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        while not given_back_by:  # noqa: ASYNC110 - a timer ends it
+            await asyncio.sleep(0.01)
+    assert tries > 0
+    assert given_back_by == ["the loop"]
     assert await served.health() == 200
 
 
