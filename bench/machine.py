@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import spillway
+
 PROJECT = Path(__file__).resolve().parents[1]
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -86,7 +88,7 @@ def describe(server_version: str) -> dict[str, Any]:
         "kernel": f"Linux {platform.release()}",
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "postgresql": server_version,
-        "spillway": f"{version('spillway')} at {_commit()}",
+        "spillway": f"{spillway.__version__} at {_commit()}",
         "python": platform.python_version(),
         "grpc": version("grpcio"),
     }

@@ -242,13 +242,10 @@ class Sampler:
     def _slot(self, now: float, info: SlotInfo, lag_seconds: float | None) -> SlotView:
         key = ("slot", info.slot_name)
         rate = self._rate(key, now, info.confirmed_flush_lsn)
-        lag_bytes = None
-        if info.decoded_lsn is not None and info.confirmed_flush_lsn is not None:
-            lag_bytes = max(0, info.decoded_lsn - info.confirmed_flush_lsn)
-        row = (_number(lag_bytes), _number(lag_seconds), _number(info.retained_bytes), rate)
+        row = (_number(info.lag_bytes), _number(lag_seconds), _number(info.retained_bytes), rate)
         self._remember(key, SLOT_COLUMNS, now, row)
         state = "invalidated" if info.invalidation_reason else "active" if info.active else "idle"
-        return SlotView(info, lag_bytes, lag_seconds, rate, state)
+        return SlotView(info, info.lag_bytes, lag_seconds, rate, state)
 
     def _rate(self, key: tuple[str, str], now: float, position: int | None) -> float:
         if position is None:

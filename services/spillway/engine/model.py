@@ -132,6 +132,13 @@ class SlotInfo:
     #: when a confirmation last moved it, as stored; None: never
     confirmed_at: datetime | None = None
 
+    @property
+    def lag_bytes(self) -> int | None:
+        """How much decoded WAL its consumer has not confirmed; None: not known."""
+        if self.decoded_lsn is None or self.confirmed_flush_lsn is None:
+            return None
+        return max(0, int(self.decoded_lsn) - int(self.confirmed_flush_lsn))
+
 
 @dataclass(frozen=True, slots=True)
 class SlotStats:

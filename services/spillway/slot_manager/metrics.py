@@ -169,7 +169,7 @@ class _Positions(Collector):
             "spillway_slot_lag_bytes",
             "Decoded WAL that the consumer has not confirmed.",
             labels,
-            ((where, lag_bytes(s)) for where, s in slots),
+            ((where, s.lag_bytes) for where, s in slots),
         )
         yield _seconds(
             "spillway_slot_lag_seconds",
@@ -248,13 +248,6 @@ class _SubscriptionStates(Collector):
                 for state, count in sorted(Counter(t.state for t in s.table_states).items())
             ),
         )
-
-
-def lag_bytes(slot: SlotInfo) -> int | None:
-    """Give how much decoded WAL the slot's consumer has not confirmed."""
-    if slot.decoded_lsn is None or slot.confirmed_flush_lsn is None:
-        return None
-    return max(0, int(slot.decoded_lsn) - int(slot.confirmed_flush_lsn))
 
 
 def _family(

@@ -257,13 +257,6 @@ class Subscriptions:
         except SpillwayError as error:
             # It has a state and a reason all the same.
             log.debug('slot "%s": %s', row.slot, error)
-        lag_bytes = None
-        if (
-            slot is not None
-            and slot.decoded_lsn is not None
-            and slot.confirmed_flush_lsn is not None
-        ):
-            lag_bytes = max(0, slot.decoded_lsn - slot.confirmed_flush_lsn)
         return SubscriptionInfo(
             name=row.name,
             source=row.source,
@@ -281,7 +274,7 @@ class Subscriptions:
             state=supervisor.state,
             error=supervisor.failure,
             confirmed_flush_lsn=None if slot is None else slot.confirmed_flush_lsn,
-            lag_bytes=lag_bytes,
+            lag_bytes=None if slot is None else slot.lag_bytes,
             lag_seconds=lag_seconds,
             rows=status.changes,
             restarts=row.restarts,

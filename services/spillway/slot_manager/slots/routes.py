@@ -150,14 +150,13 @@ async def get_slot_stats(slot_name: str, engine: Engine) -> SlotStatsView:
 
 async def _view(engine: EngineInterface, slot: SlotInfo) -> SlotView:
     """Show a slot together with how far its consumer is behind."""
-    lag_bytes = lag_seconds = None
-    if slot.decoded_lsn is not None and slot.confirmed_flush_lsn is not None:
-        lag_bytes = max(0, int(slot.decoded_lsn) - int(slot.confirmed_flush_lsn))
+    lag_seconds = None
+    if slot.lag_bytes is not None:
         # It may have been dropped meanwhile, or its log can't be read: then nobody knows.
         with contextlib.suppress(SpillwayError):
             lag_seconds = await engine.lag_seconds(slot.slot_name)
     view = SlotView.model_validate(slot)
-    return view.model_copy(update={"lag_bytes": lag_bytes, "lag_seconds": lag_seconds})
+    return view.model_copy(update={"lag_seconds": lag_seconds})
 
 
 async def _change_list(engine: Engine, slot_name: str, changes: list[Change]) -> Response:
