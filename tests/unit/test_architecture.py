@@ -216,6 +216,13 @@ def test_imports_point_downward(module: Module) -> None:
             )
 
 
+def test_the_layers_are_those_of_the_drawing() -> None:
+    text = (PROJECT / "docs/explanation/architecture.md").read_text()
+    drawing = text.split("## Who may import whom")[1].split("```")[1]
+    drawn = [frozenset(line.split(" · ")) for line in drawing.strip().splitlines()]
+    assert drawn == [frozenset(group) for group in reversed(LAYERS)]
+
+
 def test_no_import_cycles() -> None:
     graph: dict[str, set[str]] = defaultdict(set)
     for module in MODULES:
