@@ -60,11 +60,7 @@ class WalVersion:
     #: FREEZE_PAGE holds plans (12 bytes: xmax, infomask2, infomask, frzflags, ntuples) and then offsets;
     #: else one 12-byte xl_heap_freeze_tuple (xmax, offset, infomask2, infomask, frzflags) a tuple
     freeze_plans: bool
-    #: xl_heap_prune and xl_heap_freeze_page end with isCatalogRel
-    conflict_is_catalog_rel: bool
 
-    #: xl_heap_inplace goes on after offnum: dbId, tsId, relcacheInitFileInval, nmsgs, messages
-    inplace_invalidations: bool
     #: an XLOG_HEAP_INPLACE with an xid gives its transaction a base snapshot and catalog changes
     inplace_marks_transaction: bool
 
@@ -140,8 +136,6 @@ _PG14: Final = WalVersion(
     custom_rmgrs=False,
     prune_family=False,
     freeze_plans=False,
-    conflict_is_catalog_rel=False,
-    inplace_invalidations=False,
     inplace_marks_transaction=True,
     relmap_file_size=512,
     relmap_entries_max=62,
@@ -168,8 +162,6 @@ _PG15: Final = WalVersion(
     custom_rmgrs=True,
     prune_family=False,
     freeze_plans=False,
-    conflict_is_catalog_rel=False,
-    inplace_invalidations=False,
     inplace_marks_transaction=True,
     relmap_file_size=512,
     relmap_entries_max=62,
@@ -196,8 +188,6 @@ _PG16: Final = WalVersion(
     custom_rmgrs=True,
     prune_family=False,
     freeze_plans=True,
-    conflict_is_catalog_rel=True,
-    inplace_invalidations=False,
     inplace_marks_transaction=True,
     relmap_file_size=524,
     relmap_entries_max=64,
@@ -224,8 +214,6 @@ _PG17: Final = WalVersion(
     custom_rmgrs=True,
     prune_family=True,
     freeze_plans=True,
-    conflict_is_catalog_rel=False,
-    inplace_invalidations=False,
     inplace_marks_transaction=True,
     relmap_file_size=524,
     relmap_entries_max=64,
@@ -252,8 +240,6 @@ _PG18: Final = WalVersion(
     custom_rmgrs=True,
     prune_family=True,
     freeze_plans=True,
-    conflict_is_catalog_rel=False,
-    inplace_invalidations=True,
     inplace_marks_transaction=False,
     relmap_file_size=524,
     relmap_entries_max=64,
@@ -278,7 +264,7 @@ class Since(IntEnum):
     #: jsonpath: a number that a path goes on from stands in parentheses
     JSONPATH_NUMBER_IN_PARENTHESES = 150000
     #: "char": a byte that is no character by itself is shown in octal
-    CHAR_IN_OCTAL = 160000
+    CHAR_IN_OCTAL = 150000
     #: aclitem: the privileges SET and ALTER SYSTEM
     PARAMETER_PRIVILEGES = 150000
     #: aclitem: the privilege MAINTAIN
