@@ -64,7 +64,7 @@ class Slots(NamedTuple):
             for i, (mine, expected) in enumerate(pairs):
                 assert mine == expected, f"message {i} of {len(theirs.messages)}, {options}"
             assert len(ours.messages) == len(theirs.messages), f"{options}"
-            assert ours.error == theirs.error
+            assert ours.error == theirs.error, f"{options}"
             results.append(theirs)
         return results
 

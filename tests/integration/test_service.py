@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -598,3 +600,22 @@ def test_another_dsn_of_the_same_cluster(
     source = service.call("GET", "/sources/main")
     assert source["state"] == "streaming"
     assert "by two" in source["dsn"]
+
+
+def test_another_release_of_the_server_is_noted(tmp_path: Path, pg15: Database) -> None:
+    """Its version was stored when the source was made; what plugins print depends on the one that runs."""
+    real = int(str(pg15.value("SHOW server_version_num")))
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(pg15.dsn)
+        service.create_slot("s", pg15.name)
+    with closing(sqlite3.connect(tmp_path / "data" / "spillway.db")) as metadata, metadata:
+        metadata.execute("UPDATE sources SET server_version_num = 150000")
+    # A third of a lease's time passes between two looks.
+    settings = EngineSettings(lease_ttl_s=3)
+    with service_in_process(tmp_path / "data", engine=settings) as service:
+        wait_until(
+            lambda: service.call("GET", "/sources/main")["server_version_num"] == real,
+            "the server's version is not noted",
+        )
+        service.drop_slot("s")
+        service.call("DELETE", "/sources/main")

@@ -6,7 +6,29 @@ import pytest
 
 from spillway.errors import UnsupportedWal
 from spillway.pg.rmgr import rmgr_name
-from spillway.pg.versions import WAL_VERSIONS, version_of_magic, version_of_server
+from spillway.pg.versions import (
+    WAL_VERSIONS,
+    prints_upper_certainty,
+    refuses_empty_proto_version,
+    skips_empty_prepared,
+    version_of_magic,
+    version_of_server,
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "first"),
+    [
+        (skips_empty_prepared, (140024, 150019, 160015, 170011, 180006)),
+        (prints_upper_certainty, (140024, 150019, 160015, 170011, 180006)),
+        (refuses_empty_proto_version, (140025, 150020, 160016, 170012, 180007)),
+    ],
+)
+def test_a_rule_of_minor_releases_begins_with_one_of_each_major(rule, first):
+    assert sorted(version // 10000 for version in first) == sorted(WAL_VERSIONS)
+    for version in first:
+        assert rule(version)
+        assert not rule(version - 1)
 
 
 def test_every_major_is_found_by_server_and_by_magic():

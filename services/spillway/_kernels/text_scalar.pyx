@@ -34,7 +34,7 @@ cdef int put_octal(ByteBuffer* out, uint8_t value) except -1 nogil:
 
 
 cdef int char_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    """"char", one byte. From 16 on a byte that is no character by itself is shown in octal."""
+    """"char", one byte. From 15 on a byte that is no character by itself is shown in octal."""
     if data[0] >= 0x80 and type.settings.server_version_num >= CHAR_IN_OCTAL:
         return put_octal(out, data[0])
     if data[0]:

@@ -288,7 +288,9 @@ class Delivery:
         top_xid = end.xid
         if info & rmgr.XLOG_XACT_OPMASK == rmgr.XLOG_XACT_ABORT_PREPARED:
             prepared = self.prepared.pop(end.xid, None)
-            first_lsn, _ = self._buffer.end(end.xid, ()) or (lsn, 0)
+            first_lsn, flags = self._buffer.end(end.xid, ()) or (lsn, 0)
+            if prepared is not None:
+                prepared = replace(prepared, empty=not flags & reorder.HAS_BASE_SNAPSHOT)
         if self.streaming and (aborted := self._buffer.streamed_of((*end.subxids, end.xid))):
             top_xid = self._buffer.top_xid(end.xid)
             first_lsn, _ = self._buffer.end(top_xid, ()) or (lsn, 0)

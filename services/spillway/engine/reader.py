@@ -266,6 +266,8 @@ class SlotReader:
     def _choose(self, transaction: Transaction, header: TransactionHeader) -> bool:
         """Begin what is no ordinary transaction; False when the plugin is to hear nothing of it."""
         plugin = self._plugin
+        if header.prepared is not None and header.prepared.empty and plugin.skips_empty_prepared:
+            return False
         match header.kind:
             case TransactionKind.PREPARE:
                 if self._takes_prepared(header) and header.final_lsn >= self._two_phase_at:

@@ -239,6 +239,20 @@ class Source:
             )
             self._receiver.start()
 
+    @property
+    def upgraded_to(self) -> int | None:
+        """The release that the server has been brought to since it was noted last; None if it is that one."""
+        receiver = self._receiver
+        version = None if receiver is None else receiver.server_version_num
+        return None if version == self.row.server_version_num else version
+
+    def note_upgrade(self, row: SourceRow) -> None:
+        """Take in that the server is of *row*'s release; readers that begin from now on go by it."""
+        with self._lock:
+            self.row = row
+            for session in self._sessions.values():
+                session.server_version_num = row.server_version_num
+
     def _archive(self, store: WalStore) -> WalArchive | None:
         """Return the archive that fills in for WAL which the primary has removed, if the source has one."""
         return self._archive_of(store.segment_size)

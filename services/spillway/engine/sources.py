@@ -167,6 +167,7 @@ class Sources:
                 elif name not in self._up:
                     await self._bring_up(name)
                     retry_s = _RETRY_FIRST_S
+                await self._note_upgrade(name)
             except UnknownSource:
                 # The process that served it has dropped it.
                 self._forget(name)
@@ -238,6 +239,17 @@ class Sources:
                 await self._leases.renew(name)
         starting.result()
         self._up.add(name)
+
+    async def _note_upgrade(self, name: str) -> None:
+        """Store the release that a server was brought to, which decides some of what plugins print."""
+        source = self._sources[name]
+        version = source.upgraded_to
+        if name not in self._up or version is None:
+            return
+        with self._leases.fenced(name) as fence:
+            row = await self._metadata.update_source(name, fence=fence, server_version_num=version)
+        log.info('the server of source "%s" is now of version %d', name, version)
+        await self._in_worker(source.note_upgrade, row)
 
     async def _end_threads(self, name: str) -> None:
         await self._in_worker(self._sources[name].stop)

@@ -10,8 +10,12 @@ import math
 import struct
 from typing import TYPE_CHECKING, Final
 
+from spillway.pg.versions import prints_upper_certainty
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from spillway.pg.text_settings import TextSettings
 
 _HS_COUNT_MASK: Final = 0x0FFFFFFF
 _HS_FLAG_NEWVERSION: Final = 0x80000000
@@ -190,7 +194,7 @@ def _infix(
     return (f"( {text} )" if operator == ord("|") and not first else text), number
 
 
-def seg_text(data: bytes) -> str:
+def seg_text(data: bytes, settings: TextSettings) -> str:
     """Return what seg_out prints: bounds with the certainty and the digits that they were given with.
 
     Raises:
@@ -207,8 +211,9 @@ def seg_text(data: bytes) -> str:
     text += ".."
     if upper_sign != b"-":
         text += " "
-        # Up to 18 the server looks for the lower bound's ~ here, and its string ends where it then prints no sign.
-        if upper_sign in {b"<", b">"} or lower_sign == b"~":
+        fixed = prints_upper_certainty(settings.server_version_num)
+        # Before, the server looked for the lower bound's ~, and its string ended where it then printed no sign.
+        if upper_sign in {b"<", b">"} or (upper_sign if fixed else lower_sign) == b"~":
             if upper_sign == b"\0":
                 return text
             text += upper_sign.decode("ascii")

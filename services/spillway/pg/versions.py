@@ -6,7 +6,8 @@ reads a field that says *what* is different, so that a new major is a new row he
 format is new, the code that a new field asks for.
 
 What plugins and types print is compared with a member of :class:`Since`, which says what came with which
-major. A test of the architecture forbids comparisons of versions with numbers elsewhere.
+major; rules that came with minor releases have a function each, at the end. docs/explanation/majors.md
+lists all of them, with PostgreSQL's function, ours and the test of each. A test of the architecture forbids comparisons of versions with numbers elsewhere.
 
 Not in the table because 14 to 18 agree: page and record headers, block headers other than image bits,
 heap tuple headers, xl_heap_insert/update/delete/multi_insert/lock, xl_running_xacts, SMGR and multixact
@@ -59,11 +60,7 @@ class WalVersion:
     #: FREEZE_PAGE holds plans (12 bytes: xmax, infomask2, infomask, frzflags, ntuples) and then offsets;
     #: else one 12-byte xl_heap_freeze_tuple (xmax, offset, infomask2, infomask, frzflags) a tuple
     freeze_plans: bool
-    #: xl_heap_prune and xl_heap_freeze_page end with isCatalogRel
-    conflict_is_catalog_rel: bool
 
-    #: xl_heap_inplace goes on after offnum: dbId, tsId, relcacheInitFileInval, nmsgs, messages
-    inplace_invalidations: bool
     #: an XLOG_HEAP_INPLACE with an xid gives its transaction a base snapshot and catalog changes
     inplace_marks_transaction: bool
 
@@ -101,7 +98,8 @@ class WalVersion:
     #: a relcache message for all relations counts; before 15 it finds no entry
     relcache_reset_counts: bool
 
-    #: ReorderBufferPrepare calls prepare for a transaction of which nothing is replayed, without begin_prepare
+    #: ReorderBufferPrepare calls prepare for a transaction of which nothing is replayed, without begin_prepare;
+    #: which releases of the major do not, :func:`skips_empty_prepared` says
     announces_empty_prepare: bool
 
     def knows_rmgr(self, rmid: int) -> bool:
@@ -138,8 +136,6 @@ _PG14: Final = WalVersion(
     custom_rmgrs=False,
     prune_family=False,
     freeze_plans=False,
-    conflict_is_catalog_rel=False,
-    inplace_invalidations=False,
     inplace_marks_transaction=True,
     relmap_file_size=512,
     relmap_entries_max=62,
@@ -166,8 +162,6 @@ _PG15: Final = WalVersion(
     custom_rmgrs=True,
     prune_family=False,
     freeze_plans=False,
-    conflict_is_catalog_rel=False,
-    inplace_invalidations=False,
     inplace_marks_transaction=True,
     relmap_file_size=512,
     relmap_entries_max=62,
@@ -194,8 +188,6 @@ _PG16: Final = WalVersion(
     custom_rmgrs=True,
     prune_family=False,
     freeze_plans=True,
-    conflict_is_catalog_rel=True,
-    inplace_invalidations=False,
     inplace_marks_transaction=True,
     relmap_file_size=524,
     relmap_entries_max=64,
@@ -222,8 +214,6 @@ _PG17: Final = WalVersion(
     custom_rmgrs=True,
     prune_family=True,
     freeze_plans=True,
-    conflict_is_catalog_rel=False,
-    inplace_invalidations=False,
     inplace_marks_transaction=True,
     relmap_file_size=524,
     relmap_entries_max=64,
@@ -250,8 +240,6 @@ _PG18: Final = WalVersion(
     custom_rmgrs=True,
     prune_family=True,
     freeze_plans=True,
-    conflict_is_catalog_rel=False,
-    inplace_invalidations=True,
     inplace_marks_transaction=False,
     relmap_file_size=524,
     relmap_entries_max=64,
@@ -276,7 +264,7 @@ class Since(IntEnum):
     #: jsonpath: a number that a path goes on from stands in parentheses
     JSONPATH_NUMBER_IN_PARENTHESES = 150000
     #: "char": a byte that is no character by itself is shown in octal
-    CHAR_IN_OCTAL = 160000
+    CHAR_IN_OCTAL = 150000
     #: aclitem: the privileges SET and ALTER SYSTEM
     PARAMETER_PRIVILEGES = 150000
     #: aclitem: the privilege MAINTAIN
@@ -321,6 +309,43 @@ class Since(IntEnum):
     PGOUTPUT_GENERATED_COLUMNS = 180000
     #: a publication that does not exist is a warning
     PGOUTPUT_MISSING_PUBLICATION_WARNS = 180000
+
+
+#: The minor releases of August 2026, by major; what the functions below say of them is so in later majors from the start.
+_AUGUST_2026: Final = {14: 140024, 15: 150019, 16: 160015, 17: 170011, 18: 180006}
+#: As above, of November 2026; seen on 15.20, of which the others are counterparts.
+_NOVEMBER_2026: Final = {14: 140025, 15: 150020, 16: 160016, 17: 170012, 18: 180007}
+
+
+def skips_empty_prepared(server_version_num: int) -> bool:
+    """Say whether such a server passes over prepared transactions of which nothing is replayed.
+
+    Before, COMMIT PREPARED and ROLLBACK PREPARED came alone, in 18 behind a PREPARE without its BEGIN.
+    Source: ReorderBufferFinishPrepared, ReorderBufferPrepare, src/backend/replication/logical/reorderbuffer.c
+    """
+    return _of_august_2026(server_version_num)
+
+
+def prints_upper_certainty(server_version_num: int) -> bool:
+    """Say whether seg_out goes by the upper bound's own ~; before, it went by the lower one's.
+
+    Source: seg_out, contrib/seg/seg.c
+    """
+    return _of_august_2026(server_version_num)
+
+
+def refuses_empty_proto_version(server_version_num: int) -> bool:
+    """Say whether such a server refuses a proto_version without a character; before, that was 0 (in 14 it never was).
+
+    Source: parse_output_parameters, src/backend/replication/pgoutput/pgoutput.c
+    """
+    since = _NOVEMBER_2026.get(server_version_num // 10000)
+    return since is None or server_version_num >= since
+
+
+def _of_august_2026(server_version_num: int) -> bool:
+    since = _AUGUST_2026.get(server_version_num // 10000)
+    return since is None or server_version_num >= since
 
 
 #: Every version that Spillway reads, by major.

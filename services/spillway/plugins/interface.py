@@ -75,6 +75,9 @@ class OutputPlugin(ABC):
     two_phase: bool = False
     #: wants large transactions while they are in progress; the instance's options decide it
     streaming: bool = False
+    #: hears nothing of prepared transactions of which nothing is replayed (``header.prepared.empty``): the source's
+    #: release decides it, see ``create_plugin``
+    skips_empty_prepared: bool = False
 
     @abstractmethod
     def __init__(self, options: Mapping[str, str], context: PluginContext) -> None:
@@ -176,8 +179,8 @@ class OutputPlugin(ABC):
     def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """End what ``begin_prepare`` began.
 
-        PostgreSQL 18 calls it without a beginning for a transaction of which nothing is replayed
-        (``header.prepared.empty``), and so do we for a source of that version.
+        PostgreSQL 18.0 to 18.4 call it without a beginning for a transaction of which nothing is replayed
+        (``header.prepared.empty``), and so do we for a source of these versions.
         """
         raise NotImplementedError
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidOption
 from spillway.pg.identifier import split_identifiers
-from spillway.pg.versions import Since
+from spillway.pg.versions import Since, refuses_empty_proto_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,8 +152,10 @@ def _check(options: PgoutputOptions, server_version_num: int) -> None:
 
 def _proto_version(value: str, server_version_num: int) -> int:
     if server_version_num >= Since.PGOUTPUT_TWO_PHASE:
-        # strtoul: no digits at all are 0, and a minus sign goes around.
+        # strtoul: nothing at all is 0 where that is not refused, and a minus sign goes around.
         match = re.fullmatch(rf"(?:{_SPACE}([+-]?)([0-9]+))?", value)
+        if not value and refuses_empty_proto_version(server_version_num):
+            match = None
         number = int(match[2] or 0) if match else _UINT64_MAX + 1
         valid = number <= _UINT64_MAX
         if match and match[1] == "-":

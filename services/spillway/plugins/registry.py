@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, cast
 
 from spillway.errors import InvalidOption, PluginFailed, SpillwayError, UnknownPlugin
+from spillway.pg.versions import skips_empty_prepared
 from spillway.plugins.callback_driver import CallbackDriver
 from spillway.plugins.callbacks import CallbackPlugin
 from spillway.plugins.interface import OutputPlugin
@@ -87,10 +88,14 @@ def create_plugin(name: str, options: Mapping[str, str], context: PluginContext)
         PluginFailed: it can't be loaded, or its startup failed.
     """
     found = plugin_class(name)
+    plugin: OutputPlugin
     if issubclass(found, CallbackPlugin):
-        return CallbackDriver(options, context, plugin_name=name, plugin_class=found)
-    with _startup(name):
-        return found(options, context)
+        plugin = CallbackDriver(options, context, plugin_name=name, plugin_class=found)
+    else:
+        with _startup(name):
+            plugin = found(options, context)
+    plugin.skips_empty_prepared = skips_empty_prepared(context.server_version_num)
+    return plugin
 
 
 def validate_options(name: str, options: Mapping[str, str], context: PluginContext) -> None:

@@ -82,7 +82,7 @@ _CONTRIB: Final[dict[str, TextCodec]] = {
     "lquery_out": _plain(lquery_text),
     "ltxtq_out": _plain(ltxtquery_text),
     "bqarr_out": _plain(query_int_text),
-    "seg_out": _plain(seg_text),
+    "seg_out": seg_text,
 }
 _warned: set[tuple[str, str]] = set()
 

@@ -173,6 +173,8 @@ class WalReceiver:
         self.since: datetime | None = None
         #: when the server was last heard; None: never
         self.heard_at: datetime | None = None
+        #: what the server said that it was connected to last; None: no server yet
+        self.server_version_num: int | None = None
         self._error: SpillwayError | None = None
         self._server_wal_end = Lsn(0)
         self._retry_s = _RETRY_FIRST_S
@@ -266,6 +268,7 @@ class WalReceiver:
         with ReplicationConnection.connect(self._conninfo, self._wake_up) as connection:
             try:
                 check_history(connection, self._store, self._store.received_lsn)
+                self.server_version_num = connection.server_version_num
                 compared = False
                 while True:
                     end = self._stream_timeline(connection, compared=compared)

@@ -46,6 +46,7 @@ class Recorder(OutputPlugin):
         self.two_phase = context.two_phase
         self.streaming = "streaming" in options
         self.refused = options.get("refuse")
+        self.skips_empty_prepared = "skips_empty" in options
 
     def filter_prepare(self, header):
         return header.prepared.gid == self.refused
@@ -153,6 +154,21 @@ def test_of_an_empty_prepared_transaction_only_the_end_is_said():
         calls, _ = play(Entry(empty), two_phase=True, two_phase_at=two_phase_at)
         assert calls == ["commit_prepared 7"]
     assert play(Entry(empty))[0] == []
+    # Nor that where the server says nothing of it.
+    entries = [
+        Entry(header(kind, at, prepared=replace(PREPARED, empty=True)))
+        for kind, at in (
+            (KIND.PREPARE, 40),
+            (KIND.COMMIT_PREPARED, 80),
+            (KIND.ROLLBACK_PREPARED, 90),
+        )
+    ]
+    assert play(*entries, two_phase=True)[0] == [
+        "prepare 7", "commit_prepared 7", "rollback_prepared 7",
+    ]  # fmt: skip
+    assert play(*entries, COMMIT_PREPARED, two_phase=True, skips_empty="on")[0] == [
+        "commit_prepared 7"
+    ]
 
 
 def part(number: int, first: int, last: int, xid: int = 7) -> Entry:
