@@ -168,7 +168,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
     try:
         url = settings.metadata_url or f"sqlite:///{data.root / 'spillway.db'}"
         metadata = MetadataStore(url, data.reserve.release)
-        engine = Engine(data, metadata, settings.engine)
+        engine = Engine(data, metadata, settings.engine, certificate)
         subscriptions = Subscriptions(engine, metadata, data.root / "subscriptions")
         token = None if settings.auth_off else settings.token
         try:

@@ -31,7 +31,7 @@ async def metrics(request: Request, engine: Engine, subscriptions: Subscriptions
     registry = CollectorRegistry(auto_describe=False)
     slots = await engine.list_slots()
     lags = {slot.slot_name: await _lag_seconds(engine, slot) for slot in slots}
-    registry.register(_Obstacles(engine.obstacles()))
+    registry.register(_Obstacles(engine.obstacles(), engine.warnings()))
     registry.register(_Positions(await engine.list_sources(), slots, lags))
     registry.register(_SubscriptionStates(await subscriptions.list_all()))
     if request.app.state.certificate is not None:
@@ -48,13 +48,18 @@ class _Certificate(Collector):
         yield GaugeMetricFamily(
             "spillway_tls_reload_failed",
             "1 while the certificate's files can't be used, and what was loaded before is.",
-            value=float(bool(self._certificate.failure)),
+            value=float(self._certificate.is_reload_failed),
+        )
+        yield GaugeMetricFamily(
+            "spillway_tls_loaded_timestamp_seconds",
+            "When the certificate in use was loaded, in Unix time.",
+            value=self._certificate.loaded_at_s,
         )
         expires_at_s = self._certificate.expires_at_s
         if expires_at_s is not None:
             yield GaugeMetricFamily(
                 "spillway_tls_certificate_expires_timestamp_seconds",
-                "When the certificate in use expires, in Unix time; 0 if it has before it was loaded.",
+                "When the certificate in use expires or has expired, in Unix time.",
                 value=expires_at_s,
             )
 
@@ -67,8 +72,9 @@ async def _lag_seconds(engine: EngineInterface, slot: SlotInfo) -> float | None:
 
 
 class _Obstacles(Collector):
-    def __init__(self, obstacles: Sequence[Obstacle]) -> None:
+    def __init__(self, obstacles: Sequence[Obstacle], warnings: Sequence[Obstacle]) -> None:
         self._obstacles = obstacles
+        self._warnings = warnings
 
     def collect(self) -> Iterator[Metric]:
         yield _family(
@@ -79,6 +85,12 @@ class _Obstacles(Collector):
             "1 for each thing that keeps the service from its work, as /readyz lists them.",
             ("kind", "name", "code"),
             {(one.kind, one.name, one.code): 1.0 for one in self._obstacles}.items(),
+        )
+        yield _family(
+            "spillway_warning",
+            "1 for each thing that will keep the service from its work if nobody does anything, as /readyz lists them.",
+            ("kind", "name", "code"),
+            {(one.kind, one.name, one.code): 1.0 for one in self._warnings}.items(),
         )
 
 
