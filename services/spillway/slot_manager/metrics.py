@@ -11,10 +11,11 @@ from datetime import datetime
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from spillway.connection_bound import ConnectionBound
 from spillway.engine.interface import EngineInterface
 from spillway.engine.model import Obstacle, SlotInfo, SourceInfo
 from spillway.errors import UnknownSlot
@@ -34,10 +35,27 @@ async def metrics(request: Request, engine: Engine, subscriptions: Subscriptions
     registry.register(_Obstacles(engine.obstacles(), engine.warnings()))
     registry.register(_Positions(await engine.list_sources(), slots, lags))
     registry.register(_SubscriptionStates(await subscriptions.list_all()))
+    registry.register(_Connections(request.app.state.bounds))
     if request.app.state.certificate is not None:
         registry.register(_Certificate(request.app.state.certificate))
     ProcessCollector(registry=registry)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Connections(Collector):
+    def __init__(self, bounds: Sequence[ConnectionBound]) -> None:
+        self._bounds = bounds
+
+    def collect(self) -> Iterator[Metric]:
+        refused = CounterMetricFamily(
+            "spillway_connections_refused",
+            "Connections that were refused since the start, since there were too many in all or of their address.",
+            labels=("door", "reason"),
+        )
+        for bound in self._bounds:
+            for reason, count in bound.refused.items():
+                refused.add_metric([bound.door, reason], count)
+        yield refused
 
 
 class _Certificate(Collector):
