@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from spillway import __version__
 from spillway.admin.application import Admin
+from spillway.connection_bound import ConnectionBound
 from spillway.errors import StorageError
 from spillway.slot_manager.app import create_app
 from spillway.slot_manager.server import HttpServer
@@ -50,6 +51,8 @@ class Doors:
     own_socket: Path | None = None
     #: see :func:`~spillway.stream.server.create_grpc_server`
     client_timeout_s: float = CLIENT_TIMEOUT_S
+    #: of REST and of gRPC, see :class:`~spillway.connection_bound.ConnectionBound`
+    connections_per_address: int | None = None
 
 
 @contextlib.asynccontextmanager
@@ -63,6 +66,8 @@ async def listening(
     """
     listener = _bind(doors.host, doors.http_port)
     gate = TokenGate(doors.token)
+    http_bound = ConnectionBound("REST", doors.limits.http, doors.connections_per_address)
+    grpc_bound = ConnectionBound("gRPC", doors.limits.grpc, doors.connections_per_address)
     admin = Admin(engine, subscriptions, token=doors.token, version=__version__, gate=gate)
     app = create_app(
         engine,
@@ -72,8 +77,9 @@ async def listening(
         admin=admin,
         gate=gate,
         certificate=doors.certificate,
+        bounds=(http_bound, grpc_bound),
     )
-    server = HttpServer(app, connections_max=doors.limits.http, certificate=doors.certificate)
+    server = HttpServer(app, bound=http_bound, certificate=doors.certificate)
     # gRPC binds by number, so a free port has to be found first.
     grpc_port = doors.grpc_port or _free_port(doors.host)
     grpc_server = await create_grpc_server(
@@ -89,7 +95,7 @@ async def listening(
     )
     await grpc_server.start()
     admin.start()
-    connections = GrpcConnections(grpc_port, doors.limits.grpc)
+    connections = GrpcConnections(grpc_port, grpc_bound)
     watches = [asyncio.create_task(connections.watch(), name="spillway-grpc-connections")]
     if doors.certificate is not None:
         watches.append(asyncio.create_task(_renew(doors.certificate), name="spillway-certificate"))

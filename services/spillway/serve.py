@@ -61,6 +61,8 @@ class ServeSettings:
     umask: int | None = None
     #: how long a client over gRPC may leave the service without an answer, in seconds; 0: for ever
     client_timeout_s: float = 60.0
+    #: how many connections one address may have to REST, and as many to gRPC; 0: no bound; None: a quarter of all
+    connections_per_address: int | None = None
     #: None: SQLite in the data directory
     metadata_url: str | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -168,7 +170,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
     try:
         url = settings.metadata_url or f"sqlite:///{data.root / 'spillway.db'}"
         metadata = MetadataStore(url, data.reserve.release)
-        engine = Engine(data, metadata, settings.engine)
+        engine = Engine(data, metadata, settings.engine, certificate)
         subscriptions = Subscriptions(engine, metadata, data.root / "subscriptions")
         token = None if settings.auth_off else settings.token
         try:
@@ -189,6 +191,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
                         certificate,
                         own_socket,
                         settings.client_timeout_s,
+                        settings.connections_per_address,
                     ),
                 ) as ports:
                     # Programs are clients: they need gRPC from their first to their last word.

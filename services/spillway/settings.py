@@ -53,6 +53,13 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        msg = "it is a number, 0 or more"
+        raise ValueError(msg)
+    return int(text)
+
+
 def _auth(text: str) -> bool:
     if text != "off":
         msg = 'the one value that means anything is "off"'
@@ -168,6 +175,14 @@ class Settings:
         "a client over gRPC that does not answer the service for so long, because it is stopped or gone, loses its connection "
         "and its slot; `0`: never. PostgreSQL's `wal_sender_timeout`",
         "`60s`",
+    )
+    connections_per_address: int | None = _variable(
+        "SPILLWAY_CONNECTIONS_PER_ADDRESS",
+        _count,
+        None,
+        "how many connections one address (of IPv6: one /64) may have to REST, and as many to gRPC; `0`: as many as there may be, "
+        "for a proxy in front, behind which all clients are one address",
+        "a quarter of all there may be, loopback excepted",
     )
     stream_bytes: int | None = _variable(
         "SPILLWAY_STREAM_BYTES",

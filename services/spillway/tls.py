@@ -3,33 +3,43 @@
 The service reads a certificate (with the chain up to its CA), its key and, if clients must show certificates too, the CA of
 those. Whoever renews certificates (certbot, cert-manager) writes the files one after the other, so a look may find a
 certificate that the key doesn't fit, or half a file. :class:`ServerCertificate` takes files over only when all of them
-were read twice the same and fit together; until then what was loaded before goes on, and ``failure`` says why.
-Connections that are open keep what they began with.
+were read twice the same, fit together, and are not worse than what is loaded (a certificate that has ended never replaces one
+that is good); until then what was loaded before goes on. Connections that are open keep what they began with.
+
+What is wrong is told by :meth:`ServerCertificate.troubles`, afresh at each question: it is a sign, and must go when its cause does.
 
 A client verifies against the CA that it is told (``SPILLWAY_TLS_CA``), else against the system's.
 """
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import logging
+import re
 import ssl
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidRequest, TlsFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-#: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED
-_HAS_EXPIRED: Final = 10
-#: A certificate that ends sooner should have been renewed by now: certbot does so 30 days before.
-_EXPIRES_SOON_S: Final = 7 * 86_400
+#: A certificate that ends sooner should have been renewed by now: certbot, cert-manager and step-ca do so when a third of its
+#: time is left.
+_EXPIRES_SOON_S: Final = 14 * 86_400
+#: Of one that is made for days or hours, it is this share of its time.
+_EXPIRES_SOON_SHARE: Final = 5
+_PEM: Final = re.compile(
+    rb"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----(.*?)-----END ", re.DOTALL
+)
+_UTC_TIME: Final = 0x17
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +53,67 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that is wrong with the certificate, or with the files that should replace it."""
+
+    #: clients refuse the certificate; otherwise they soon may, or some do
+    is_refused: bool
+    title: str
+    message: str
+    hint: str
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Validity:
+    """From when to when a certificate is valid, in Unix time."""
+
+    begins_s: float
+    ends_s: float
+
+    def holds(self, now_s: float) -> bool:
+        return self.begins_s <= now_s < self.ends_s
+
+    def ends_soon(self, now_s: float) -> bool:
+        lifetime_s = self.ends_s - self.begins_s
+        return self.ends_s - now_s < min(_EXPIRES_SOON_S, lifetime_s / _EXPIRES_SOON_SHARE)
+
+
+@dataclass(frozen=True, slots=True)
 class _Loaded:
     context: ssl.SSLContext
     certificate: bytes
     key: bytes
     client_ca: bytes | None
-    #: Unix time; None where it can't be said, and 0 for a certificate that has ended already
-    expires_at_s: float | None
+    #: the certificate's own; None where it can't be read
+    validity: _Validity | None
+    #: what its clients or it lean on, by where it is
+    others: tuple[tuple[str, _Validity], ...]
+
+    def holds(self, now_s: float) -> bool:
+        return self.validity is None or self.validity.holds(now_s)
 
 
 class ServerCertificate:
     """The certificate that new connections are given."""
 
-    def __init__(self, files: TlsFiles) -> None:
-        """Load the files.
+    def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
+        """Load the files; *clock* gives Unix time.
 
         Raises:
             InvalidRequest: one of them can't be read, is none, or they don't fit together.
         """
         self._files = files
+        self._clock = clock
         self._loaded = _load(files)
-        #: why the files as they are now were not taken over; empty when they are what is used
-        self.failure = ""
+        #: when what is in use was loaded, in Unix time
+        self.loaded_at_s = clock()
+        self._failure: InvalidRequest | None = None
+        self._failed_at: datetime | None = None
+        self._said: set[str] = set()
         #: counts what was loaded, so that users see a change
         self.generation = 1
-        self._note_expiry()
+        self._say()
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -86,39 +132,129 @@ class ServerCertificate:
 
     @property
     def expires_at_s(self) -> float | None:
-        """When the certificate ends, in Unix time; None where that can't be said."""
-        return self._loaded.expires_at_s
+        """When the certificate ends or has ended, in Unix time; None where that can't be said."""
+        return None if self._loaded.validity is None else self._loaded.validity.ends_s
+
+    @property
+    def is_reload_failed(self) -> bool:
+        """Whether the files as they are now were not taken over."""
+        return self._failure is not None
+
+    def troubles(self) -> list[Trouble]:
+        """Say what is wrong now, worst first."""
+        found = [*self._of_certificate(), *self._of_reload(), *self._of_others()]
+        return sorted(found, key=lambda trouble: not trouble.is_refused)
 
     def refresh(self) -> None:
         """Take over what the files hold if they changed and fit together. It reads files: not for an event loop."""
         try:
-            if _read(self._files) == (
-                self._loaded.certificate,
-                self._loaded.key,
-                self._loaded.client_ca,
-            ):
-                self.failure = ""
-                return
-            loaded = _load(self._files)
+            loaded = self._renewed()
         except InvalidRequest as error:
-            if error.message != self.failure:
-                log.error("TLS: what was loaded before stays in use: %s", error.message)  # noqa: TRY400
-            self.failure = error.message
-            return
-        self._loaded = loaded
-        self.failure = ""
-        self.generation += 1
-        log.info("TLS: %s was loaded anew", self._files.certificate)
-        self._note_expiry()
+            if self._failure is None:
+                self._failed_at = self._now()
+            self._failure = error
+        else:
+            self._failure = self._failed_at = None
+            if loaded is not None:
+                self._loaded = loaded
+                self.loaded_at_s = self._clock()
+                self.generation += 1
+                log.info("TLS: %s was loaded anew", self._files.certificate)
+        self._say()
 
-    def _note_expiry(self) -> None:
-        expires_at_s = self._loaded.expires_at_s
-        if expires_at_s is None:
+    def _renewed(self) -> _Loaded | None:
+        """Load the files; None where they hold what is in use.
+
+        Raises:
+            InvalidRequest: they can't be used, or what is in use is better.
+        """
+        used = self._loaded
+        if _read(self._files) == (used.certificate, used.key, used.client_ca):
+            return None
+        loaded, now_s = _load(self._files), self._clock()
+        if loaded.validity is None or loaded.holds(now_s) or not used.holds(now_s):
+            return loaded
+        validity = loaded.validity
+        raise InvalidRequest(
+            f"the certificate in {self._files.certificate} has expired ({_date(validity.ends_s)})"
+            if validity.ends_s <= now_s
+            else f"the certificate in {self._files.certificate} is not valid before {_date(validity.begins_s)}",
+            hint=self._remedy(),
+        )
+
+    def _of_certificate(self) -> Iterator[Trouble]:
+        validity, now_s = self._loaded.validity, self._clock()
+        path = self._files.certificate
+        if validity is None:
             return
-        if expires_at_s <= time.time():
-            log.error("TLS: %s has expired; clients will refuse it", self._files.certificate)
-        elif expires_at_s - time.time() < _EXPIRES_SOON_S:
-            log.warning("TLS: %s expires within 7 days", self._files.certificate)
+        if validity.ends_s <= now_s:
+            yield Trouble(
+                True,
+                "The service's certificate has expired",
+                f"the certificate that was loaded from {path} has expired ({_date(validity.ends_s)}): clients refuse it",
+                self._remedy(),
+                datetime.fromtimestamp(validity.ends_s, UTC),
+            )
+        elif now_s < validity.begins_s:
+            yield Trouble(
+                True,
+                "The service's certificate is not valid yet",
+                f"the certificate that was loaded from {path} is not valid before {_date(validity.begins_s)}: clients refuse it",
+                f"Set this machine's clock, if it is wrong. {self._remedy()}",
+                None,
+            )
+        elif validity.ends_soon(now_s):
+            yield Trouble(
+                False,
+                "The service's certificate expires soon",
+                f"the certificate that was loaded from {path} expires at {_date(validity.ends_s)}",
+                self._remedy(),
+                None,
+            )
+
+    def _of_reload(self) -> Iterator[Trouble]:
+        failure = self._failure
+        if failure is not None:
+            yield Trouble(
+                False,
+                "New TLS files can't be used",
+                f"what was loaded before stays in use: {failure.message}",
+                failure.hint,
+                self._failed_at,
+            )
+
+    def _of_others(self) -> Iterator[Trouble]:
+        now_s = self._clock()
+        for where, validity in self._loaded.others:
+            if validity.holds(now_s) and not validity.ends_soon(now_s):
+                continue
+            ended = not validity.holds(now_s)
+            yield Trouble(
+                False,
+                f"A CA's certificate {'is not valid' if ended else 'expires soon'}",
+                f"{where} is valid from {_date(validity.begins_s)} to {_date(validity.ends_s)}; who leans on it is refused"
+                + ("" if ended else " then"),
+                "Put its renewed one in its place, or take it out of the file if nothing needs it; the file is read again by itself.",
+                datetime.fromtimestamp(validity.ends_s, UTC) if validity.ends_s <= now_s else None,
+            )
+
+    def _remedy(self) -> str:
+        return (
+            f"Put a renewed certificate in {self._files.certificate} and its key in {self._files.key}: "
+            "they are taken over by themselves within seconds."
+        )
+
+    def _say(self) -> None:
+        """Log what is wrong, once as long as it is."""
+        found = self.troubles()
+        for trouble in found:
+            if trouble.message not in self._said:
+                level = logging.ERROR if trouble.is_refused else logging.WARNING
+                log.log(level, "TLS: %s", trouble.message)
+        self._said = {trouble.message for trouble in found}
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +357,16 @@ def _load(files: TlsFiles) -> _Loaded:
         with _explained("SPILLWAY_TLS_CLIENT_CA", files.client_ca):
             context.load_verify_locations(files.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
-    return _Loaded(context, certificate, key, client_ca, _expiry(files))
+    validity, *chain = _validities(certificate) or [None]
+    others = [
+        *((f"certificate {n} of {files.certificate}", one) for n, one in enumerate(chain, 2)),
+        *(
+            (f"certificate {n} of {files.client_ca}", one)
+            for n, one in enumerate(_validities(client_ca or b""), 1)
+        ),
+    ]
+    known = tuple((where, one) for where, one in others if one is not None)
+    return _Loaded(context, certificate, key, client_ca, validity, known)
 
 
 def _server_context(files: TlsFiles) -> ssl.SSLContext:
@@ -233,26 +378,53 @@ def _server_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _expiry(files: TlsFiles) -> float | None:
-    """Say when a certificate ends: by a handshake in memory, the one way that the standard library has."""
-    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.check_hostname = False
-    client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client_context.load_verify_locations(files.certificate)
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(to_client, to_server)
-    server = _server_context(files).wrap_bio(to_server, to_client, server_side=True)
-    try:
-        # Three flights: client, server, client.
-        for end in (client, server, client):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                end.do_handshake()
-        ends = (client.getpeercert() or {}).get("notAfter")
-    except ssl.SSLCertVerificationError as error:
-        return 0.0 if error.verify_code == _HAS_EXPIRED else None
-    except (ssl.SSLError, ValueError):
-        return None
-    return float(ssl.cert_time_to_seconds(ends)) if isinstance(ends, str) else None
+def _validities(pem: bytes) -> list[_Validity | None]:
+    """Read when each certificate of a file is valid; None for one that can't be read.
+
+    The standard library says it of a peer's certificate alone, and only of one that it trusts.
+    """
+    found: list[_Validity | None] = []
+    for text in _PEM.findall(pem):
+        try:
+            found.append(_validity(binascii.a2b_base64(text)))
+        except (ValueError, IndexError):
+            found.append(None)
+    return found
+
+
+def _validity(der: bytes) -> _Validity:
+    """Find the Validity of a Certificate, RFC 5280, 4.1: behind version (if it is there), serial number, algorithm and issuer."""
+    to_be_signed = _elements(_elements(der)[0][1])[0][1]
+    fields = _elements(to_be_signed)
+    has_version = fields[0][0] == 0xA0
+    begins, ends = _elements(fields[4 if has_version else 3][1])
+    return _Validity(_seconds(*begins), _seconds(*ends))
+
+
+def _elements(der: bytes) -> list[tuple[int, bytes]]:
+    """Cut DER into its elements: tag and content of each."""
+    found, at = [], 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            size = length & 0x7F
+            length, at = int.from_bytes(der[at : at + size]), at + size
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found
+
+
+def _seconds(tag: int, content: bytes) -> float:
+    """Read a UTCTime or a GeneralizedTime, which RFC 5280 has in UTC and with seconds."""
+    text = content.decode("ascii")
+    if tag == _UTC_TIME:
+        # Two digits of the year: 50 and above are of the last century.
+        text = ("19" if text[:2] >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _date(moment_s: float) -> str:
+    return f"{datetime.fromtimestamp(moment_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _no_password() -> str:

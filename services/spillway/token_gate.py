@@ -83,7 +83,7 @@ class TokenGate:
         if given is None:
             raise Unauthenticated("a token is needed")
         is_right = self.is_token(given)
-        name = _network(address)
+        name = network_of(address)
         now_s = self._clock()
         with self._lock:
             known = self._addresses.get(name)
@@ -127,7 +127,8 @@ def _wait(seconds: float) -> TooManyAttempts:
     )
 
 
-def _network(address: str | None) -> str:
+def network_of(address: str | None) -> str:
+    """Give what stands for a client's address: itself, of IPv6 its /64, which one customer has; empty for what is none."""
     try:
         parsed = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:

@@ -51,9 +51,14 @@ class Authority:
         return cls(directory, name)
 
     def sign(
-        self, name: str, hosts: Sequence[str] = ("127.0.0.1", "localhost"), *, days: int = 30
+        self,
+        name: str,
+        hosts: Sequence[str] = ("127.0.0.1", "localhost"),
+        *,
+        days: int = 30,
+        begins_days: int = -5,
     ) -> Pair:
-        """Make NAME.pem and NAME.key; negative *days* make one that has expired."""
+        """Make NAME.pem and NAME.key; negative *days* make one that has expired, *begins_days* says from when it is valid."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
         alternatives = [_general_name(host) for host in hosts]
@@ -61,7 +66,7 @@ class Authority:
             x509.CertificateBuilder()
             .subject_name(_name(name)).issuer_name(self._name)
             .public_key(key.public_key()).serial_number(x509.random_serial_number())
-            .not_valid_before(now - 5 * _DAY).not_valid_after(now + days * _DAY)
+            .not_valid_before(now + begins_days * _DAY).not_valid_after(now + days * _DAY)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .sign(self._key, hashes.SHA256())
         )  # fmt: skip

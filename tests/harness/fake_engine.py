@@ -100,6 +100,7 @@ class FakeEngine:
         self.unreadable: list[str] = []
         #: what keeps it from its work
         self.in_the_way: list[Obstacle] = []
+        self.warned_of: list[Obstacle] = []
         self.is_alive = True
         #: of every slot
         self.lag_s: float | None = 0.0
@@ -435,6 +436,9 @@ class FakeEngine:
 
     def obstacles(self) -> list[Obstacle]:
         return self.in_the_way
+
+    def warnings(self) -> list[Obstacle]:
+        return self.warned_of
 
     def alive(self) -> bool:
         return self.is_alive

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from cryptography import x509
 
 from harness.certificates import Authority
 from harness.serve_process import ServeProcess
@@ -71,22 +72,25 @@ class Stage:
             check=False,
         )
 
-    def metrics(self) -> str:
+    def get(self, path: str) -> httpx.Response:
         context = ssl.create_default_context(cafile=self.ca.file)
         headers = {"authorization": f"Bearer {TOKEN}"}
-        return httpx.get(f"{self.url}/metrics", verify=context, headers=headers).text
+        return httpx.get(f"{self.url}{path}", verify=context, headers=headers)
+
+    def metrics(self) -> str:
+        return self.get("/metrics").text
+
+    def overview(self) -> str:
+        """The overview, as a browser has it that has signed in."""
+        context = ssl.create_default_context(cafile=self.ca.file)
+        with httpx.Client(base_url=self.url, verify=context, follow_redirects=True) as browser:
+            return browser.post("/ui/login", data={"token": TOKEN}).text
 
     def serial(self, port: int) -> str:
         """The serial number of the certificate that a new connection is shown."""
-        context = ssl.create_default_context(cafile=self.ca.file)
-        context.set_alpn_protocols(["h2", "http/1.1"])
-        with (
-            socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
-        ):
-            certificate = connection.getpeercert()
-            assert certificate is not None
-            return str(certificate["serialNumber"])
+        serial = _serial(self.ca, port)
+        assert serial is not None
+        return serial
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +170,16 @@ def test_what_is_renewed_is_shown_without_a_restart(stage: Stage) -> None:
     key = renewed.key.read_bytes()
     renewed.key.write_bytes(key_before)
     _wait(lambda: "spillway_tls_reload_failed 1.0" in stage.metrics())
+    ready = stage.get("/readyz")
+    assert ready.status_code == 200, "what was loaded is good"
+    assert [one["kind"] for one in ready.json()["warnings"]] == ["certificate"]
+    assert "stays in use" in ready.json()["warnings"][0]["message"]
+    overview = stage.overview()
+    assert "New TLS files can&#39;t be used" in overview
+    assert "the key must be the certificate&#39;s own" in overview
+    assert (
+        'spillway_warning{code="tls_failed",kind="certificate",name="tls"} 1.0' in stage.metrics()
+    )
     assert stage.serial(stage.serve.http_port) == before
     assert stage.serial(stage.serve.grpc_port) == before
     assert "what was loaded before stays in use" in stage.serve.log()
@@ -177,7 +191,17 @@ def test_what_is_renewed_is_shown_without_a_restart(stage: Stage) -> None:
     _wait(lambda: stage.serial(stage.serve.http_port) != before)
     assert stage.serial(stage.serve.grpc_port) == stage.serial(stage.serve.http_port)
     assert "spillway_tls_reload_failed 0.0" in stage.metrics()
-    assert "spillway_tls_certificate_expires_timestamp_seconds" in stage.metrics()
+    end = x509.load_pem_x509_certificate(renewed.certificate.read_bytes()).not_valid_after_utc
+    samples = dict(
+        line.rsplit(" ", 1)
+        for line in stage.metrics().splitlines()
+        if line.startswith("spillway_tls")
+    )
+    ends_s = float(samples["spillway_tls_certificate_expires_timestamp_seconds"])
+    assert ends_s == end.timestamp()
+    assert float(samples["spillway_tls_loaded_timestamp_seconds"]) > renewed.key.stat().st_mtime
+    assert stage.get("/readyz").json() == {"status": "ready"}
+    assert "New TLS files" not in stage.overview()
 
 
 def test_clients_must_show_a_certificate(tmp_path: Path) -> None:
@@ -235,6 +259,21 @@ def test_an_expired_certificate_is_said(tmp_path: Path) -> None:
             client.call("GET", "slots")
         assert "renewed" in caught.value.hint
         assert "has expired" in serve.log()
+        # Who probes verifies nothing, and must be told; the remedy, followed, mends it.
+        with _probing(serve) as probe:
+            problem = probe.get("/readyz")
+            assert problem.status_code == 503
+            (expired,) = problem.json()["details"]["not_ready"]
+            assert (expired["kind"], expired["code"]) == ("certificate", "tls_failed")
+            assert str(pair.certificate) in expired["hint"]
+            assert "The service&#39;s certificate has expired" in probe.get("/").text
+        ca.sign("server")
+        _wait(lambda: _serial(ca, serve.http_port) is not None)
+        with _probing(serve) as probe:
+            assert probe.get("/readyz").json() == {"status": "ready"}
+            assert "certificate has expired" not in probe.get("/").text
+        with pytest.raises(UnknownSlot):
+            get_slot(f"https://127.0.0.1:{serve.grpc_port}", "s", tls=ClientTls(ca.file))
 
 
 @contextlib.contextmanager
@@ -258,6 +297,25 @@ def _serving(
         yield serve
     finally:
         serve.stop()
+
+
+def _serial(ca: Authority, port: int) -> str | None:
+    """The serial number of the certificate that a new connection is shown; None for one that is refused."""
+    context = ssl.create_default_context(cafile=ca.file)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                certificate = connection.getpeercert()
+        except ssl.SSLCertVerificationError:
+            return None
+    assert certificate is not None
+    return str(certificate["serialNumber"])
+
+
+def _probing(serve: ServeProcess) -> httpx.Client:
+    """As Kubernetes probes: the certificate is not verified."""
+    return httpx.Client(base_url=f"https://127.0.0.1:{serve.http_port}", verify=False)
 
 
 def _wait(done: Callable[[], bool]) -> None:

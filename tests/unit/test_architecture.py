@@ -35,7 +35,7 @@ LAYERS = (
         "v1",
         "wording",
     ),
-    ("settings",),
+    ("connection_bound", "settings"),
     ("pg",),
     ("wal",),
     ("catalog",),
@@ -55,6 +55,7 @@ RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 #: Layers that know less than what lies below them, and why.
 GROUND = frozenset(
     {
+        "connection_bound",
         "errors",
         "failpoints",
         "installation",

@@ -45,22 +45,23 @@ def findings_of(
     slots: Sequence[SlotView],
     subscriptions: Sequence[SubscriptionInfo],
     obstacles: Sequence[Obstacle] = (),
+    warnings: Sequence[Obstacle] = (),
 ) -> list[Finding]:
     """Find what is wrong, worst first."""
-    found = [finding for one in obstacles for finding in _of_service(one)]
+    found = [finding for one in obstacles for finding in _of_service(one, "bad")]
+    found += [finding for one in warnings for finding in _of_service(one, "warn")]
     found += [finding for source in sources for finding in _of_source(source)]
     found += [finding for one in subscriptions for finding in _of_subscription(one)]
     found += [finding for slot in slots for finding in _of_slot(slot)]
     return sorted(found, key=lambda finding: finding.severity != "bad")
 
 
-def _of_service(obstacle: Obstacle) -> Iterator[Finding]:
+def _of_service(obstacle: Obstacle, severity: str) -> Iterator[Finding]:
     # Sources and databases are found by what they are, also where the service is ready all the same.
-    title = {"metadata": "Metadata can't be written", "disk": "The disk is full"}.get(obstacle.kind)
-    if title is not None:
+    if obstacle.title:
         yield Finding(
-            "bad",
-            title + _for(obstacle.since),
+            severity,
+            obstacle.title + _for(obstacle.since),
             obstacle.message,
             obstacle.hint,
             "/",

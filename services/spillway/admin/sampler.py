@@ -222,8 +222,8 @@ class Sampler:
         self._ask_primaries({source.name for source in sources})
         source_views = tuple(self._source(now, source) for source in sources)
         slot_views = tuple(self._slot(now, slot, lags.get(slot.slot_name)) for slot in slots)
-        obstacles = self._engine.obstacles()
-        found = tuple(findings_of(source_views, slot_views, subscriptions, obstacles))
+        in_the_way = self._engine.obstacles(), self._engine.warnings()
+        found = tuple(findings_of(source_views, slot_views, subscriptions, *in_the_way))
         return View(now, datetime.now(UTC), source_views, slot_views, subscriptions, found)
 
     def _source(self, now: float, info: SourceInfo) -> SourceView:

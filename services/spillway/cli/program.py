@@ -131,6 +131,7 @@ def serve(
                 tls_off=settings.tls_off,
                 umask=umask,
                 client_timeout_s=settings.client_timeout,
+                connections_per_address=settings.connections_per_address,
                 metadata_url=metadata_url or settings.metadata_url,
                 engine=engine,
             )

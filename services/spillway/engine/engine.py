@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from spillway.plugins.interface import OutputPlugin
     from spillway.store.metadata import MetadataStore
     from spillway.store.rows import Fence
+    from spillway.tls import ServerCertificate
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +92,13 @@ class Engine(Looking):
     """Implements :class:`spillway.engine.interface.EngineInterface` on a data directory."""
 
     def __init__(
-        self, data: DataDirectory, metadata: MetadataStore, settings: EngineSettings
+        self,
+        data: DataDirectory,
+        metadata: MetadataStore,
+        settings: EngineSettings,
+        certificate: ServerCertificate | None = None,
     ) -> None:
+        """Put it together; *certificate* is that of the doors, whose troubles belong to the signs."""
         self._metadata = metadata
         self._settings = settings
         self._workers = ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="spillway-worker")
@@ -103,6 +109,7 @@ class Engine(Looking):
         self._slots = self._rows.slots
         self._sources = Sources(data, metadata, settings, self._workers, self._leases, self._rows)
         self._reserve = data.reserve
+        self._certificate = certificate
         self._watch = MetadataWatch(metadata, data.instance)
         self._seen_s = time.monotonic()
         self._upkeep: asyncio.Task[None] | None = None

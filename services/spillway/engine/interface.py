@@ -218,6 +218,10 @@ class EngineInterface(Protocol):
         """Give what keeps the service from its work, worst first; none: it is ready."""
         ...
 
+    def warnings(self) -> list[Obstacle]:
+        """Give what does not yet, and will if nobody does anything."""
+        ...
+
     def alive(self) -> bool:
         """Say whether every thread and task that should run does: if not, only a restart helps."""
         ...

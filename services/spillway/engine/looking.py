@@ -13,7 +13,7 @@ from spillway.engine import inventory
 from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.model import PluginInfo
 from spillway.engine.preview import read_preview
-from spillway.engine.readiness import obstacles_of
+from spillway.engine.readiness import obstacles_of, warnings_of
 from spillway.plugins.registry import is_built_in, plugin_names
 from spillway.receiver.primary import with_database
 from spillway.receiver.table_privileges import check_readable
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from spillway.engine.sources import Sources
     from spillway.pg.lsn import Lsn
     from spillway.receiver.checks import SourceFacts
+    from spillway.tls import ServerCertificate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class Looking(ABC):
     _sources: Sources
     _watch: MetadataWatch
     _reserve: DiskReserve
+    _certificate: ServerCertificate | None
     _upkeep: asyncio.Task[None] | None
 
     @abstractmethod
@@ -65,7 +67,12 @@ class Looking(ABC):
 
     def obstacles(self) -> list[Obstacle]:
         """Give what keeps the service from its work."""
-        return list(obstacles_of(self._sources.all(), self._watch, self._reserve))
+        sources = self._sources.all()
+        return list(obstacles_of(sources, self._watch, self._reserve, self._certificate))
+
+    def warnings(self) -> list[Obstacle]:
+        """Give what will keep the service from its work if nobody does anything."""
+        return list(warnings_of(self._certificate))
 
     def alive(self) -> bool:
         """Say whether every task and thread runs that should."""

@@ -79,17 +79,19 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Something that keeps the service from doing its work."""
+    """Something that keeps the service from doing its work, or soon may."""
 
-    #: metadata, disk, source, database
+    #: metadata, disk, certificate, source, database
     kind: str
-    #: which one: metadata, a directory, the source's name, source/database
+    #: which one: metadata, a directory, tls, the source's name, source/database
     name: str
     code: str
     message: str
     hint: str
     #: None: not known
     since: datetime | None
+    #: what it is in a few words; empty for sources and databases, which show it themselves
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)

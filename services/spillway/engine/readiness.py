@@ -5,12 +5,14 @@ Made afresh of facts at each question. The service is ready when nothing of this
 - *metadata*: nothing could be written there for :data:`METADATA_S`, or the last attempt failed. :class:`MetadataWatch` writes
   a row every few seconds, since a store that can be read may well be locked, full or read-only.
 - *disk*: it is full; the reserve for metadata is in use.
+- *certificate*: it has expired or is not valid yet, so that clients refuse the service.
 - *source*: it was not heard since the service started; or does not stream for longer than :data:`NOT_STREAMING_S`, which a
   restart of the primary or a failover takes; or its receiver has failed, or waits for space, or another process has its lease.
 - *database*: its decoding has stopped; or has not come to where it stood before the service started.
 
 A database that was dropped on the source is not in the list: its decoding is over, not broken. Nor is one that is decoded
-for the first time. A service without sources is ready as soon as its metadata is.
+for the first time. A service without sources is ready as soon as its metadata is. Nor is what will be in the way and is not
+yet, a certificate that expires soon or whose renewal failed: that is a warning, :func:`warnings_of`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.engine.model import Obstacle
-from spillway.errors import DatabaseDropped, DiskFull, MetadataError, SpillwayError, WalStoreFull
+from spillway.errors import (
+    DatabaseDropped,
+    DiskFull,
+    MetadataError,
+    SpillwayError,
+    TlsFailed,
+    WalStoreFull,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
     from spillway.disk_reserve import DiskReserve
     from spillway.engine.source import Source
     from spillway.store.metadata import MetadataStore
+    from spillway.tls import ServerCertificate
 
 log = logging.getLogger(__name__)
 
@@ -91,20 +101,49 @@ class MetadataWatch:
         if error is None:
             return None
         return Obstacle(
-            "metadata", "metadata", error.code, error.message, error.hint, self._written_at
+            "metadata",
+            "metadata",
+            error.code,
+            error.message,
+            error.hint,
+            self._written_at,
+            "Metadata can't be written",
         )
 
 
 def obstacles_of(
-    sources: Iterable[Source], watch: MetadataWatch, reserve: DiskReserve
+    sources: Iterable[Source],
+    watch: MetadataWatch,
+    reserve: DiskReserve,
+    certificate: ServerCertificate | None,
 ) -> Iterator[Obstacle]:
     """Give what keeps the service from its work; see the top."""
     if (metadata := watch.obstacle()) is not None:
         yield metadata
     if reserve.full_since is not None:
         yield disk_obstacle(reserve)
+    yield from _of_certificate(certificate, refused=True)
     for source in sources:
         yield from _of_source(source)
+
+
+def warnings_of(certificate: ServerCertificate | None) -> Iterator[Obstacle]:
+    """Give what will keep the service from its work if nobody does anything."""
+    yield from _of_certificate(certificate, refused=False)
+
+
+def _of_certificate(certificate: ServerCertificate | None, *, refused: bool) -> Iterator[Obstacle]:
+    for trouble in () if certificate is None else certificate.troubles():
+        if trouble.is_refused == refused:
+            yield Obstacle(
+                "certificate",
+                "tls",
+                TlsFailed.code,
+                trouble.message,
+                trouble.hint,
+                trouble.since,
+                trouble.title,
+            )
 
 
 def disk_obstacle(reserve: DiskReserve) -> Obstacle:
@@ -117,6 +156,7 @@ def disk_obstacle(reserve: DiskReserve) -> Obstacle:
         f"no space is left on the file system of {directory}",
         "Free space there, or drop or advance the slot that retains most. All goes on by itself then.",
         reserve.full_since,
+        "The disk is full",
     )
 
 

@@ -1,11 +1,13 @@
 """The application: features, guard, problem documents and pages put together."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Security
 from fastapi.openapi.utils import get_openapi
 from fastapi.security import HTTPBearer
 
+from spillway.connection_bound import ConnectionBound
 from spillway.engine.interface import EngineInterface
 from spillway.slot_manager import callers, guard, health, metrics, pages, plugins, problems
 from spillway.slot_manager.publications.routes import router as publications_router
@@ -31,6 +33,7 @@ def create_app(
     admin: guard.Pages | None = None,
     gate: TokenGate | None = None,
     certificate: ServerCertificate | None = None,
+    bounds: Sequence[ConnectionBound] = (),
 ) -> FastAPI:
     """Make the REST service.
 
@@ -44,6 +47,7 @@ def create_app(
         admin: the admin UI, which has ``/`` and ``/ui``.
         gate: what compares tokens, where gRPC and the UI have the same; made of *token* otherwise.
         certificate: TLS's, for the metrics.
+        bounds: those of the doors, for the metrics.
     """
     # FastAPI's own pages load scripts from elsewhere; ours do not.
     app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -51,6 +55,7 @@ def create_app(
     app.state.subscriptions = subscriptions
     app.state.version = version
     app.state.certificate = certificate
+    app.state.bounds = bounds
     app.state.token = token
     # The dependency only documents what the guard checks.
     bearer = Security(HTTPBearer(auto_error=False, description="SPILLWAY_TOKEN"))

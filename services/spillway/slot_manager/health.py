@@ -5,7 +5,8 @@ a full disk, a lock on metadata: no restart mends them, so none of them is asked
 
 ``/readyz``: does the service do its work? 503 while anything keeps it from that, with a list of what. Who probes it has no
 token. So where there is one, the list has names, codes and times for everybody, and what the errors say, in which hosts and
-paths may be, for who presents it.
+paths may be, for who presents it. What does not keep it from its work yet, and will (a certificate that expires soon), stands beside
+``ready`` as ``warnings``.
 """
 
 import hmac
@@ -35,10 +36,9 @@ async def healthz(engine: Engine) -> dict[str, str]:
 @router.get("/readyz", response_model=None)
 async def readyz(request: Request, engine: Engine) -> Response:
     """Say whether the service does its work, and if not, all that keeps it from that."""
-    found = engine.obstacles()
+    found, in_full = engine.obstacles(), _may_read(request)
     if found:
         first, more = found[0], len(found) - 1
-        in_full = _may_read(request)
         what = f"{first.kind} {first.name}: {first.message if in_full else first.code}"
         error = NotReady(
             what + (f" (and {more} more)" if more else ""),
@@ -47,7 +47,10 @@ async def readyz(request: Request, engine: Engine) -> Response:
         )
         # Not raised: what is in the way was logged when it came, and probes ask again every few seconds.
         return problem_response(error, request.url.path)
-    return JSONResponse({"status": "ready"})
+    content: dict[str, object] = {"status": "ready"}
+    if warnings := engine.warnings():
+        content["warnings"] = [_shown(one, in_full=in_full) for one in warnings]
+    return JSONResponse(content)
 
 
 def _may_read(request: Request) -> bool:

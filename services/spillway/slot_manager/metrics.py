@@ -11,10 +11,11 @@ from datetime import datetime
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from spillway.connection_bound import ConnectionBound
 from spillway.engine.interface import EngineInterface
 from spillway.engine.model import Obstacle, SlotInfo, SourceInfo
 from spillway.errors import UnknownSlot
@@ -31,13 +32,30 @@ async def metrics(request: Request, engine: Engine, subscriptions: Subscriptions
     registry = CollectorRegistry(auto_describe=False)
     slots = await engine.list_slots()
     lags = {slot.slot_name: await _lag_seconds(engine, slot) for slot in slots}
-    registry.register(_Obstacles(engine.obstacles()))
+    registry.register(_Obstacles(engine.obstacles(), engine.warnings()))
     registry.register(_Positions(await engine.list_sources(), slots, lags))
     registry.register(_SubscriptionStates(await subscriptions.list_all()))
+    registry.register(_Connections(request.app.state.bounds))
     if request.app.state.certificate is not None:
         registry.register(_Certificate(request.app.state.certificate))
     ProcessCollector(registry=registry)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class _Connections(Collector):
+    def __init__(self, bounds: Sequence[ConnectionBound]) -> None:
+        self._bounds = bounds
+
+    def collect(self) -> Iterator[Metric]:
+        refused = CounterMetricFamily(
+            "spillway_connections_refused",
+            "Connections that were refused since the start, since there were too many in all or of their address.",
+            labels=("door", "reason"),
+        )
+        for bound in self._bounds:
+            for reason, count in bound.refused.items():
+                refused.add_metric([bound.door, reason], count)
+        yield refused
 
 
 class _Certificate(Collector):
@@ -48,13 +66,18 @@ class _Certificate(Collector):
         yield GaugeMetricFamily(
             "spillway_tls_reload_failed",
             "1 while the certificate's files can't be used, and what was loaded before is.",
-            value=float(bool(self._certificate.failure)),
+            value=float(self._certificate.is_reload_failed),
+        )
+        yield GaugeMetricFamily(
+            "spillway_tls_loaded_timestamp_seconds",
+            "When the certificate in use was loaded, in Unix time.",
+            value=self._certificate.loaded_at_s,
         )
         expires_at_s = self._certificate.expires_at_s
         if expires_at_s is not None:
             yield GaugeMetricFamily(
                 "spillway_tls_certificate_expires_timestamp_seconds",
-                "When the certificate in use expires, in Unix time; 0 if it has before it was loaded.",
+                "When the certificate in use expires or has expired, in Unix time.",
                 value=expires_at_s,
             )
 
@@ -67,8 +90,9 @@ async def _lag_seconds(engine: EngineInterface, slot: SlotInfo) -> float | None:
 
 
 class _Obstacles(Collector):
-    def __init__(self, obstacles: Sequence[Obstacle]) -> None:
+    def __init__(self, obstacles: Sequence[Obstacle], warnings: Sequence[Obstacle]) -> None:
         self._obstacles = obstacles
+        self._warnings = warnings
 
     def collect(self) -> Iterator[Metric]:
         yield _family(
@@ -79,6 +103,12 @@ class _Obstacles(Collector):
             "1 for each thing that keeps the service from its work, as /readyz lists them.",
             ("kind", "name", "code"),
             {(one.kind, one.name, one.code): 1.0 for one in self._obstacles}.items(),
+        )
+        yield _family(
+            "spillway_warning",
+            "1 for each thing that will keep the service from its work if nobody does anything, as /readyz lists them.",
+            ("kind", "name", "code"),
+            {(one.kind, one.name, one.code): 1.0 for one in self._warnings}.items(),
         )
 
 

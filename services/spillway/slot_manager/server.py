@@ -3,7 +3,8 @@
 uvicorn keeps a connection for as long as whoever made it likes, request or not, and asyncio, once a process has no
 descriptor left, logs a traceback for each of the connections that wait. Here
 
-- a connection over the limit is answered 503 and closed as it is accepted, and costs nothing after that;
+- a connection over the limit, in all or of one address, is answered 503 and closed as it is accepted, and costs nothing after
+  that;
 - one that can't be accepted for want of descriptors is accepted with the one that is held in reserve for that, and closed:
   it must not stay in the queue, where it would wake the loop again and again;
 - a handshake, a request's head, its body, the pause between requests, and an answer that nobody takes have their time;
@@ -17,15 +18,17 @@ import http
 import logging
 import os
 import socket
-import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
+from spillway.connection_bound import ConnectionBound
 from spillway.errors import InvalidRequest, RequestTimeout, SpillwayError, TooManyConnections
 from spillway.slot_manager.problems import MEDIA_TYPE, problem_response
 from spillway.tls import ServerCertificate
@@ -45,12 +48,15 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 _BACKLOG: Final = 256
 _PAUSE_S: Final = 0.1
-#: One line a minute is enough to say that connections are refused.
-_SAY_AGAIN_S: Final = 60.0
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TOO_MANY: Final = TooManyConnections(
     "the service has as many connections as it can have",
     hint="Try again soon. The limit of open files (ulimit -n, LimitNOFILE) sets how many there may be.",
+)
+_TOO_MANY_OF_ONE: Final = TooManyConnections(
+    "this address has as many connections as one address may have",
+    hint="Close some, or use one for several requests. Behind a proxy or NAT many clients are one address: "
+    "SPILLWAY_CONNECTIONS_PER_ADDRESS sets how many one may have, 0 that there is no such bound.",
 )
 
 
@@ -58,7 +64,11 @@ class HttpServer:
     """Serves *app* on a listening socket until it is stopped."""
 
     def __init__(
-        self, app: ASGIApp, *, connections_max: int, certificate: ServerCertificate | None = None
+        self,
+        app: ASGIApp,
+        *,
+        bound: ConnectionBound,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         self._config = uvicorn.Config(
             app,
@@ -71,13 +81,13 @@ class HttpServer:
             timeout_graceful_shutdown=5,
         )
         self._server = _Uvicorn(self._config)
-        self._connections_max = connections_max
+        self._bound = bound
+        #: of the addresses that have a bound of their own
+        self._held: Counter[str] = Counter()
         self._certificate = certificate
         self._handshakes: set[asyncio.Task[None]] = set()
         #: a descriptor; -1 while it is given away
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._refused_count = 0
-        self._said_at_s = -_SAY_AGAIN_S
         self._accepting: asyncio.Task[None] | None = None
 
     async def serve(self, listener: socket.socket) -> None:
@@ -113,27 +123,50 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, address = await loop.sock_accept(listener)
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
                     await self._refuse_with_spare(listener)
                 # Anything else is one connection's trouble (ECONNABORTED for one).
                 continue
             if len(self._server.server_state.connections) + len(self._handshakes) >= (
-                self._connections_max
+                self._bound.total
             ):
-                self._refuse(connection)
+                self._bound.refuse("total")
+                self._refuse(connection, _TOO_MANY)
                 continue
-            handshake = asyncio.create_task(self._begin(connection))
+            holder = self._bound.holder(address[0])
+            if holder is not None and self._held[holder] >= self._bound.per_address:
+                self._bound.refuse("address")
+                self._refuse(connection, _TOO_MANY_OF_ONE)
+                continue
+            handshake = asyncio.create_task(self._begin(connection, self._hold(holder)))
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
 
-    async def _begin(self, connection: socket.socket) -> None:
+    def _hold(self, holder: str | None) -> Callable[[], None]:
+        """Count a connection of *holder*; what is returned ends that, however often it is called."""
+        if holder is None:
+            return _nothing
+        self._held[holder] += 1
+        held = True
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._held[holder] -= 1
+                if not self._held[holder]:
+                    del self._held[holder]
+
+        return release
+
+    async def _begin(self, connection: socket.socket, release: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         certificate = self._certificate
         try:
             await loop.connect_accepted_socket(
-                self._protocol,
+                lambda: _Protocol(self._config, self._server.server_state, release),
                 connection,
                 ssl=None if certificate is None else certificate.context,
                 ssl_handshake_timeout=None if certificate is None else _HANDSHAKE_TIMEOUT_S,
@@ -143,23 +176,20 @@ class HttpServer:
             # ssl.SSLError is an OSError: a client that does not trust us, brings no certificate, or speaks plain HTTP.
             log.debug("a connection ended in its handshake: %s", error)
             connection.close()
+            release()
 
-    def _protocol(self) -> asyncio.Protocol:
-        return _Protocol(self._config, self._server.server_state, {})
-
-    def _refuse(self, connection: socket.socket) -> None:
-        self._say()
+    def _refuse(self, connection: socket.socket, error: SpillwayError) -> None:
         with contextlib.suppress(OSError):
             if self._certificate is None:
                 # A few hundred bytes always fit in a new socket's buffer.
                 connection.setblocking(False)
-                connection.send(_answer(_TOO_MANY))
+                connection.send(_answer(error))
             connection.shutdown(socket.SHUT_WR)
         connection.close()
 
     async def _refuse_with_spare(self, listener: socket.socket) -> None:
         """Refuse those that wait, and come back when the reserve is whole again."""
-        self._say()
+        self._bound.refuse("total")
         self._give_spare()
         with contextlib.suppress(OSError):
             for _ in range(_BACKLOG):
@@ -176,17 +206,6 @@ class HttpServer:
             os.close(self._spare)
             self._spare = -1
 
-    def _say(self) -> None:
-        self._refused_count += 1
-        now_s = time.monotonic()
-        if now_s - self._said_at_s >= _SAY_AGAIN_S:
-            log.warning(
-                "%d connections to REST were refused: at most %d may be open at once",
-                self._refused_count, self._connections_max,
-            )  # fmt: skip
-            self._refused_count = 0
-            self._said_at_s = now_s
-
 
 class _Uvicorn(uvicorn.Server):
     """uvicorn without its signal handlers: both servers stop together, and the engine after them."""
@@ -199,6 +218,12 @@ class _Uvicorn(uvicorn.Server):
 class _Protocol(H11Protocol):
     """uvicorn's protocol, with a time for what a client has to send, and to take."""
 
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, release: Callable[[], None]
+    ) -> None:
+        super().__init__(config, state, {})
+        self._release = release
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         #: what is awaited, h11's state of the client, and until when
@@ -208,6 +233,7 @@ class _Protocol(H11Protocol):
         self._await(h11.IDLE, HEAD_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._release()
         self._await_nothing()
         self._unset_write_deadline()
         self._unset_keepalive_if_required()
@@ -292,6 +318,10 @@ class _Protocol(H11Protocol):
             self.transport.write(_answer(error))
         self.transport.close()
         self.loop.call_later(_CLOSE_TIMEOUT_S, self.transport.abort)
+
+
+def _nothing() -> None:
+    """Release what was not held."""
 
 
 def _answer(error: SpillwayError) -> bytes:

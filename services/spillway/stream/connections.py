@@ -2,7 +2,7 @@
 
 gRPC accepts whatever comes, on threads of its own, until the process has no descriptor left; then its receivers
 can't open a file either. So the sockets of the process are looked at, and of those that were accepted on gRPC's
-port the newest beyond the bound are shut down: gRPC sees their end and closes them. Those that were there first, streams at
+port the newest beyond the bound, in all or of one address, are shut down: gRPC sees their end and closes them. Those that were there first, streams at
 work, stay. While the process has few descriptors open, a look costs one listing of ``/proc/self/fd``.
 """
 
@@ -10,33 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import resource
 import socket
 import stat
-import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from spillway.connection_bound import ConnectionBound
 
 _LOOK_S: Final = 0.25
-#: One line a minute is enough to say that connections are refused.
-_SAY_AGAIN_S: Final = 60.0
 
 
 class GrpcConnections:
     """The connections of one port."""
 
-    def __init__(self, port: int, connections_max: int) -> None:
+    def __init__(self, port: int, bound: ConnectionBound) -> None:
         self._port = port
-        self._max = connections_max
+        self._bound = bound
         #: when each was first seen, by its inode
         self._seen: dict[int, int] = {}
         self._looks = 0
-        self._refused_count = 0
-        self._said_at_s = -_SAY_AGAIN_S
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
@@ -48,26 +45,40 @@ class GrpcConnections:
         """Shut down the newest connections beyond the bound."""
         descriptors = _open_descriptors()
         # There can't be more connections than descriptors.
-        if len(descriptors) <= self._max:
+        if len(descriptors) <= self._bound.per_address:
             return
         self._looks += 1
         present = {}
+        of_holder: dict[str, list[int]] = {}
         for descriptor in descriptors:
-            inode = self._connection(descriptor)
-            if inode is not None:
+            found = self._connection(descriptor)
+            if found is not None:
+                inode, address = found
                 present[inode] = descriptor
+                if (holder := self._bound.holder(address)) is not None:
+                    of_holder.setdefault(holder, []).append(inode)
         self._seen = {inode: self._seen.get(inode, self._looks) for inode in present}
-        beyond = len(present) - self._max
-        if beyond <= 0:
-            return
-        newest = sorted(present, key=lambda inode: self._seen[inode], reverse=True)[:beyond]
-        for inode in newest:
-            if self._connection(present[inode]) == inode:
+        ended: set[int] = set()
+        for inodes in of_holder.values():
+            ended |= self._newest(inodes, len(inodes) - self._bound.per_address)
+        if ended:
+            self._bound.refuse("address", len(ended))
+        left = present.keys() - ended
+        more = self._newest(left, len(left) - self._bound.total)
+        if more:
+            self._bound.refuse("total", len(more))
+        for inode in ended | more:
+            again = self._connection(present[inode])
+            if again is not None and again[0] == inode:
                 _shut_down(present[inode])
-        self._say(beyond)
 
-    def _connection(self, descriptor: int) -> int | None:
-        """Give the inode of a socket that was accepted on the port; None for anything else."""
+    def _newest(self, inodes: Iterable[int], count: int) -> set[int]:
+        # Of those that came between two looks the higher inode is the later one.
+        in_order = sorted(inodes, key=lambda inode: (self._seen[inode], inode))
+        return set(in_order[-count:]) if count > 0 else set()
+
+    def _connection(self, descriptor: int) -> tuple[int, str] | None:
+        """Give inode and peer's address of a socket that was accepted on the port; None for anything else."""
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISSOCK(status.st_mode):
@@ -80,25 +91,14 @@ class GrpcConnections:
                 return None
             if accepted.getsockname()[1] != self._port:
                 return None
-            accepted.getpeername()  # the listener has none
+            address: str = accepted.getpeername()[0]  # the listener has none
         except OSError:
             return None
         else:
-            return status.st_ino
+            return status.st_ino, address
         finally:
             # It is gRPC's.
             accepted.detach()
-
-    def _say(self, count: int) -> None:
-        self._refused_count += count
-        now_s = time.monotonic()
-        if now_s - self._said_at_s >= _SAY_AGAIN_S:
-            log.warning(
-                "%d connections to gRPC were ended: at most %d may be open at once",
-                self._refused_count, self._max,
-            )  # fmt: skip
-            self._refused_count = 0
-            self._said_at_s = now_s
 
 
 def _open_descriptors() -> list[int]:

@@ -179,7 +179,8 @@ def _unavailable(address: str) -> AddressUnavailable:
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """grpc.health.v1: each service serves while nothing is in the way of what it is for; "" is the whole, as ``/readyz``.
 
-    Slots are looked at and changed as long as metadata can be written; a stream needs sources and databases, too.
+    Slots are looked at and changed as long as metadata can be written and clients can connect; a stream needs sources and
+    databases, too.
     """
 
     def __init__(self, engine: EngineInterface) -> None:
@@ -188,7 +189,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     def _status(self, service: str) -> int | None:
         kinds = {obstacle.kind for obstacle in self._engine.obstacles()}
         if service in (slot_service.SERVICE_NAME, subscription_service.SERVICE_NAME):
-            kinds &= {"metadata"}
+            kinds &= {"metadata", "certificate"}
         elif service not in ("", change_stream.SERVICE_NAME):
             return None
         response = health_pb2.HealthCheckResponse

@@ -292,13 +292,31 @@ async def test_what_is_in_the_way_is_on_the_pages() -> None:
     engine.add_slot("s1")
     engine.commit("shop", "a")
     engine.in_the_way = [
-        Obstacle("disk", "/data", "disk_full", "no space is left", "Free some.", datetime.now(UTC)),
-        Obstacle("metadata", "metadata", "metadata_unavailable", "it is locked", "h", None),
+        Obstacle(
+            "disk", "/data", "disk_full", "no space is left", "Free some.", datetime.now(UTC),
+            "The disk is full",
+        ),
+        Obstacle(
+            "metadata", "metadata", "metadata_unavailable", "it is locked", "h", None,
+            "Metadata can't be written",
+        ),
+    ]  # fmt: skip
+    engine.warned_of = [
+        Obstacle("certificate", "tls", "tls_failed", "it ends", "Renew it.", None, "TLS is worn")
     ]
-    text = await page(engine, "/")
-    assert "The disk is full (for 0 s)" in text
-    assert "Metadata can&#39;t be written" in text
-    engine.in_the_way = []
+    # With sources and, before there is one, without.
+    for shown in (engine, empty := FakeEngine()):
+        shown.in_the_way, shown.warned_of = engine.in_the_way, engine.warned_of
+        text = await page(shown, "/")
+        assert "The disk is full (for 0 s)" in text
+        assert "Metadata can&#39;t be written" in text
+        assert "TLS is worn" in text
+        assert "Renew it." in text
+    empty.in_the_way = empty.warned_of = []
+    text = await page(empty, "/")
+    assert "TLS is worn" not in text
+    assert "as it should be" not in text
+    engine.in_the_way = engine.warned_of = []
     engine.stop_decoding("shop")
     assert "Decoding of shop / shop has stopped" in await page(engine, "/")
     slot = await page(engine, "/ui/slots/s1")

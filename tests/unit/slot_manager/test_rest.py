@@ -385,6 +385,23 @@ async def test_health_and_readiness(client: httpx.AsyncClient, engine: FakeEngin
     assert_problem(await client.get("/healthz"), 503, "not_ready")
 
 
+async def test_what_soon_is_in_the_way_is_told_while_ready(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    engine.warned_of = [Obstacle("certificate", "tls", "tls_failed", "it ends", "Renew it.", None)]
+    response = await client.get("/readyz")
+    assert response.status_code == 200
+    assert response.json()["warnings"] == [
+        {
+            "kind": "certificate", "name": "tls", "code": "tls_failed", "message": "it ends",
+            "hint": "Renew it.", "since": None,
+        },
+    ]  # fmt: skip
+    metrics = (await client.get("/metrics")).text
+    assert 'spillway_warning{code="tls_failed",kind="certificate",name="tls"} 1.0' in metrics
+    assert "spillway_ready 1.0" in metrics
+
+
 async def test_readyz_tells_strangers_no_more_than_names(engine: FakeEngine) -> None:
     engine.in_the_way = [
         Obstacle("source", "shop", "source_unreachable", "no answer of db.internal", "h", None)

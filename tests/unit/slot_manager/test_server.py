@@ -15,6 +15,7 @@ import pytest
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from spillway.admin.application import Admin
+from spillway.connection_bound import ConnectionBound
 from spillway.interfaces import _bind
 from spillway.slot_manager import server as server_module
 from spillway.slot_manager.app import create_app
@@ -28,12 +29,16 @@ CONNECTIONS_MAX = 8
 
 
 class Served:
-    def __init__(self, server: HttpServer, port: int) -> None:
+    def __init__(self, server: HttpServer, port: int, bound: ConnectionBound) -> None:
         self.server = server
         self.port = port
+        self.bound = bound
 
-    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
+    async def open(
+        self, own: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect from the address *own*."""
+        return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(own, 0))
 
     async def say(self, request: bytes) -> bytes:
         """Send bytes and return all that comes until the connection ends."""
@@ -58,13 +63,14 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     engine.add_source("shop")
     engine.add_slot("s1")
     admin = Admin(engine, subscriptions, token=None, version="0")
-    app = create_app(engine, subscriptions, token=None, version="0", admin=admin)
+    bound = ConnectionBound("REST", CONNECTIONS_MAX)
+    app = create_app(engine, subscriptions, token=None, version="0", admin=admin, bounds=(bound,))
     listener = _bind("127.0.0.1", 0)
-    server = HttpServer(app, connections_max=CONNECTIONS_MAX)
+    server = HttpServer(app, bound=bound)
     serving = asyncio.create_task(server.serve(listener))
     while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag
         await asyncio.sleep(0.01)
-    yield Served(server, listener.getsockname()[1])
+    yield Served(server, listener.getsockname()[1], bound)
     server.stop()
     await serving
 
@@ -140,6 +146,39 @@ async def test_connections_have_a_bound(
         writer.close()
     await asyncio.sleep(0.1)
     assert await served.health() == 200
+
+
+async def test_an_address_does_not_take_all(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "HEAD_TIMEOUT_S", 60)
+    monkeypatch.setattr(served.bound, "per_address", 3)
+    monkeypatch.setattr(served.bound, "_spares_loopback", False)
+    held = [await served.open("127.0.0.2") for _ in range(3)]
+    await asyncio.sleep(0.1)
+    for _ in range(20):
+        reader, writer = await served.open("127.0.0.2")
+        problem = _problem(await reader.read())
+        assert problem["code"] == "too_many_connections"
+        assert "SPILLWAY_CONNECTIONS_PER_ADDRESS" in problem["hint"]
+        writer.close()
+    # Others come in meanwhile; and one that leaves makes room for one.
+    async with httpx.AsyncClient() as client:
+        metrics = (await client.get(f"http://127.0.0.1:{served.port}/metrics")).text
+    assert 'spillway_connections_refused_total{door="REST",reason="address"} 20.0' in metrics
+    assert 'spillway_connections_refused_total{door="REST",reason="total"} 0.0' in metrics
+    assert len(caplog.records) == 1, "one line a minute"
+    for _ in range(5):
+        held.pop()[1].close()
+        await asyncio.sleep(0.1)
+        reader, writer = held_now = await served.open("127.0.0.2")
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        held.append(held_now)
+    for _, writer in held:
+        writer.close()
+    await asyncio.sleep(0.1)
+    assert not served.server._held, "nothing is counted of what is gone"
 
 
 async def test_no_descriptor_neither_spins_nor_floods(

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from harness.fake_subscriptions import FakeSubscriptions
+from spillway.connection_bound import ConnectionBound
 from spillway.errors import InvalidRequest, TooManyAttempts, Unauthenticated, UnknownSlot
 from spillway.stream.client import get_slot
 from spillway.stream.connections import GrpcConnections
@@ -229,7 +230,7 @@ async def _relay(target: str) -> AsyncIterator[_Relay]:
 
 async def test_connections_have_a_bound(target: str, caplog: pytest.LogCaptureFixture) -> None:
     host, _, port = target.rpartition(":")
-    connections = GrpcConnections(int(port), 4)
+    connections = GrpcConnections(int(port), ConnectionBound("gRPC", 4))
 
     def opened(count: int) -> list[socket.socket]:
         return [socket.create_connection((host, int(port))) for _ in range(count)]
@@ -248,6 +249,38 @@ async def test_connections_have_a_bound(target: str, caplog: pytest.LogCaptureFi
         assert len(caplog.records) == 1
     finally:
         for one in (*first, *later):
+            one.close()
+
+
+async def test_an_address_does_not_take_all(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    host, _, port = target.rpartition(":")
+    bound = ConnectionBound("gRPC", 12, 5)
+    connections = GrpcConnections(int(port), bound)
+
+    def opened(count: int, own: str) -> list[socket.socket]:
+        return [
+            socket.create_connection((host, int(port)), source_address=(own, 0))
+            for _ in range(count)
+        ]
+
+    greedy = opened(9, "127.0.0.2")
+    others = opened(4, "127.0.0.3") + opened(2, "127.0.0.4")
+    await asyncio.sleep(0.2)
+    connections.look()
+    await asyncio.sleep(0.3)
+    try:
+        assert [_is_open(s) for s in greedy] == [True] * 5 + [False] * 4, "the newest go"
+        assert [_is_open(s) for s in others] == [True] * 6
+        assert bound.refused == {"address": 4, "total": 0}
+        assert "of one address" in caplog.records[0].message
+        others += opened(3, "127.0.0.4")
+        await asyncio.sleep(0.2)
+        connections.look()
+        await asyncio.sleep(0.3)
+        assert sum(_is_open(s) for s in others) == 7, "in all there are 12"
+        assert bound.refused == {"address": 4, "total": 2}
+    finally:
+        for one in (*greedy, *others):
             one.close()
 
 
