@@ -13,8 +13,8 @@
         snapshots/<lsn>.snap            serialised catalog mirror, snapshot builder, transactions that it carries
         spill/                          transactions in progress that outgrew memory; what the snapshot does not name is
                                         removed at start
-        database.json                   its name and encoding, so that a start needs no word of the source, and from where
-                                        on its transactions are streamed
+        database.json                   its name and encoding, so that a start needs no word of the source, from where
+                                        on its transactions are streamed, and since when decoding fails
         database.copy.json              the same again: one that is damaged or gone is made again of the other
 """
 
@@ -79,6 +79,13 @@ class DatabaseLayout:
         """Return what streaming was switched on with, (first LSN, bytes of a part); None when it never was."""
         found = self._description().get("streaming")
         return None if found is None else (found[0], found[1])
+
+    def failed(self) -> tuple[float, int] | None:
+        """Return when decoding failed, in seconds since 1970, and how far it was; None when nothing is in its way."""
+        match self._description().get("failed"):
+            case [int() | float() as at, int() as lsn]:
+                return float(at), lsn
+        return None
 
     def began_in_takeover(self) -> bool:
         """Say whether its log began when its source was taken over from another service."""
