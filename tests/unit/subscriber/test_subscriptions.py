@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +30,7 @@ from spillway.errors import (
     UnsupportedFeature,
 )
 from spillway.pg.lsn import Lsn
+from spillway.store.rows import Fence
 from spillway.subscriber import run_processes
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
 from spillway.subscriber.run_processes import RunRecord, is_locked, processes_of
@@ -460,7 +463,7 @@ async def test_calls_at_the_same_time_do_not_mix(stage: Stage) -> None:
 
 
 async def test_what_another_service_did_counts_when_its_source_is_taken_over(stage: Stage) -> None:
-    other = {"kind": "fake", "path": "/other"}
+    other = {"kind": "fake", "mode": "run", "path": "/other"}
     await stage.create("kept")
     await stage.create("off", target={"kind": "fake", "path": "/off"})
     await stage.create("gone", target={"kind": "fake", "path": "/gone"})
@@ -509,7 +512,12 @@ async def test_what_another_service_did_counts_when_its_source_is_taken_over(sta
     off = await stage.subscriptions.get("off")
     assert (off.state, off.pid) == (S.PAUSED, None)
     # A drop that the other one had begun is finished; files of what it dropped go.
-    while [s.name for s in await stage.subscriptions.list_all()] != ["again", "kept", "made", "off"]:
+    while [s.name for s in await stage.subscriptions.list_all()] != [
+        "again",
+        "kept",
+        "made",
+        "off",
+    ]:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
     assert not (stage.root / "gone").exists()
