@@ -67,7 +67,7 @@ from spillway.receiver.table_privileges import Lack, not_readable
 from spillway.store.rows import Fence
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 CREATED_AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 FIRST_LSN = Lsn.parse("0/1000000")
@@ -114,6 +114,9 @@ class FakeEngine:
         #: options of every peek, get and stream, in order
         self.options_seen: list[dict[str, str]] = []
         self.streams_open = 0
+        self.taken_listeners: list[Callable[[str], Awaitable[None]]] = []
+        #: what proves that this process serves each source; 1 for all
+        self.tokens: dict[str, int | None] = {}
         self._xids = itertools.count(700)
         self._end = FIRST_LSN
 
@@ -247,7 +250,11 @@ class FakeEngine:
         return self.lag_s
 
     def fence(self, source: str) -> Fence | None:
-        return Fence(f"source/{source}", 1) if source in self.sources else None
+        token = self.tokens.get(source, 1) if source in self.sources else None
+        return None if token is None else Fence(f"source/{source}", token)
+
+    def on_taken(self, listener: Callable[[str], Awaitable[None]]) -> None:
+        self.taken_listeners.append(listener)
 
     def conninfo(self, source: str, database: str) -> str:
         return f"{self.sources[source].dsn} dbname={database}"

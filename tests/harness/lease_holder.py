@@ -1,5 +1,7 @@
 """A service in a process of its own with a short lease, to be stopped as if its machine were paused, and woken again.
 
+It knows the kind of targets of :mod:`harness.fake_target`.
+
 Run as a program it serves until it gets SIGTERM: ``lease_holder.py DATA_DIR METADATA_URL LEASE_S``.
 """
 
@@ -68,7 +70,9 @@ def _main(data_dir: str, metadata_url: str, lease_s: str) -> None:
 
     from spillway.engine.settings import EngineSettings
     from spillway.serve import ServeSettings, running
+    from spillway.subscriber import targets
 
+    targets._BUILT_IN["fake"] = ("harness.fake_target", "FakeTarget")
     settings = ServeSettings(
         data_dir=Path(data_dir),
         http_port=0,

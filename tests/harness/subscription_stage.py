@@ -62,6 +62,8 @@ class Stage:
         self.engine = FakeEngine()
         self.engine.add_source("shop")
         self.root = directory / "subscriptions"
+        #: of whoever has the lease
+        self.token = 1
         self._url = f"sqlite:///{directory / 'metadata.db'}"
 
     async def start(self) -> Subscriptions:
@@ -79,6 +81,25 @@ class Stage:
     async def stop(self) -> None:
         await self.subscriptions.stop()
         await self.metadata.close()
+
+    async def lose_lease(self) -> None:
+        """Let another process take the source over."""
+        await self._take_lease("other")
+        self.engine.tokens["shop"] = None
+
+    async def take_lease(self) -> None:
+        """Take the source back, as the engine does."""
+        token = await self._take_lease("test")
+        for listener in self.engine.taken_listeners:
+            await listener("shop")
+        self.engine.tokens["shop"] = token
+
+    async def _take_lease(self, holder: str) -> int:
+        await self.metadata.release_lease("source/shop", self.token)
+        token = await self.metadata.acquire_lease("source/shop", holder, 600)
+        assert token is not None
+        self.token = token
+        return token
 
     async def create(self, name: str = "a", **changed: Any) -> SubscriptionInfo:
         values: dict[str, Any] = {"source": "shop", "database": "shop", "target": {"kind": "fake"}}

@@ -9,15 +9,18 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from harness.lease_holder import lease_holder
 from harness.reception import wait_until
 from harness.service import Service, service_in_process
+from spillway.engine.leases import TAKEOVER_S
 from spillway.engine.settings import EngineSettings
 from spillway.engine.source import Source
 from spillway.errors import LeaseLost, SpillwayError
 from spillway.store.metadata import MetadataStore
 from spillway.stream.client import open_stream
+from spillway.subscriber import targets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,12 +53,56 @@ def refused(service: Service, slot: str, database: str, dsn: str) -> None:
         ("PATCH", f"/slots/{slot}", {"options": {"include-xids": "0"}}),
         ("DELETE", f"/slots/{slot}", None),
         ("PATCH", "/sources/main", {"dsn": dsn}),
+        ("POST", f"/sources/main/databases/{database}/restart", None),
+        ("POST", "/subscriptions", subscription("mine", database)),
+        ("PATCH", "/subscriptions/kept_sub", {"options": {}, "enabled": False}),
+        ("POST", "/subscriptions/kept_sub/disable", None),
+        ("POST", "/subscriptions/kept_sub/refresh", None),
+        ("DELETE", "/subscriptions/kept_sub", None),
     ):
         problem = service.problem(method, path, json=json)
         assert (problem["code"], problem["status"]) == ("lease_lost", 409), (path, problem)
         assert "takes it over" in problem["hint"]
     problem = service.problem("DELETE", "/sources/main")
     assert problem["status"] == 409
+    with pytest.raises(LeaseLost), open_stream(service.grpc_address, slot) as stream:
+        next(iter(stream))
+
+
+def subscription(name: str, database: str) -> dict[str, Any]:
+    return {
+        "name": name, "source": "main", "database": database, "tables": ["public.t"],
+        "copy_data": False, "target": {"kind": "fake", "path": f"/{name}"},
+    }  # fmt: skip
+
+
+def subscriptions(service: Service) -> dict[str, str]:
+    """What a service says of each."""
+    return {s["name"]: s["state"] for s in service.call("GET", "/subscriptions")["subscriptions"]}
+
+
+def runs(service: Service, name: str) -> bool:
+    found = service.call("GET", f"/subscriptions/{name}")
+    return found["state"] == "streaming" and found["pid"] is not None
+
+
+class Lease:
+    """The row of the source's lease, as it is stored."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+    def stored(self) -> tuple[int, float]:
+        """Return the token, and when the lease ends, in seconds of the database's clock."""
+        with self._engine.connect() as connection:
+            statement = text(
+                "SELECT token, expires_at_ms FROM leases WHERE resource = 'source/main'"
+            )
+            token, expires_at_ms = connection.execute(statement).one()
+        return token, expires_at_ms / 1000
+
+    def close(self) -> None:
+        self._engine.dispose()
 
 
 class Follower(threading.Thread):
@@ -79,14 +126,18 @@ class Follower(threading.Thread):
 
 
 def test_a_paused_service_is_replaced_and_can_write_nothing(
-    tmp_path: Path, metadata_url: str, pg18: Database
+    tmp_path: Path, metadata_url: str, pg18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kinds = {**targets._BUILT_IN, "fake": ("harness.fake_target", "FakeTarget")}
+    monkeypatch.setattr(targets, "_BUILT_IN", kinds)
+    lease = Lease(metadata_url)
     pg18.execute("CREATE TABLE t (id int)")
 
     def stored(service: Service) -> dict[str, Any]:
         return {
             slot["slot_name"]: (slot["confirmed_flush_lsn"], slot["temporary"])
             for slot in service.call("GET", "/slots")["slots"]
+            if not slot["slot_name"].endswith("_sub")
         }
 
     with lease_holder(tmp_path / "first", metadata_url, LEASE_S) as holder:
@@ -96,6 +147,9 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
             first.create_slot(slot, pg18.name)
         pg18.execute("INSERT INTO t VALUES (1)")
         first.wait_decoded("kept", pg18)
+        for name in ("kept_sub", "gone_sub"):
+            first.call("POST", "/subscriptions", json=subscription(name, pg18.name))
+            wait_until(lambda name=name: runs(first, name), what=str(subscriptions(first)))  # type: ignore[misc]
         follower = Follower(first, "followed")
         wait_until(lambda: follower.batches == 3)
         engine = EngineSettings(lease_ttl_s=LEASE_S)
@@ -109,10 +163,25 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
             (source,) = second.call("GET", "/sources")["sources"]
             assert source["error_code"] == "lease_lost"
 
+            # Made after the second began, as what it is to find when it takes over.
+            first.call("POST", "/subscriptions", json=subscription("made_sub", pg18.name))
+            wait_until(lambda: "made_sub" in subscriptions(second))
+            found = second.call("GET", "/subscriptions/made_sub")
+            assert (found["pid"], found["error"]["code"]) == (None, "lease_lost")
+
             holder.pause()
+            token, ended_s = lease.stored()
+            wait_until(lambda: lease.stored()[0] != token, what="the source is not taken over")
+            # Renewals since then only make this larger.
+            assert 0 <= lease.stored()[1] - LEASE_S - ended_s < 10 * TAKEOVER_S
             wait_until(
                 lambda: state(second) == "streaming", what=str(second.call("GET", "/sources"))
             )
+            for name in ("kept_sub", "made_sub"):
+                wait_until(lambda name=name: runs(second, name), what=str(subscriptions(second)))  # type: ignore[misc]
+            second.call("POST", "/subscriptions/kept_sub/disable")
+            second.call("DELETE", "/subscriptions/gone_sub")
+            second.call("POST", "/subscriptions", json=subscription("later_sub", pg18.name))
             second.create_slot("temporary", pg18.name, temporary=True)
             second.create_slot("later", pg18.name)
             second.drop_slot("doomed")
@@ -126,6 +195,13 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
             follower.join(60)
             assert isinstance(follower.error, LeaseLost), follower.error
             refused(first, "kept", pg18.name, pg18.dsn)
+            # What it decoded is still there: a restart of the database was refused before it threw that away.
+            assert any((tmp_path / "first").glob("sources/main/databases/*/txlog/*"))
+            wait_until(
+                lambda: subscriptions(first).keys() == subscriptions(second).keys(),
+                what="the first does not show the second's subscriptions",
+            )
+            assert subscriptions(first).keys() == {"kept_sub", "made_sub", "later_sub"}
             wait_until(
                 lambda: stored(first) == before, what="the first does not show what is stored"
             )
@@ -146,9 +222,15 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
         assert rows(first.get("kept")) == ["1", "2", "3", "4"]
         assert rows(first.get("followed")) == ["2", "3", "4"]
         assert rows(first.get("later")) == ["4"]
+        for name in ("made_sub", "later_sub"):
+            wait_until(lambda name=name: runs(first, name), what=str(subscriptions(first)))  # type: ignore[misc]
+        assert subscriptions(first)["kept_sub"] == "paused"
+        for name in subscriptions(first):
+            first.call("DELETE", f"/subscriptions/{name}")
         for slot in stored(first):
             first.drop_slot(slot)
         first.call("DELETE", "/sources/main")
+    lease.close()
 
 
 @pytest.mark.parametrize("metadata_url", ["sqlite"], indirect=True)

@@ -13,9 +13,11 @@ import pytest
 from harness.open_transactions import end, leave_open
 from harness.oracle import create_slot
 from harness.service import service_in_process
-from spillway.engine import wal_horizon
+from spillway.disk_reserve import DiskReserve
+from spillway.engine.layout import DatabaseLayout
 from spillway.engine.session import Session
 from spillway.engine.settings import EngineSettings
+from spillway.engine.wal_horizon import GIVE_UP_AFTER_S
 from spillway.errors import StorageError
 from spillway.pg.lsn import Lsn
 
@@ -138,14 +140,16 @@ def test_a_transaction_that_was_open_before_decoding_began(
 def test_a_failed_database_gives_way(
     fresh_cluster: ClusterFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others of its source go on without it, and it begins anew when it can be decoded again."""
+    """Others of its source go on without it, and it begins anew when it can be decoded again.
+
+    When it began to fail is told by what an earlier process stored, however short a time this one lives.
+    """
     cluster: Cluster = fresh_cluster(18, wal_segment_size_mb=1, max_wal_size="4GB")
     good, bad = cluster.create_database("good"), cluster.create_database("bad")
     good.execute("CREATE TABLE beside (id int)")
     bad.execute("CREATE TABLE beside (id int)")
     data_dir = tmp_path / "data"
     follow = Session._follow
-    monkeypatch.setattr(wal_horizon, "GIVE_UP_AFTER_S", 1.0)
 
     def fail(session: Session, decoder: Decoder) -> None:
         if session.database == "bad":
@@ -164,6 +168,15 @@ def test_a_failed_database_gives_way(
     monkeypatch.setattr(Session, "_follow", fail)
     with service_in_process(data_dir, engine=SETTINGS) as service:
         until(lambda: problem(service)["error_code"] == "storage_error", service)
+    (layout,) = (
+        found
+        for path in data_dir.glob("sources/main/databases/*")
+        if (found := DatabaseLayout(path, DiskReserve(tmp_path / "reserve"))).failed() is not None
+    )
+    at, lsn = layout.failed() or (0.0, 0)
+    layout.describe(failed=[at - GIVE_UP_AFTER_S, lsn])
+    with service_in_process(data_dir, engine=SETTINGS) as service:
+        until(lambda: problem(service)["error_code"] == "storage_error", service)
         for _ in range(3):
             write(good, 2)
             service.wait_decoded("good", good)
@@ -179,3 +192,4 @@ def test_a_failed_database_gives_way(
         service.wait_decoded("bad", bad)
         assert any("INSERT" in data for _, _, data in service.get("bad"))
         assert service.wait_decoded("good", good)
+        assert layout.failed() is None

@@ -56,7 +56,7 @@ from spillway.receiver.primary import with_database
 from spillway.store.rows import SlotRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from spillway.engine.layout import DataDirectory
     from spillway.engine.model import (
@@ -184,6 +184,9 @@ class Engine(Looking):
 
     def fence(self, source: str) -> Fence | None:
         return self._leases.fence(source)
+
+    def on_taken(self, listener: Callable[[str], Awaitable[None]]) -> None:
+        self._sources.on_taken(listener)
 
     def conninfo(self, source: str, database: str) -> str:
         return with_database(self._sources.get(source).row.dsn, database)

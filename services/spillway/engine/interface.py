@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from spillway.engine.inventory import TABLES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from spillway.engine.model import (
@@ -198,6 +198,14 @@ class EngineInterface(Protocol):
 
     def fence(self, source: str) -> Fence | None:
         """Return the proof that this process serves *source*; None while it does not."""
+        ...
+
+    def on_taken(self, listener: Callable[[str], Awaitable[None]]) -> None:
+        """Have *listener* called with the name of a source that this process begins to serve, before it writes anything there.
+
+        Until then another process may have changed whatever is stored of the source. An error of *listener* lets the source
+        go again, to be tried later.
+        """
         ...
 
     def conninfo(self, source: str, database: str) -> str:

@@ -7,14 +7,15 @@
       instance                          a UUID that names this directory as a lease holder
       spillway.db                       metadata, when it is SQLite
       spillway.reserve                  disk space for it, given up when the disk is full (disk_reserve.py)
+      sources/NAME/source.json          when the source was made: another one may have its name one day
       sources/NAME/wal/                 WAL segment files as PostgreSQL names them (receiver)
       sources/NAME/databases/OID/
         txlog/                          the transaction log
         snapshots/<lsn>.snap            serialised catalog mirror, snapshot builder, transactions that it carries
         spill/                          transactions in progress that outgrew memory; what the snapshot does not name is
                                         removed at start
-        database.json                   its name and encoding, so that a start needs no word of the source, and from where
-                                        on its transactions are streamed
+        database.json                   its name and encoding, so that a start needs no word of the source, from where
+                                        on its transactions are streamed, and since when decoding fails
         database.copy.json              the same again: one that is damaged or gone is made again of the other
 """
 
@@ -29,12 +30,14 @@ import shutil
 import stat
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from spillway.disk_reserve import DiskReserve
 from spillway.errors import Conflict, StorageError
 from spillway.receiver.primary import SourceDatabase
+from spillway.receiver.store_state import sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +83,13 @@ class DatabaseLayout:
         found = self._description().get("streaming")
         return None if found is None else (found[0], found[1])
 
+    def failed(self) -> tuple[float, int] | None:
+        """Return when decoding failed, in seconds since 1970, and how far it was; None when nothing is in its way."""
+        match self._description().get("failed"):
+            case [int() | float() as at, int() as lsn]:
+                return float(at), lsn
+        return None
+
     def began_in_takeover(self) -> bool:
         """Say whether its log began when its source was taken over from another service."""
         return self._description().get("began_in_takeover") is True
@@ -104,6 +114,7 @@ class DatabaseLayout:
         return {}
 
 
+_SOURCE_MARK: Final = "source.json"
 #: The first that is sound counts.
 _DESCRIPTIONS: Final = ("database.json", "database.copy.json")
 
@@ -138,6 +149,44 @@ class SourceLayout:
     @property
     def wal(self) -> Path:
         return self.root / "wal"
+
+    def made_at(self) -> datetime | None:
+        """Return when the source was made whose files these are; None when that is not known."""
+        try:
+            found = json.loads((self.root / _SOURCE_MARK).read_bytes())
+            return datetime.fromisoformat(found["created_at"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            log.error("%s is damaged", self.root / _SOURCE_MARK)  # noqa: TRY400 - it is made again
+            return None
+
+    def clear(self) -> None:
+        """Remove everything but the mark: who dies in between finds that these are another source's files still.
+
+        Raises:
+            OSError: something can't be removed.
+        """
+        for path in (self.wal, self.root / "databases"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
+
+    def mark(self, created_at: datetime) -> None:
+        """Write down when the source was made whose files these are; durable on return.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        if self.made_at() == created_at:
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / "source.tmp"
+        with temporary.open("w") as file:
+            json.dump({"created_at": created_at.isoformat()}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.root / _SOURCE_MARK)
+        sync_directory(self.root)
 
     def database(self, database_oid: int) -> DatabaseLayout:
         return DatabaseLayout(self.root / "databases" / str(database_oid), self.reserve)

@@ -10,6 +10,9 @@ another one has taken the source over. It can't know that before it asks, so it 
          ▲                                      │ ◀───┘
          └──── lose: a renewal or a write was refused
 
+Who stands by asks each :data:`STANDBY_S`, whatever went wrong the last time, and so has a lease within :data:`TAKEOVER_S` of its
+end, as long as the metadata store answers.
+
 The holder is the data directory (``DataDirectory.instance``): the same process started again takes its lease back at once,
 another one waits until it runs out or is given back. Who has lost a lease while it ran waits, too: should a copy of
 the data directory have it, the two would take it from each other for ever.
@@ -20,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.errors import LeaseLost, SpillwayError
 from spillway.store.rows import Fence
@@ -29,6 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from spillway.store.metadata import MetadataStore
+
+
+#: how often a lease is asked for that another process has, at least
+STANDBY_S: Final = 1.0
+#: A lease that ran out, or was given back, is another's so many seconds later at the latest; the answers of a metadata store that
+#: is slow are in it.
+TAKEOVER_S: Final = 5.0
 
 
 class Taken(NamedTuple):
@@ -55,6 +65,20 @@ class Leases:
     def ttl_s(self) -> float:
         """How long a lease lasts without renewal."""
         return self._ttl_s
+
+    @property
+    def renewal_s(self) -> float:
+        """How often a lease that is held is renewed: two renewals may fail before it runs out."""
+        return self._ttl_s / 3
+
+    def next_look_s(self, source: str, retry_s: float | None) -> float:
+        """How long to wait until a source is looked after again; *retry_s* is what a failure asks for.
+
+        Whoever has the lease renews it however little else works; whoever stands by must not wait longer because
+        the metadata store had no answer just now.
+        """
+        longest = self.renewal_s if source in self._fences else min(STANDBY_S, self.renewal_s)
+        return longest if retry_s is None else min(longest, retry_s)
 
     def on_lost(self, listener: Callable[[str], None]) -> None:
         """Have *listener* called with the name of a source whose lease was lost, at once."""
@@ -136,8 +160,11 @@ class Leases:
     async def wait(self, source: str, seconds: float) -> None:
         """Wait until *seconds* have passed, or the lease is lost."""
         wake_up = self._wake_up(source)
+        # Not wait_for: it swallows a cancellation that comes together with the loss, and then whoever waits for the end of
+        # the caller's task waits for ever.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(wake_up.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await wake_up.wait()
         wake_up.clear()
 
     def _wake_up(self, source: str) -> asyncio.Event:

@@ -40,6 +40,7 @@ from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.engine import waiting
 from spillway.engine.catalog_questions import CatalogQuestions
+from spillway.engine.failure_clock import FailureClock
 from spillway.engine.healing import (
     WAL_LEVEL_INSUFFICIENT,
     WAL_REMOVED,
@@ -168,7 +169,7 @@ class Session:
         self._required_lsn = 0
         self._redo_lsn = 0
         self._read_lsn = 0
-        self._failed_at: float | None = None
+        self._failing = FailureClock(layout)
         self._streaming_wanted = False
         self._streams = False
         self._caught_up = False
@@ -256,9 +257,8 @@ class Session:
 
     @property
     def failed_for_s(self) -> float:
-        """For how long decoding has failed without getting further, durably; 0 when it has not."""
-        since = self._failed_at
-        return 0.0 if since is None or self._error is None else time.monotonic() - since
+        """For how long decoding has failed without getting further, durably, over restarts; 0 when it has not."""
+        return 0.0 if self._error is None else self._failing.for_s
 
     @property
     def redo_lsn(self) -> int:
@@ -440,8 +440,7 @@ class Session:
             )
         log.error('decoding of database "%s" stopped: %s', self.database, error)
         self.signs.failed(error)
-        if self._failed_at is None:
-            self._failed_at = time.monotonic()
+        self._failing.failed(self.signs.lsn)
 
     def _decode(self) -> None:
         """Start from durable state and decode until told to stop."""
@@ -586,9 +585,11 @@ class Session:
                 self._waiting = waiting.decoding(decoder, lsn, self._store.flushed_lsn)
             self._read_lsn = lsn
             if self.signs.is_past_failure(caught_up=not data):
-                if self._error is not None:
+                if self._error is not None or (self._failing.runs and not data):
                     # What failed may have been the writing of one.
                     self._checkpoint(decoder)
+                if not data:
+                    self._failing.stop()
                 self.signs.went_on()
             grown = decoder.position - checkpoint_lsn
             if grown and (
@@ -631,4 +632,5 @@ class Session:
         self.log.checkpoint(restart_lsn)
         failpoint("session.after_log_sync")
         self._snapshots.remove_before(needed)
-        self._required_lsn, self._failed_at = needed, None
+        self._required_lsn = needed
+        self._failing.got_to(decoder.position)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.decoding.capture import CaptureFilter, check_capture
 from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
-from spillway.engine.signs import newest_file_time
+from spillway.engine.signs import newest_file_time, storage_error
 from spillway.engine.wal_horizon import wal_kept_from, what_holds, who_counts
 from spillway.errors import (
     NotReady,
@@ -277,6 +277,23 @@ class Source:
             if self._store is not None:
                 self._store.close()
                 self._note_heard(0.0)
+
+    def own_files(self) -> None:
+        """See to it that the files are this source's: another one may have had its name, and was dropped by another process.
+
+        Raises:
+            StorageError: they can't be removed.
+        """
+        if self._layout.made_at() not in (None, self.row.created_at):
+            log.warning('source "%s": files of another one of that name are removed', self.name)
+            try:
+                self._layout.clear()
+            except OSError as error:
+                raise storage_error(error, self._layout.root) from error
+            self._stored_at = datetime.now(UTC)
+        # Slots can be dropped on a full disk, too; it is marked the next time.
+        with contextlib.suppress(OSError):
+            self._layout.mark(self.row.created_at)
 
     def remove_files(self) -> None:
         """Remove the source's directory; it must be stopped."""

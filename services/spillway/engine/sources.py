@@ -12,7 +12,10 @@ Whoever takes a source over from a process that did not give it back ends that o
 its own: what was decoded there is not here. So slots go on from where this directory's WAL and transaction log, and
 what the primary still keeps, allow.
 
-Sources that another process makes or drops are noticed by looking, too.
+Sources that another process makes or drops are noticed by looking, too. Nothing that was known before a lease was taken counts
+after it: the rows of the source and of its slots are read again, and whoever else keeps something of a source in memory
+(:meth:`Sources.on_taken`) does the same before anything can be written. Files are of one source, not of a name: those of a
+source that was dropped elsewhere, and made again, go.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from spillway.receiver.primary import kept_by_primary
 from spillway.store.rows import SourceRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from concurrent.futures import Executor
 
     from spillway.engine.layout import DataDirectory
@@ -60,8 +63,6 @@ log = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[a-z0-9_]{1,50}")
 _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 30.0
-#: how often a lease is asked for that another process has
-_STANDBY_S: Final = 1.0
 
 
 class Sources:
@@ -95,6 +96,11 @@ class Sources:
         #: of each database that had slots when the lease was taken, their oldest position
         self._needed: dict[str, Mapping[str, int]] = {}
         self._changing = asyncio.Lock()
+        self._listeners: list[Callable[[str], Awaitable[None]]] = []
+
+    def on_taken(self, listener: Callable[[str], Awaitable[None]]) -> None:
+        """Have *listener* called with the name of a source whose lease was taken, before it is begun; see the interface."""
+        self._listeners.append(listener)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -126,7 +132,7 @@ class Sources:
             # Before anybody can ask: what may be written is known when the service begins to answer.
             await self._hold(row.name)
         except UnknownSource:
-            self._forget(row.name)
+            await self._forget_dropped(row.name, served=False)
             return
         except SpillwayError as error:
             log.warning('source "%s" is not up: %s', row.name, error)
@@ -135,7 +141,7 @@ class Sources:
     async def _look_around(self) -> None:
         """Notice the sources that other processes make."""
         while True:
-            await asyncio.sleep(self._renewal_s)
+            await asyncio.sleep(self._leases.renewal_s)
             try:
                 async with self._changing:
                     for row in await self._metadata.list_sources():
@@ -152,36 +158,27 @@ class Sources:
     def _keep(self, name: str) -> None:
         self._tasks[name] = asyncio.create_task(self._keep_up(name), name=f"spillway-source-{name}")
 
-    @property
-    def _renewal_s(self) -> float:
-        return self._leases.ttl_s / 3
-
     async def _keep_up(self, name: str) -> None:
         """Hold the lease and bring the source up until that works, then only renew; stand by while another process has it."""
-        retry_s = _RETRY_FIRST_S
+        retry_s: float | None = None
         while True:
-            wait_s = self._renewal_s
+            served = self._leases.fence(name) is not None
             try:
-                if not await self._hold(name):
-                    wait_s, retry_s = min(_STANDBY_S, wait_s), _RETRY_FIRST_S
-                elif name not in self._up:
+                if await self._hold(name) and name not in self._up:
                     await self._bring_up(name)
-                    retry_s = _RETRY_FIRST_S
                 await self._note_upgrade(name)
+                retry_s = None
             except UnknownSource:
-                # The process that served it has dropped it.
-                self._forget(name)
+                await self._forget_dropped(name, served=served)
                 return
             except SpillwayError as error:
                 log.warning('source "%s" is not up: %s', name, error)
-                retry_s = min(retry_s * 2, _RETRY_MAX_S)
-                wait_s = min(retry_s, wait_s)
+                retry_s = _longer(retry_s)
             except Exception:
                 # A bug must not end the task that would bring the source up again.
                 log.exception('source "%s" is not up', name)
-                retry_s = min(retry_s * 2, _RETRY_MAX_S)
-                wait_s = min(retry_s, wait_s)
-            await self._leases.wait(name, wait_s)
+                retry_s = _longer(retry_s)
+            await self._leases.wait(name, self._leases.next_look_s(name, retry_s))
 
     async def _hold(self, name: str) -> bool:
         """Renew the lease, or take it and read what is stored; False while another process has it.
@@ -201,8 +198,10 @@ class Sources:
             await self._stand_by(name)
             return False
         try:
-            self._sources[name] = self._new(await self._metadata.get_source(name))
+            source = self._sources[name] = self._new(await self._metadata.get_source(name))
             self._needed[name] = await self._slots.take(name, taken.fence)
+            await self._in_worker(source.own_files)
+            await self._tell_taken(name)
         except BaseException:
             await self._leases.release(name, taken.fence)
             raise
@@ -211,6 +210,10 @@ class Sources:
             self._taken_over.add(name)
         self._leases.begin(name, taken.fence)
         return True
+
+    async def _tell_taken(self, name: str) -> None:
+        for listener in self._listeners:
+            await listener(name)
 
     async def _stand_by(self, name: str) -> None:
         """Show what the process has stored that serves the source."""
@@ -234,7 +237,7 @@ class Sources:
         needed = self._needed.get(name, NOTHING_NEEDED)
         starting = asyncio.ensure_future(self._in_worker(source.start, needed, needed))
         # This may take longer than a lease lasts.
-        while not (await asyncio.wait({starting}, timeout=self._renewal_s))[0]:
+        while not (await asyncio.wait({starting}, timeout=self._leases.renewal_s))[0]:
             with contextlib.suppress(SpillwayError):
                 await self._leases.renew(name)
         starting.result()
@@ -269,6 +272,19 @@ class Sources:
         self._tasks.pop(name, None)
         self._needed.pop(name, None)
 
+    async def _forget_dropped(self, name: str, *, served: bool) -> None:
+        """Forget a source that is stored no more.
+
+        The process that served it has dropped it, and what was received and decoded of it here is of no use. Of one that was
+        *served* here it stays: nobody but this process drops that, so the metadata are others than they were.
+        """
+        source = self._sources[name]
+        self._forget(name)
+        if served:
+            log.error('source "%s" is in the metadata store no more; its files stay', name)
+            return
+        await self._in_worker(source.remove_files)
+
     # -- changes ------------------------------------------------------------------------------
 
     async def create(self, name: str, dsn: str, capture: Mapping[str, object]) -> SourceInfo:
@@ -300,6 +316,8 @@ class Sources:
                 raise held_by_another(name)
             try:
                 await self._metadata.add_source(row, fence=taken.fence)
+                # Of one that had the name, and was dropped by another process.
+                await self._tell_taken(name)
             except SpillwayError:
                 await self._leases.release(name, taken.fence)
                 raise
@@ -308,6 +326,7 @@ class Sources:
             # Files of a source of that name that was dropped while its service was down.
             await self._in_worker(source.remove_files)
             try:
+                await self._in_worker(source.own_files)
                 await self._in_worker(source.start, {facts.database})
             except SpillwayError:
                 await self._in_worker(source.stop)
@@ -353,10 +372,13 @@ class Sources:
 
         Raises:
             UnknownSource: there is none of that name.
+            LeaseLost: another process serves it.
             SpillwayError: as :meth:`Source.restart`.
         """
         async with self._changing:
             source = self.get(name)
+            # It throws decoded files away, and does so before anything else could fail for want of the lease.
+            self._leases.held(name)
             await self._in_worker(source.restart, database, needed)
             return source.info()
 
@@ -493,6 +515,10 @@ class Sources:
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._workers, lambda: function(*args, **kwargs))
+
+
+def _longer(retry_s: float | None) -> float:
+    return _RETRY_FIRST_S if retry_s is None else min(retry_s * 2, _RETRY_MAX_S)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -3,8 +3,8 @@
 A store with a bound stops receiving when it is full. Transactions can't fill it: what is decoded of them is carried by
 snapshots. What can is a database that is not decoded: behind, or failed. One that is behind catches up. One that has failed
 for good would stop all databases of its source, so after :data:`GIVE_UP_AFTER_S` without progress, if the store is
-full, its WAL is given up and the others go on. When it can be decoded again it begins anew, and slots of it that
-missed something are invalidated (``healing.py``).
+full, its WAL is given up and the others go on; restarts don't set that time back (``failure_clock.py``). When it can be
+decoded again it begins anew, and slots of it that missed something are invalidated (``healing.py``).
 """
 
 from __future__ import annotations

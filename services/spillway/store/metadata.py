@@ -278,14 +278,17 @@ class MetadataStore:
 
     # Subscriptions
 
-    async def add_subscription(self, row: SubscriptionRow) -> SubscriptionRow:
+    async def add_subscription(
+        self, row: SubscriptionRow, *, fence: Fence | None = None
+    ) -> SubscriptionRow:
         """Remember a subscription.
 
         Raises:
             DuplicateName: the name is taken, or another one has the slot.
+            LeaseLost: *fence* is out of date.
         """
         try:
-            await self._run(_insert(SUBSCRIPTIONS, row))
+            await self._run(_insert(SUBSCRIPTIONS, row), fence)
         except ConstraintViolation as error:
             raise DuplicateName(
                 f'subscription "{row.name}" already exists, or another one has slot "{row.slot}"',
@@ -321,9 +324,13 @@ class MetadataStore:
             raise UnknownSubscription(name)
         return SubscriptionRow(**found)
 
-    async def remove_subscription(self, name: str) -> None:
-        """Forget a subscription; nothing happens when there is none of that name."""
-        await self._run(delete(SUBSCRIPTIONS).where(SUBSCRIPTIONS.c.name == name))
+    async def remove_subscription(self, name: str, *, fence: Fence | None = None) -> None:
+        """Forget a subscription; nothing happens when there is none of that name.
+
+        Raises:
+            LeaseLost: *fence* is out of date.
+        """
+        await self._run(delete(SUBSCRIPTIONS).where(SUBSCRIPTIONS.c.name == name), fence)
 
     # Leases
 

@@ -7,11 +7,21 @@ slot, one that is being dropped goes. One change of a subscription at a time, an
 A subscription has a name of its own and a slot of its own: two on one slot would each confirm what the other has not got.
 Which tables publications and partitioned tables stand for is looked up in the mirrored catalog when it is created, altered or
 refreshed, as PostgreSQL's subscriptions do it, and then stays.
+
+Several services may have one metadata store. Subscriptions of a source are changed by the one that serves it, whose
+lease each write proves. What is in memory is the truth only while the lease is held: when it was taken the rows are read again before
+anything else, and until then they are shown as they are stored, looked at each :data:`LOOK_S`. ::
+
+                     lease taken: rows read again, programs start
+    STANDING BY ────────────────────────────────────────────────▶ SERVING
+         ▲  └ looks: made, altered and dropped elsewhere is seen     │
+         └───────────── lease lost: programs are ended ◀─────────────┘
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from contextlib import asynccontextmanager
@@ -20,6 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
+from spillway.engine.leases import held_by_another
 from spillway.engine.model import SlotSpec
 from spillway.errors import (
     AdvanceBackward,
@@ -27,32 +38,34 @@ from spillway.errors import (
     DuplicateName,
     InvalidRequest,
     LsnNotRetained,
-    NotReady,
     SlotInvalidated,
     SpillwayError,
     UnknownSlot,
     UnknownSubscription,
 )
 from spillway.store.rows import SubscriptionRow
-from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec
+from spillway.subscriber.model import Failure, SubscriptionInfo, SubscriptionSpec
 from spillway.subscriber.selection import check_selection, resolve
 from spillway.subscriber.supervisor import Service, Supervisor
 from spillway.subscriber.targets import TargetKind, target_kind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from spillway.engine.interface import EngineInterface
     from spillway.engine.model import SlotInfo
     from spillway.pg.lsn import Lsn
     from spillway.store.metadata import MetadataStore
+    from spillway.store.rows import Fence
 
 log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
 _CHANGEABLE: Final = frozenset({"tables", "publications", "options", "enabled", "target"})
 _LOG_LINES_MAX: Final = 10_000
+#: how often a process looks at the subscriptions of sources that another one serves
+LOOK_S: Final = 1.0
 
 
 class Subscriptions:
@@ -71,14 +84,20 @@ class Subscriptions:
         self._supervisors: dict[str, Supervisor] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._service: Service | None = None
+        #: those that are stored no more, whose programs and files are still to go
+        self._gone: list[Supervisor] = []
+        self._changed = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        #: how often a lease was taken
+        self._takings = 0
+        engine.on_taken(self._taken)
 
     # -- life ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
         """Learn what exists; no program is started yet. Call when the metadata store is migrated."""
-        for row in await self._metadata.list_subscriptions():
-            supervisor = self._supervise(row)
-            await supervisor.load()
+        while not await self._read(lambda _: True):
+            pass
 
     async def start(self, grpc: str, token: str | None, umask: int | None = None) -> None:
         """Start the programs, which find the service's gRPC at *grpc*, and finish what was begun before.
@@ -87,21 +106,113 @@ class Subscriptions:
         """
         self._service = Service(self._engine, self._metadata, grpc, token, umask)
         for name, supervisor in tuple(self._supervisors.items()):
-            row = supervisor.row
-            if row.phase in ("dropping", "dropping_all"):
-                try:
-                    await self._finish_drop(supervisor)
-                except SpillwayError as error:
-                    log.warning('subscription "%s" is not dropped yet: %s', name, error)
-            elif row.enabled:
-                supervisor.start(self._service)
-            else:
+            if not supervisor.row.enabled:
                 await supervisor.clear()
+            await self._settle(name)
+        self._keeping = asyncio.create_task(self._keep_up(), name="spillway-subscriptions")
 
     async def stop(self) -> None:
         """End every program; safe to call twice."""
         self._service = None
-        await asyncio.gather(*(s.halt() for s in self._supervisors.values()))
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+            self._keeping = None
+        await asyncio.gather(*(s.halt() for s in (*self._supervisors.values(), *self._gone)))
+
+    # -- what other processes do --------------------------------------------------------------
+
+    async def _taken(self, source: str) -> None:
+        """Read what is stored of *source*, whose lease was taken: another process may have served it until now."""
+        self._takings += 1
+        await self._read(lambda one: one == source, taken=True)
+
+    async def _keep_up(self) -> None:
+        """Look at what another process serves, and have programs run, or not, as the rows say."""
+        while True:
+            # Not wait_for, which may swallow the cancellation that ends this.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._look()
+                names = {*self._supervisors, *(s.row.name for s in self._gone)}
+                await asyncio.gather(*(self._settle(name) for name in names))
+            except SpillwayError as error:
+                log.warning("can't look for subscriptions: %s", error)
+            except Exception:
+                log.exception("can't look for subscriptions")
+
+    async def _look(self) -> None:
+        sources = {s.name for s in await self._engine.list_sources()}
+        sources |= {s.row.source for s in self._supervisors.values()}
+        if any(self._engine.fence(source) is None for source in sources):
+            await self._read(lambda source: self._engine.fence(source) is None)
+
+    async def _read(self, wanted: Callable[[str], bool], *, taken: bool = False) -> bool:
+        """Make those of the *wanted* sources as they are stored, but for their programs.
+
+        Return whether that was done: what was read before a lease was *taken* is old, and is left.
+        """
+        takings, known = self._takings, dict(self._supervisors)
+        stored = {r.name: r for r in await self._metadata.list_subscriptions() if wanted(r.source)}
+        new: dict[str, Supervisor] = {}
+        for name, row in stored.items():
+            before = known.get(name)
+            if before is None or before.row.created_at != row.created_at:
+                new[name] = self._new(row)
+                if before is None:
+                    await new[name].load()
+        # From here on nothing waits: whoever took the lease may write next.
+        if not taken and takings != self._takings:
+            return False
+        for name in {*known, *stored}:
+            supervisor = known.get(name)
+            if self._supervisors.get(name) is not supervisor:
+                # It was made or dropped here meanwhile.
+                continue
+            if supervisor is not None and name in stored and name not in new:
+                supervisor.row = stored[name]
+                continue
+            if supervisor is not None and (name in new or wanted(supervisor.row.source)):
+                del self._supervisors[name]
+                self._gone.append(supervisor)
+            if name in new:
+                self._supervisors[name] = new[name]
+        self._changed.set()
+        return True
+
+    async def _settle(self, name: str) -> None:
+        """Have the program of one that was changed elsewhere, or by an earlier process, run or not as its row says."""
+        lock = self._lock(name)
+        if lock.locked():
+            # Whoever has it leaves it as it is to be.
+            return
+        async with lock:
+            try:
+                await self._clear_gone(name)
+                supervisor = self._supervisors.get(name)
+                if supervisor is None:
+                    return
+                if supervisor.is_being_dropped:
+                    if self._engine.fence(supervisor.row.source) is not None:
+                        await supervisor.halt()
+                        await self._finish_drop(supervisor)
+                elif supervisor.row.enabled:
+                    self._start(supervisor)
+                else:
+                    await supervisor.halt()
+            except SpillwayError as error:
+                log.warning('subscription "%s" is not as it is to be yet: %s', name, error)
+
+    async def _clear_gone(self, name: str) -> None:
+        """End what is left of those that had *name* and were dropped by another process."""
+        for supervisor in [s for s in self._gone if s.row.name == name]:
+            await supervisor.halt()
+            await supervisor.clear(files=True)
+            self._gone.remove(supervisor)
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -126,9 +237,11 @@ class Subscriptions:
         source = await self._engine.get_source(spec.source)
         kind.check_subscription(spec, only_local=source.capture.get("origin") == "none")
         async with self._lock(spec.name):
+            fence = self._fence(spec.source)
             self._check_free(spec, kind)
+            await self._clear_gone(spec.name)
             values = {field.name: getattr(spec, field.name) for field in fields(SubscriptionSpec)}
-            row = await self._metadata.add_subscription(SubscriptionRow(**values))
+            row = await self._metadata.add_subscription(SubscriptionRow(**values), fence=fence)
             supervisor = self._supervise(row)
             made = False
             try:
@@ -146,7 +259,7 @@ class Subscriptions:
     async def alter(self, name: str, changes: Mapping[str, object]) -> SubscriptionInfo:
         """Change what can change in place; see the interface."""
         async with self._lock(name):
-            supervisor = self._supervisor(name)
+            supervisor = self._served(name)
             row = supervisor.row
             wanted = _wanted(row, changes)
             if not wanted:
@@ -182,7 +295,7 @@ class Subscriptions:
     async def refresh(self, name: str) -> SubscriptionInfo:
         """Look tables up again; if they are others than before, the supervisor starts the program anew in its time."""
         async with self._lock(name):
-            supervisor = self._supervisor(name)
+            supervisor = self._served(name)
             row = supervisor.row
             resolved = await resolve(self._engine, row, target_kind(row.target.get("kind")))
             if resolved != _tuple(row.resolved_tables):
@@ -197,7 +310,7 @@ class Subscriptions:
     async def skip(self, name: str, lsn: Lsn) -> SubscriptionInfo:
         """Move the slot to *lsn*; the target gives up what it has not got of what commits before."""
         async with self._lock(name):
-            supervisor = self._supervisor(name)
+            supervisor = self._served(name)
             slot = await self._engine.get_slot(supervisor.row.slot)
             _check_skip(slot, lsn)
             async with self._stopped(supervisor):
@@ -212,7 +325,7 @@ class Subscriptions:
     async def drop(self, name: str, *, keep_slot: bool = False) -> None:
         """Drop a subscription, and its slot unless that is to be kept; its target's data stay."""
         async with self._lock(name):
-            supervisor = self._supervisor(name)
+            supervisor = self._served(name)
             before = supervisor.row.phase
             await supervisor.halt()
             phase = "dropping" if keep_slot else "dropping_all"
@@ -272,7 +385,7 @@ class Subscriptions:
             two_phase=row.two_phase,
             options=row.options,
             state=supervisor.state,
-            error=supervisor.failure,
+            error=supervisor.failure or self._elsewhere(row),
             confirmed_flush_lsn=None if slot is None else slot.confirmed_flush_lsn,
             lag_bytes=None if slot is None else slot.lag_bytes,
             lag_seconds=lag_seconds,
@@ -287,7 +400,7 @@ class Subscriptions:
 
     async def _prepare(self, name: str) -> None:
         """See to it that a program finds what it needs; before each run."""
-        supervisor = self._supervisors[name]
+        supervisor = self._supervisor(name)
         if supervisor.row.phase == "creating":
             await self._make_slot(supervisor)
             await self._resolve(supervisor)
@@ -394,10 +507,11 @@ class Subscriptions:
 
     # -- small things -------------------------------------------------------------------------
 
+    def _new(self, row: SubscriptionRow) -> Supervisor:
+        return Supervisor(row, self._root / row.name, partial(self._prepare, row.name))
+
     def _supervise(self, row: SubscriptionRow) -> Supervisor:
-        prepare = partial(self._prepare, row.name)
-        supervisor = Supervisor(row, self._root / row.name, prepare)
-        self._supervisors[row.name] = supervisor
+        supervisor = self._supervisors[row.name] = self._new(row)
         return supervisor
 
     def _supervisor(self, name: str) -> Supervisor:
@@ -405,6 +519,34 @@ class Subscriptions:
             return self._supervisors[name]
         except KeyError:
             raise UnknownSubscription(name) from None
+
+    def _fence(self, source: str) -> Fence:
+        """Return the proof that this process serves *source*.
+
+        Raises:
+            LeaseLost: it does not.
+        """
+        fence = self._engine.fence(source)
+        if fence is None:
+            raise held_by_another(source)
+        return fence
+
+    def _served(self, name: str) -> Supervisor:
+        """Return the one of *name*, which this process may change.
+
+        Raises:
+            UnknownSubscription, LeaseLost: it may not.
+        """
+        supervisor = self._supervisor(name)
+        self._fence(supervisor.row.source)
+        return supervisor
+
+    def _elsewhere(self, row: SubscriptionRow) -> Failure | None:
+        """Say why no program runs here."""
+        if not row.enabled or self._engine.fence(row.source) is not None:
+            return None
+        error = held_by_another(row.source)
+        return Failure(error.code, error.message, error.hint)
 
     def _start(self, supervisor: Supervisor) -> None:
         if self._service is not None and supervisor.row.enabled:
@@ -421,13 +563,7 @@ class Subscriptions:
 
     async def _update(self, supervisor: Supervisor, **changes: object) -> None:
         row = supervisor.row
-        fence = self._engine.fence(row.source)
-        if fence is None:
-            raise NotReady(
-                f'source "{row.source}" is not served by this process',
-                hint="It is starting, or another process has its lease. GET /v1/sources shows its state.",
-                source=row.source,
-            )
+        fence = self._fence(row.source)
         supervisor.row = await self._metadata.update_subscription(row.name, fence=fence, **changes)
 
     def _lock(self, name: str) -> asyncio.Lock:
@@ -472,13 +608,13 @@ class Subscriptions:
         try:
             if drop_slot:
                 await self._engine.drop_slot(row.slot)
-            await self._metadata.remove_subscription(row.name)
+            await self._metadata.remove_subscription(row.name, fence=self._fence(row.source))
         except SpillwayError as error:
             log.warning(
                 'subscription "%s" is not undone, and is created later: %s', row.name, error
             )
             return
-        del self._supervisors[row.name]
+        self._forget(supervisor)
 
     async def _finish_drop(self, supervisor: Supervisor) -> None:
         row = supervisor.row
@@ -488,8 +624,12 @@ class Subscriptions:
                 await self._engine.drop_slot(row.slot)
             except UnknownSlot:
                 log.info('slot "%s" was gone already', row.slot)
-        await self._metadata.remove_subscription(row.name)
-        del self._supervisors[row.name]
+        await self._metadata.remove_subscription(row.name, fence=self._fence(row.source))
+        self._forget(supervisor)
+
+    def _forget(self, supervisor: Supervisor) -> None:
+        if self._supervisors.get(supervisor.row.name) is supervisor:
+            del self._supervisors[supervisor.row.name]
 
 
 def check_unused(source: str, held: Sequence[str]) -> None:

@@ -146,6 +146,16 @@ class Supervisor:
             )
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether its row says that a program is to run."""
+        return self.row.enabled and not self.is_being_dropped
+
+    @property
+    def is_being_dropped(self) -> bool:
+        """Whether nothing but its end is to be done."""
+        return self.row.phase in ("dropping", "dropping_all")
+
+    @property
     def is_started(self) -> bool:
         """Whether there is, or is to be, a program."""
         return self._task is not None and not self._task.done()
@@ -173,8 +183,8 @@ class Supervisor:
         backoff = Backoff()
         while not self._stop.is_set():
             fence = service.engine.fence(self.row.source)
-            if fence is None:
-                # Another process serves the source, or none does yet.
+            if fence is None or not self.is_wanted:
+                # Another process serves the source, or none does yet; or one has disabled or begun to drop it meanwhile.
                 await self._wait(_POLL_S)
                 continue
             self._well_since = None

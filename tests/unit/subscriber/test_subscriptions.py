@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import time
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +18,8 @@ from spillway.errors import (
     Conflict,
     DuplicateName,
     InvalidRequest,
+    LeaseLost,
     LsnNotRetained,
-    NotReady,
     SpillwayError,
     SubscriptionFailed,
     TableNotReadable,
@@ -28,6 +30,7 @@ from spillway.errors import (
     UnsupportedFeature,
 )
 from spillway.pg.lsn import Lsn
+from spillway.store.rows import Fence
 from spillway.subscriber import run_processes
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
 from spillway.subscriber.run_processes import RunRecord, is_locked, processes_of
@@ -196,18 +199,29 @@ async def test_another_holder_of_the_lock_keeps_a_program_out(stage: Stage) -> N
     await stage.wait("a", streams)
 
 
-async def test_without_the_lease_nothing_runs(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_the_lease_nothing_runs(stage: Stage) -> None:
     await stage.create("a")
     pid = (await stage.wait("a", streams)).pid
     assert pid is not None
-    monkeypatch.setattr(stage.engine, "fence", lambda source: None)
+    await stage.lose_lease()
     await gone(pid)
-    with pytest.raises(NotReady):
-        await stage.subscriptions.alter("a", {"options": {"x": "1"}})
-    assert (await stage.subscriptions.get("a")).pid is None
-    monkeypatch.undo()
+    for change in (
+        stage.create("b"),
+        stage.subscriptions.alter("a", {"options": {"x": "1"}}),
+        stage.subscriptions.disable("a"),
+        stage.subscriptions.enable("a"),
+        stage.subscriptions.refresh("a"),
+        stage.subscriptions.skip("a", Lsn(1)),
+        stage.subscriptions.drop("a"),
+    ):
+        with pytest.raises(LeaseLost):
+            await change
+    info = await stage.wait("a", lambda i: i.state == S.INITIALIZING and i.pid is None)
+    assert info.error is not None
+    assert info.error.code == LeaseLost.code
+    await stage.take_lease()
+    # A drop that was refused has not ended what starts its program.
+    await stage.wait("a", streams)
 
 
 async def test_refusals_on_creation(stage: Stage) -> None:
@@ -446,3 +460,83 @@ async def test_calls_at_the_same_time_do_not_mix(stage: Stage) -> None:
     )
     await stage.wait("a", streams)
     assert len(processes_of(RunRecord.load(stage.root / "a"))) == 1
+
+
+async def test_what_another_service_did_counts_when_its_source_is_taken_over(stage: Stage) -> None:
+    other = {"kind": "fake", "mode": "run", "path": "/other"}
+    await stage.create("kept")
+    await stage.create("off", target={"kind": "fake", "path": "/off"})
+    await stage.create("gone", target={"kind": "fake", "path": "/gone"})
+    await stage.create("again", target={"kind": "fake", "path": "/again"})
+    for name in ("kept", "off", "gone", "again"):
+        await stage.wait(name, streams)
+    await stage.lose_lease()
+    # What the other service does, in its words to the metadata store.
+    store = stage.metadata
+    fence = Fence("source/shop", stage.token)
+    await store.update_subscription("kept", fence=fence, resolved_tables=["public.b"])
+    await store.update_subscription("off", fence=fence, enabled=False)
+    await store.remove_subscription("gone", fence=fence)
+    await stage.engine.drop_slot("gone")
+    (row,) = (r for r in await store.list_subscriptions() if r.name == "again")
+    await store.remove_subscription("again", fence=fence)
+    again = replace(row, phase="created", created_at=row.created_at + timedelta(seconds=1))
+    await store.add_subscription(again, fence=fence)
+    made = replace(row, name="made", slot="made", target=other, phase="creating")
+    await store.add_subscription(made, fence=fence)
+    dropped = replace(made, name="dropped", slot="dropped", target=other, phase="dropping")
+    await store.add_subscription(dropped, fence=fence)
+
+    # While it stands by it shows that, and runs nothing.
+    deadline = time.monotonic() + 60
+    names = ["again", "dropped", "kept", "made", "off"]
+    while [s.name for s in await stage.subscriptions.list_all()] != names:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    assert (await stage.subscriptions.get("off")).state == S.PAUSED
+    assert (await stage.subscriptions.get("again")).created_at == again.created_at
+    assert (await stage.subscriptions.get("made")).pid is None
+    with pytest.raises(LeaseLost):
+        await stage.subscriptions.drop("made")
+
+    # Changed after the last look, and before the lease is taken.
+    await store.update_subscription("kept", fence=fence, resolved_tables=["public.c"])
+    await stage.take_lease()
+    await stage.wait("made", streams)
+    await stage.wait("kept", streams)
+    assert (await stage.subscriptions.log("kept", 1))[0].startswith(
+        'mode run tables ["public.c"] skip None'
+    )
+    await stage.wait("again", streams)
+    assert stage.engine.slots["made"].plugin == "arrow"
+    off = await stage.subscriptions.get("off")
+    assert (off.state, off.pid) == (S.PAUSED, None)
+    # A drop that the other one had begun is finished; files of what it dropped go.
+    while [s.name for s in await stage.subscriptions.list_all()] != [
+        "again",
+        "kept",
+        "made",
+        "off",
+    ]:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    assert not (stage.root / "gone").exists()
+    with pytest.raises(UnknownSubscription):
+        await stage.subscriptions.get("gone")
+
+
+async def test_a_subscription_is_not_stored_or_removed_without_the_lease(stage: Stage) -> None:
+    """By a service that does not know yet that it lost it."""
+    await stage.create("a", enabled=False)
+    await stage.metadata.release_lease("source/shop", stage.token)
+    assert await stage.metadata.acquire_lease("source/shop", "other", 600) is not None
+    before = await stage.metadata.list_subscriptions()
+    for change in (
+        stage.create("b", target={"kind": "fake", "path": "/b"}),
+        stage.subscriptions.enable("a"),
+        stage.subscriptions.drop("a"),
+    ):
+        with pytest.raises(LeaseLost):
+            await change
+        assert await stage.metadata.list_subscriptions() == before
+    assert list(stage.engine.slots) == ["a"]
