@@ -86,7 +86,7 @@ class Subscriptions:
         self._service: Service | None = None
         #: those that are stored no more, whose programs and files are still to go
         self._gone: list[Supervisor] = []
-        self._changed = asyncio.Event()
+        self._taken_over = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
         #: how often a lease was taken
         self._takings = 0
@@ -127,6 +127,7 @@ class Subscriptions:
         """Read what is stored of *source*, whose lease was taken: another process may have served it until now."""
         self._takings += 1
         await self._read(lambda one: one == source, taken=True)
+        self._taken_over.set()
 
     async def _keep_up(self) -> None:
         """Look at what another process serves, and have programs run, or not, as the rows say."""
@@ -134,8 +135,8 @@ class Subscriptions:
             # Not wait_for, which may swallow the cancellation that ends this.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
-                    await self._changed.wait()
-            self._changed.clear()
+                    await self._taken_over.wait()
+            self._taken_over.clear()
             try:
                 await self._look()
                 names = {*self._supervisors, *(s.row.name for s in self._gone)}
@@ -181,7 +182,6 @@ class Subscriptions:
                 self._gone.append(supervisor)
             if name in new:
                 self._supervisors[name] = new[name]
-        self._changed.set()
         return True
 
     async def _settle(self, name: str) -> None:

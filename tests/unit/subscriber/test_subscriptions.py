@@ -462,7 +462,18 @@ async def test_calls_at_the_same_time_do_not_mix(stage: Stage) -> None:
     assert len(processes_of(RunRecord.load(stage.root / "a"))) == 1
 
 
-async def test_what_another_service_did_counts_when_its_source_is_taken_over(stage: Stage) -> None:
+async def test_what_another_service_did_counts_when_its_source_is_taken_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = stage.subscriptions._look
+
+    async def counted() -> None:
+        nonlocal looks
+        await look()
+        looks += 1
+
+    monkeypatch.setattr(stage.subscriptions, "_look", counted)
     other = {"kind": "fake", "mode": "run", "path": "/other"}
     await stage.create("kept")
     await stage.create("off", target={"kind": "fake", "path": "/off"})
@@ -500,18 +511,25 @@ async def test_what_another_service_did_counts_when_its_source_is_taken_over(sta
         await stage.subscriptions.drop("made")
 
     # Changed after the last look, and before the lease is taken.
+    monkeypatch.setattr("spillway.subscriber.subscriptions.LOOK_S", 3600.0)
+    seen = looks
+    stage.subscriptions._taken_over.set()
+    await asyncio.sleep(0.3)
+    assert looks - seen < 4
     await store.update_subscription("kept", fence=fence, resolved_tables=["public.c"])
     await stage.take_lease()
     await stage.wait("made", streams)
     await stage.wait("kept", streams)
-    assert (await stage.subscriptions.log("kept", 1))[0].startswith(
-        'mode run tables ["public.c"] skip None'
-    )
+    log = await stage.subscriptions.log("kept", 100)
+    assert log[-1].startswith('mode run tables ["public.c"] skip None')
+    # None was started by what had been read before.
+    assert not any("public.b" in line for line in log)
     await stage.wait("again", streams)
     assert stage.engine.slots["made"].plugin == "arrow"
     off = await stage.subscriptions.get("off")
     assert (off.state, off.pid) == (S.PAUSED, None)
     # A drop that the other one had begun is finished; files of what it dropped go.
+    deadline = time.monotonic() + 60
     while [s.name for s in await stage.subscriptions.list_all()] != [
         "again",
         "kept",
