@@ -50,7 +50,7 @@ class ServeProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.http_port, self.grpc_port = free_port(), free_port()
         self.start(failpoints)
-        self._service = Service(self.http_port, self.grpc_port)
+        self._service = Service(self.http_port, self.grpc_port, tls=tls)
 
     def start(self, failpoints: str = "") -> None:
         self.process = subprocess.Popen(

@@ -15,6 +15,7 @@ from spillway.pg.lsn import Lsn
 from spillway.serve import ServeSettings, running
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
@@ -25,12 +26,21 @@ if TYPE_CHECKING:
 class Service:
     """A client of a running service, with PostgreSQL's functions as methods."""
 
-    def __init__(self, http_port: int, grpc_port: int, token: str | None = None) -> None:
+    def __init__(
+        self,
+        http_port: int,
+        grpc_port: int,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.http_port = http_port
         self.grpc_port = grpc_port
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.http = httpx.Client(
-            base_url=f"http://127.0.0.1:{http_port}", headers=headers, timeout=120
+            base_url=f"{'http' if tls is None else 'https'}://127.0.0.1:{http_port}",
+            headers=headers,
+            timeout=120,
+            verify=True if tls is None else tls,
         )
 
     @property
@@ -113,8 +123,9 @@ def service_in_process(
     metadata_url: str | None = None,
     token: str | None = None,
     tls: TlsFiles | None = None,
+    asked_with: ssl.SSLContext | None = None,
 ) -> Iterator[Service]:
-    """Run the whole service on a thread of this process. With *tls*, what is yielded knows its ports and no more."""
+    """Run the whole service on a thread of this process; with *tls* it is asked with *asked_with*."""
     settings = ServeSettings(
         data_dir=data_dir,
         http_port=0,
@@ -151,7 +162,7 @@ def service_in_process(
     if failure:
         thread.join()
         raise failure[0]
-    service = Service(*ports[0], token=token)
+    service = Service(*ports[0], token=token, tls=asked_with)
     try:
         yield service
     finally:

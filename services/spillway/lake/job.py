@@ -41,7 +41,7 @@ from spillway.lake.maintenance import Upkeep
 from spillway.lake.quarantine import quarantined
 from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.session import session_for
-from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect
+from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect, handed_on
 from spillway.lake.spark_errors import typed_error
 from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.table_formats import check_format, lake_tables
@@ -123,6 +123,7 @@ class JobSettings:
             "slot": self.slot,
             "grpc": self.grpc,
             "max_bytes_per_batch": str(self.max_bytes_per_batch),
+            **handed_on(),
             **self.source_options,
         }
         if self.tables:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Where `spillway serve` listens for gRPC unless told otherwise.
 DEFAULT_ADDRESS: Final = Settings().grpc
+_TLS_OPTIONS: Final = ("tls_ca", "tls_client_cert", "tls_client_key", "tls_server_name")
+#: before the name of an option that the driver hands on
+_HANDED_ON: Final = "driver_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ def connect(options: Mapping[str, str]) -> SlotClient:
 
     Args:
         options: ``grpc`` (host:port, https://host:port with TLS), ``token`` (bearer; else SPILLWAY_TOKEN), ``tls_ca``,
-            ``tls_client_cert``, ``tls_client_key`` and ``tls_server_name`` (else SPILLWAY_TLS_CA, …), and ``client``:
+            ``tls_client_cert``, ``tls_client_key`` and ``tls_server_name`` (else SPILLWAY_TLS_CA, …, else what
+            :func:`handed_on` gives), and ``client``:
             ``module:function`` of another implementation, which is called with these options.
 
     Raises:
@@ -93,6 +97,16 @@ def connect(options: Mapping[str, str]) -> SlotClient:
     )
 
 
+def handed_on() -> dict[str, str]:
+    """Give what this process's environment says of TLS, as options for workers that have nothing of it in theirs.
+
+    A worker has the environment that its executor was started with, which is not the driver's: on other machines, and here, too,
+    when the JVM ran before. What is in it comes before what is handed on, since files may lie elsewhere there.
+    """
+    found = {name: os.environ.get(f"SPILLWAY_{name.upper()}", "") for name in _TLS_OPTIONS}
+    return {f"{_HANDED_ON}{name}": value for name, value in found.items() if value}
+
+
 def _path(options: Mapping[str, str], name: str) -> Path | None:
     value = _tls_option(options, name)
     return Path(value) if value else None
@@ -100,4 +114,5 @@ def _path(options: Mapping[str, str], name: str) -> Path | None:
 
 def _tls_option(options: Mapping[str, str], name: str) -> str:
     # The environment is that of the process that reads: of Spark's driver, or of a worker.
-    return options.get(name) or os.environ.get(f"SPILLWAY_{name.upper()}", "")
+    given = options.get(name) or os.environ.get(f"SPILLWAY_{name.upper()}", "")
+    return given or options.get(f"{_HANDED_ON}{name}", "")

@@ -12,7 +12,8 @@ option                      meaning
 ``slot``                    the slot; its plugin must be ``arrow``
 ``grpc``                    the service's host:port; ``https://host:port`` of one with a certificate
 ``tls_ca``                  the CAs to verify it with, a PEM file on every machine of the cluster; SPILLWAY_TLS_CA of the process
-                            that reads when it isn't given. ``tls_client_cert``, ``tls_client_key``, ``tls_server_name`` likewise
+                            that reads when it isn't given. ``tls_client_cert``, ``tls_client_key``, ``tls_server_name`` likewise.
+                            The job hands on what its own environment has, for workers that have nothing in theirs
 ``token``                   bearer token; SPILLWAY_TOKEN when it isn't given, which keeps it out of query plans
 ``table``                   ``schema.table``: typed rows of that table instead of envelopes
 ``tables``                  a JSON list of ``schema.table``: envelopes of these tables only
