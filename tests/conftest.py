@@ -53,11 +53,24 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "follows_hint(*codes): does what the hints of these errors say, and sees that it mends them",
+    )
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         from harness.parallel import Progress
 
         if config.get_verbosity() <= 0:
             config.pluginmanager.register(Progress(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    from harness import remedies
+
+    remedies.taken.clear()
+    yield
+    remedies.check_kept(item.iter_markers(remedies.MARK))
 
 
 @pytest.hookimpl(optionalhook=True)

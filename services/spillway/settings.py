@@ -226,7 +226,8 @@ class Settings:
         _limit,
         None,
         "a source's stored WAL may take so much; then receiving pauses, and the primary "
-        "keeps the rest; `-1`: no bound",
+        "keeps the rest; `-1`: no bound. At least two segments are allowed. A WAL record that is longer than that, of a "
+        "large row or logical message, stops receiving: `wal_store_full` says how much it needs",
         "`-1`",
     )
     wal_archives: Path | None = _variable(

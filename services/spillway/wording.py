@@ -44,7 +44,11 @@ ACTIONS: Final = (
     ),
     Action("PATCH /v1/sources/{source}", "source alter {source}", "“Alter” on the source's page"),
     Action("DELETE /v1/sources/{source}", "source drop {source}", "“Drop” on the source's page"),
-    Action("GET /v1/publications", "source publications", "the form of a new subscription"),
+    Action(
+        "GET /v1/publications?source={source}&database={database}",
+        "source publications {source} --database {database}",
+        "the form of a new subscription",
+    ),
     Action("GET /v1/plugins", "slot create --help", "the form of a new slot"),
     Action("GET /v1/slots", "slot list", "the overview"),
     Action("POST /v1/slots", "slot create", "“Create slot” on the overview"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.remedies import remedy
 from harness.service import service_in_process
 from spillway.engine import answers
 
@@ -46,6 +47,7 @@ def service(tmp_path: Path, pg15: Database, monkeypatch: pytest.MonkeyPatch) -> 
         running.call("DELETE", "/sources/main")
 
 
+@pytest.mark.follows_hint("answers_full")
 def test_a_client_that_never_reads_leaves_room_for_others_or_an_error(service: Service) -> None:
     assert len(service.call("GET", "/slots/read/peek")["changes"]) == ROWS + 5
     url = service.http.base_url
@@ -58,7 +60,7 @@ def test_a_client_that_never_reads_leaves_room_for_others_or_an_error(service: S
         assert (problem["code"], problem["status"]) == ("answers_full", 503)
         assert f"{BUDGET // MB} MB" in problem["detail"]
         # What the hint says helps.
-        assert "upto_nchanges" in problem["hint"]
+        assert "upto_nchanges" in remedy(problem, "answers_full")
         assert len(service.call("GET", "/slots/read/peek?upto_nchanges=1")["changes"]) == 3
     deadline = time.monotonic() + 30
     while service.http.get("/v1/slots/read/peek").is_error:

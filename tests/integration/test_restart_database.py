@@ -6,22 +6,33 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from harness.remedies import command, remedy, statements
 from harness.service import service_in_process
+from spillway.cli.program import main
 from spillway.decoding.decoder import Decoder
 from spillway.engine.settings import EngineSettings
-from spillway.errors import CatalogAuditFailed
+from spillway.errors import CatalogAuditFailed, DecodingError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
     from conftest import ClusterFactory
     from harness.cluster import Database
     from harness.service import Service
 
 OPTIONS = {"skip-empty-xacts": "1"}
+
+
+def restart_as_told(service: Service, hint: str, database: str) -> None:
+    """Run the command of a hint that begins to decode a database anew."""
+    words = command(hint, "source restart", SOURCE="main", DATABASE=database)
+    assert words == ["source", "restart", "main", database]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
+        assert main(words) == 0
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], Any] = lambda: "") -> None:
@@ -67,6 +78,7 @@ def check_new_slot(service: Service, database: Database) -> None:
     service.drop_slot("again")
 
 
+@pytest.mark.follows_hint("wal_level_not_logical")
 def test_wal_level_lowered_and_set_back(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     cluster = fresh_cluster(15)
     shop, idle = cluster.create_database("shop"), cluster.create_database("idle")
@@ -78,10 +90,13 @@ def test_wal_level_lowered_and_set_back(fresh_cluster: ClusterFactory, tmp_path:
             lambda: session_of(service, "shop")["error_code"] == "wal_level_not_logical",
             lambda: service.call("GET", "/sources"),
         )
-        assert "wal_level = 'logical'" in session_of(service, "shop")["hint"]
+        (sql,) = statements(remedy(session_of(service, "shop"), "wal_level_not_logical"))
         # What was decoded before is served meanwhile.
         assert len(rows(service, "shop_unread")) == 1
-        cluster.restart(wal_level="logical")  # as the hint says
+        del cluster.settings["wal_level"]
+        cluster.execute(sql)
+        cluster.restart()
+        assert cluster.value("SHOW wal_level") == "logical"
         shop.execute("INSERT INTO t VALUES (3)")
         for name in ("shop_unread", "shop_read"):
             wait_until(lambda name=name: reason(service, name) is not None)  # type: ignore[misc]
@@ -96,6 +111,9 @@ def test_wal_level_lowered_and_set_back(fresh_cluster: ClusterFactory, tmp_path:
         assert len(rows(service, "idle_unread")) == 2
 
 
+@pytest.mark.follows_hint(
+    "catalog_audit_failed", "decoding_error", "slot_invalidated", "database_dropped", "corrupt_wal"
+)
 def test_what_can_not_be_decoded(
     fresh_cluster: ClusterFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,28 +127,38 @@ def test_what_can_not_be_decoded(
         assert problem["code"] == "unknown_database"
 
         # A record on which the decoder of one database fails.
-        oid = shop.oid
-        process, bad = (
-            Decoder.process,
-            Lsn.parse(cluster.value("SELECT pg_current_wal_lsn()::text")),
-        )
+        oid, process = shop.oid, Decoder.process
+        failures: tuple[type[DecodingError], ...] = (CatalogAuditFailed, DecodingError)
+        for number, kind in enumerate(failures):
+            bad = Lsn.parse(cluster.value("SELECT pg_current_wal_lsn()::text"))
 
-        def failing(self: Decoder, batch: Any) -> None:
-            here = self.position <= bad < batch.header(len(batch) - 1)[1]
-            if self._database_oid == oid and here:
-                raise CatalogAuditFailed("it went wrong", hint="Restart it.", lsn=str(bad))
-            process(self, batch)
+            def failing(
+                self: Decoder, batch: Any, bad: int = bad, kind: type[DecodingError] = kind
+            ) -> None:
+                here = self.position <= bad < batch.header(len(batch) - 1)[1]
+                if self._database_oid == oid and here:
+                    raise kind("it went wrong", hint="Report it.", lsn=str(Lsn(bad)))
+                process(self, batch)
 
-        monkeypatch.setattr(Decoder, "process", failing)
-        shop.execute("INSERT INTO t VALUES (2)")
-        other.execute("INSERT INTO t VALUES (2)")
-        wait_until(lambda: session_of(service, "shop")["error_code"] == "catalog_audit_failed")
-        service.call("POST", "/sources/main/databases/shop/restart")
-        wait_until(lambda: reason(service, "shop_read") == "wal_removed")
-        assert reason(service, "shop_unread") == "wal_removed"
-        check_new_slot(service, shop)
-        service.wait_decoded("other_read", other)
-        assert [len(rows(service, f"other_{name}")) for name in ("unread", "read")] == [2, 1]
+            monkeypatch.setattr(Decoder, "process", failing)
+            shop.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
+            other.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
+            wait_until(lambda kind=kind: session_of(service, "shop")["error_code"] == kind.code)  # type: ignore[misc]
+            restart_as_told(service, remedy(session_of(service, "shop"), kind.code), "shop")
+            wait_until(lambda: reason(service, "shop_read") == "wal_removed")
+            assert reason(service, "shop_unread") == "wal_removed"
+            check_new_slot(service, shop)
+            service.wait_decoded("other_read", other)
+            assert [len(rows(service, f"other_{name}")) for name in ("unread", "read")] == [
+                number + 2,
+                number + 1,
+            ]
+            hint = remedy(service.problem("GET", "/slots/shop_read/peek"), "slot_invalidated")
+            assert "Drop it and create it again" in hint
+            for name in ("shop_read", "shop_unread"):
+                service.drop_slot(name)
+                service.create_slot(name, "shop", options=OPTIONS)
+            assert rows(service, "shop_read") == []
         for name in ("shop_read", "shop_unread"):
             service.drop_slot(name)
 
@@ -143,7 +171,7 @@ def test_what_can_not_be_decoded(
         assert problem["code"] == "unknown_database"
         shop = cluster.create_database("shop")
         shop.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        service.call("POST", "/sources/main/databases/shop/restart")
+        restart_as_told(service, remedy(session_of(service, "shop"), "database_dropped"), "shop")
         wait_until(lambda: reason(service, "shop_before") == "database_dropped")
         check_new_slot(service, shop)
         service.drop_slot("shop_before")
@@ -165,14 +193,13 @@ def test_what_can_not_be_decoded(
         wait_until(lambda: session_of(service, "shop")["error_code"] == "corrupt_wal")
         wait_until(lambda: session_of(service, "other")["error_code"] == "corrupt_wal")
         for database in ("shop", "other"):
-            hint = f"spillway source restart main {database}"
-            assert hint in session_of(service, database)["hint"]
-            service.call("POST", f"/sources/main/databases/{database}/restart")
+            restart_as_told(service, remedy(session_of(service, database), "corrupt_wal"), database)
         wait_until(lambda: reason(service, "shop_before") == "wal_removed")
         wait_until(lambda: reason(service, "shop_read") == "wal_removed")
         check_new_slot(service, shop)
 
 
+@pytest.mark.follows_hint("wal_removed")
 def test_wal_that_the_primary_removed(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     cluster = fresh_cluster(
         18,
@@ -200,10 +227,10 @@ def test_wal_that_the_primary_removed(fresh_cluster: ClusterFactory, tmp_path: P
             return dict(found)
 
         wait_until(lambda: source()["error_code"] == "wal_removed")
-        assert "spillway source restart" in source()["hint"]
+        hint = remedy(source(), "wal_removed")
         # What was decoded is served until then.
         assert len(rows(service, "shop_unread")) == 1
-        service.call("POST", "/sources/main/databases/shop/restart")
+        restart_as_told(service, hint, "shop")
         wait_until(lambda: reason(service, "shop_unread") == "wal_removed")
         wait_until(lambda: reason(service, "shop_read") == "wal_removed")
         check_new_slot(service, shop)

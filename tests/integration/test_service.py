@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.oracle import create_slot
+from harness.remedies import remedy, statements
 from harness.service import Service, service_in_process
 from spillway.demo.private_postgres import SUPERUSER
 from spillway.engine.settings import EngineSettings
@@ -308,6 +309,7 @@ def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.follows_hint("physical_slot_active")
 def test_two_services_do_not_share_a_physical_slot(
     service: Service, table: Database, tmp_path: Path
 ) -> None:
@@ -323,7 +325,9 @@ def test_two_services_do_not_share_a_physical_slot(
         problem = second.problem("POST", "/sources", json=request)
         assert (problem["status"], problem["code"]) == (409, "physical_slot_active")
         assert problem["detail"] == f'the physical slot "spillway_main" is active for PID {pid}'
-        assert f"pg_terminate_backend({pid})" in problem["hint"]
+        assert statements(remedy(problem, "physical_slot_active")) == [
+            f"SELECT pg_terminate_backend({pid})"
+        ]
         assert second.call("GET", "/sources")["sources"] == []
         # Under another name the two live side by side.
         second.create_source(table.dsn, "other")

@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, text
 
 from harness.lease_holder import lease_holder
 from harness.reception import wait_until
+from harness.remedies import remedy
 from harness.service import Service, service_in_process
 from spillway.engine.leases import TAKEOVER_S
 from spillway.engine.settings import EngineSettings
@@ -62,6 +63,7 @@ def refused(service: Service, slot: str, database: str, dsn: str) -> None:
     ):
         problem = service.problem(method, path, json=json)
         assert (problem["code"], problem["status"]) == ("lease_lost", 409), (path, problem)
+        assert "Ask the process that serves it" in remedy(problem, "lease_lost")
         assert "takes it over" in problem["hint"]
     problem = service.problem("DELETE", "/sources/main")
     assert problem["status"] == 409
@@ -125,6 +127,7 @@ class Follower(threading.Thread):
             self.error = error
 
 
+@pytest.mark.follows_hint("lease_lost")
 def test_a_paused_service_is_replaced_and_can_write_nothing(
     tmp_path: Path, metadata_url: str, pg18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

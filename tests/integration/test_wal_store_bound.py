@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import re
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from harness.open_transactions import end, leave_open
 from harness.oracle import create_slot
+from harness.remedies import remedy, variables
 from harness.service import service_in_process
 from spillway.disk_reserve import DiskReserve
 from spillway.engine.layout import DatabaseLayout
@@ -22,7 +27,7 @@ from spillway.errors import StorageError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from conftest import ClusterFactory
@@ -55,9 +60,46 @@ def write(database: Database, rounds: int) -> None:
         )
 
 
+def source(service: Service) -> dict[str, str]:
+    (found,) = service.call("GET", "/sources")["sources"]
+    return dict(found)
+
+
 def received(service: Service) -> int:
-    (source,) = service.call("GET", "/sources")["sources"]
-    return int(Lsn.parse(source["received_lsn"]))
+    return int(Lsn.parse(source(service)["received_lsn"]))
+
+
+PGOUTPUT = {"publication_names": "everything", "proto_version": "1", "messages": "true"}
+
+
+#: What goes by beside is much, and the same for all.
+WAL2JSON = {
+    "format-version": "2",
+    "include-transaction": "0",
+    "filter-tables": "public.beside",
+}
+
+
+def inserted(text: str) -> tuple[str, ...]:
+    """What test_decoding shows of an insert: its table and its columns' values."""
+    table, _, columns = text.removeprefix("table ").partition(": INSERT: ")
+    return (table, *(v.strip("'") for v in re.findall(r"\]:('[^']*'|\S+)", columns)))
+
+
+def inserted_by_wal2json(text: str) -> tuple[str, ...]:
+    change = json.loads(text)
+    values = ("null" if c["value"] is None else str(c["value"]) for c in change["columns"])
+    return (f"{change['schema']}.{change['table']}", *values)
+
+
+def inserted_by_arrow(data: str) -> Iterator[tuple[str, ...]]:
+    with pa.ipc.open_stream(bytes.fromhex(data.removeprefix("\\x"))) as stream:
+        relation = json.loads(stream.schema.metadata[b"spillway.relation"])
+        name = f"{relation['schema']}.{relation['table']}"
+        for row in stream.read_all().to_pylist():
+            if row["_op"] == "I":
+                values = (v for column, v in row.items() if not column.startswith("_"))
+                yield (name, *("null" if v is None else str(v) for v in values))
 
 
 @pytest.mark.parametrize("major", [18])
@@ -69,12 +111,22 @@ def test_open_transactions_bound_neither_the_store_nor_a_restart(
     )
     database = cluster.create_database("bound")
     data_dir = tmp_path / "data"
+    database.execute(
+        "CREATE PUBLICATION everything FOR ALL TABLES WITH (publish = 'insert, update, truncate')"
+    )
     oracle = create_slot(database, "oracle")
+    binary = create_slot(database, "binary", "pgoutput")
     ours: list[tuple[str, int, str]] = []
     caplog.set_level(logging.INFO, "spillway")
     with service_in_process(data_dir, engine=SETTINGS) as service:
         service.create_source(database.dsn)
         service.create_slot("ours", database.name)
+        for plugin, options in (
+            ("pgoutput", PGOUTPUT),
+            ("wal2json", WAL2JSON),
+            ("arrow", {}),
+        ):
+            service.create_slot(plugin, database.name, plugin, options=options)
         connections = leave_open(database, "long")
         begun = int(Lsn.parse(cluster.wal_lsn()))
     for _ in range(2):
@@ -97,6 +149,7 @@ def test_open_transactions_bound_neither_the_store_nor_a_restart(
         end(database, connections, "long")
         service.wait_decoded("ours", database)
         ours += service.get("ours")
+        others = {name: service.peek(name) for name in ("pgoutput", "wal2json", "arrow")}
         # With the transactions their spill files have ended.
         write(database, 3)
         service.wait_decoded("ours", database)
@@ -105,6 +158,19 @@ def test_open_transactions_bound_neither_the_store_nor_a_restart(
     theirs = oracle.get(upto_lsn=ours[-1][0])
     assert len(ours) == len(theirs) > 20_000
     assert [pair for pair in zip(ours, theirs, strict=True) if pair[0] != tuple(pair[1])][:3] == []
+    # What was carried goes through the other plugins as it does through test_decoding.
+    messages = [tuple(row) for row in binary.peek_binary(PGOUTPUT, upto_lsn=ours[-1][0])]
+    assert len(others["pgoutput"]) == len(messages) > 20_000
+    differing = (p for p in zip(others["pgoutput"], messages, strict=True) if p[0] != p[1])
+    assert list(itertools.islice(differing, 3)) == []
+    rows = [inserted(data) for _, _, data in ours if ": INSERT: " in data]
+    carried = [row for row in rows if row[0] != "public.beside"]
+    assert len(carried) > 10_000
+    of_wal2json = [d for _, _, d in others["wal2json"] if d.startswith('{"action":"I"')]
+    assert [inserted_by_wal2json(data) for data in of_wal2json] == carried
+    # Arrow's batches are of one table each: in order within a table of a transaction.
+    of_arrow = [row for _, _, data in others["arrow"] for row in inserted_by_arrow(data)]
+    assert sorted(of_arrow) == sorted(rows)
 
 
 def test_a_transaction_that_was_open_before_decoding_began(
@@ -193,3 +259,42 @@ def test_a_failed_database_gives_way(
         assert any("INSERT" in data for _, _, data in service.get("bad"))
         assert service.wait_decoded("good", good)
         assert layout.failed() is None
+
+
+@pytest.mark.follows_hint("wal_store_full")
+def test_a_record_that_is_longer_than_the_store(
+    fresh_cluster: ClusterFactory, tmp_path: Path
+) -> None:
+    """It can't be decoded in parts: the source says so, and with how much it goes on."""
+    cluster: Cluster = fresh_cluster(18, wal_segment_size_mb=1, max_wal_size="4GB")
+    database = cluster.create_database("long")
+    data_dir = tmp_path / "data"
+
+    def told(service: Service) -> dict[str, str]:
+        until(lambda: source(service)["error_code"] == "wal_store_full", service)
+        until(lambda: "restart the service" in str(source(service)["hint"]), service)
+        return source(service)
+
+    def needed(service: Service) -> int:
+        hint = remedy(told(service), "wal_store_full")
+        assert variables(hint) == {"SPILLWAY_WAL_STORE_MAX_BYTES"}
+        (size,) = re.findall(r"SPILLWAY_WAL_STORE_MAX_BYTES to (\d+) or more", hint)
+        return int(size)
+
+    with service_in_process(data_dir, engine=SETTINGS) as service:
+        service.create_source(database.dsn)
+        service.create_slot("s", database.name)
+        database.execute(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {2 * BOUND}))")
+        size = needed(service)
+        assert 2 * BOUND < size < 2 * BOUND + 5 * SEGMENT
+    with service_in_process(
+        data_dir, engine=replace(SETTINGS, wal_store_max_bytes=size)
+    ) as service:
+        service.wait_decoded("s", database)
+        ((_, _, message),) = service.get("s")
+        assert message.count("x") >= 2 * BOUND
+        database.execute("CREATE TABLE beside (id int)")
+        write(database, 2)
+        service.wait_decoded("s", database)
+        assert source(service)["error_code"] is None
+        assert stored_bytes(data_dir) <= size

@@ -11,6 +11,7 @@ import pytest
 
 from harness.decoding_session import DecodingSession
 from harness.open_transactions import BIG, OPEN, end, leave_open
+from harness.remedies import remedy
 from oracle.test_decoder import Workload
 from spillway._kernels import reorder
 from spillway._kernels.crc32c import crc32c
@@ -143,18 +144,24 @@ def test_files_stay_until_nobody_needs_them(spilled):
 
 
 @pytest.mark.parametrize("size", [None, 0, 100])
+@pytest.mark.follows_hint("decoding_state_lost")
 def test_a_file_that_is_gone_or_cut_is_an_error(spilled, size):
     session, state, position, file = spilled
     session.decoder.close()
+    kept = file.read_bytes()
     if size is None:
         file.unlink()
     else:
         os.truncate(file, size)
     beside = file.with_name("xid-9-9.spill")
     beside.write_bytes(b"another state's")
-    with pytest.raises(DecodingStateLost, match=file.name):
+    with pytest.raises(DecodingStateLost, match=file.name) as caught:
         session.restart(state, position)
     assert beside.exists(), "an older state may need it"
+    assert "Restore the file from a backup" in remedy(caught.value, "decoding_state_lost")
+    file.write_bytes(kept)
+    session.restart(state, position)
+    session.assert_equal_to_server()
 
 
 def test_a_damaged_file_is_an_error_when_its_changes_are_read(spilled):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.remedies import remedy
 from spillway.errors import TooManyAttempts, Unauthenticated
 from spillway.token_gate import TokenGate
 
@@ -28,6 +29,7 @@ def guesses(gate: TokenGate, address: str, count: int, first: int = 0) -> list[s
     return answers
 
 
+@pytest.mark.follows_hint("too_many_attempts")
 def test_guesses_are_slowed() -> None:
     clock = Clock()
     gate = TokenGate(TOKEN, clock)
@@ -37,6 +39,13 @@ def test_guesses_are_slowed() -> None:
         gate.check(TOKEN.encode(), "10.0.0.1")
     wait_s = caught.value.details["retry_after_s"]
     assert isinstance(wait_s, int)
+    assert "Wait that long" in remedy(caught.value, "too_many_attempts")
+    assert f"in {wait_s} s" in caught.value.message
+    patient, later = TokenGate(TOKEN, clock), clock.now_s
+    guesses(patient, "10.0.0.1", 6)
+    clock.now_s += wait_s
+    patient.check(TOKEN.encode(), "10.0.0.1")
+    clock.now_s = later
     tried, waited_s = 5, 0.0
     for number in range(1000):
         try:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from harness.remedies import remedy
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor
 from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
-from spillway.errors import CorruptTransactionLog, DiskFull, LsnNotRetained
+from spillway.errors import CorruptTransactionLog, DiskFull, LsnNotRetained, TransactionLogError
 from spillway.txlog import TransactionCursor, TransactionLog, frames
 from spillway.txlog import cursor as cursor_module
 from spillway.txlog import log as log_module
@@ -248,6 +249,30 @@ def test_a_damaged_sealed_segment_names_the_place(tmp_path):
             read(log, 0x1000)
         assert error.value.details["file"] == str(victim)
         assert error.value.hint
+
+
+@pytest.mark.follows_hint("transaction_log_error")
+def test_a_disk_that_fails_for_a_while_loses_nothing(tmp_path, monkeypatch):
+    with open_log(tmp_path) as log:
+        begin(log)
+        log.transaction(transaction(0))
+        log.publish()
+
+        def write(fd, data):
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log_module.os, "write", write)
+            log.transaction(transaction(1))
+            with pytest.raises(TransactionLogError, match="Input/output") as error:
+                log.publish()
+        assert "Check the disk" in remedy(error.value, "transaction_log_error")
+    # The disk is well again; the session opens the log again by itself.
+    with open_log(tmp_path) as log:
+        log.recover()
+        log.transaction(transaction(1))
+        log.publish()
+        assert [h.xid for h, _, _ in read(log, 0x1000)] == [700, 701]
 
 
 def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):

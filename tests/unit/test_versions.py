@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from harness.remedies import remedy
 from spillway.errors import UnsupportedWal
 from spillway.pg.rmgr import rmgr_name
 from spillway.pg.versions import (
@@ -40,9 +43,13 @@ def test_every_major_is_found_by_server_and_by_magic():
 
 
 @pytest.mark.parametrize("server_version_num", [130012, 190000, 90624])
+@pytest.mark.follows_hint("unsupported_wal")
 def test_unsupported_server(server_version_num):
-    with pytest.raises(UnsupportedWal, match="14 to 18"):
+    with pytest.raises(UnsupportedWal, match="14 to 18") as caught:
         version_of_server(server_version_num)
+    first, last = map(int, re.findall(r"\d+", remedy(caught.value, "unsupported_wal")))
+    for major in range(first, last + 1):
+        version_of_server(major * 10000)
 
 
 @pytest.mark.parametrize(("magic", "text"), [(0xD10F, "unsupported version"), (0, "no WAL")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import shlex
@@ -37,6 +38,7 @@ def _text(node: ast.expr) -> str | None:
     return None
 
 
+@functools.cache
 def _hints() -> list[tuple[str, str]]:
     """Every hint that is written in the code: as an argument, a default, a variable or an entry."""
     found = []
@@ -100,6 +102,16 @@ def test_actions_are_in_the_contract_and_on_the_command_line(action) -> None:
 
     command = typer.main.get_command(app)
     assert name in command.commands[group].commands
+
+
+def test_what_a_hint_says_to_look_at_can_be_typed_as_it_stands() -> None:
+    for where, text in _hints():
+        for call in re.findall(r"GET /v1/[^\s,;:)]+", text):
+            worded = for_commands(call.rstrip("."))
+            assert worded.startswith("`spillway "), (where, call)
+            words = worded.strip("`").split()[1:]
+            if "--help" not in words:
+                parse_command(words)
 
 
 def test_a_call_takes_the_names_that_stand_in_it() -> None:

@@ -196,12 +196,18 @@ class Door:
         headers: Headers = request.headers
         origin = headers.get("origin")
         if origin is not None and not _is_own(origin, headers.get("host", "")):
-            raise ForgedRequest("the request comes from a web page of another origin")
+            raise ForgedRequest(
+                "the request comes from a web page of another origin",
+                hint="Open the service's own page, at the address that the browser has for it, and try again.",
+            )
         body = b""
         async for piece in request.stream():
             body += piece
             if len(body) > _FORM_BYTES_MAX:
-                raise InvalidRequest(f"the form is larger than {_FORM_BYTES_MAX} bytes")
+                raise InvalidRequest(
+                    f"the form is larger than {_FORM_BYTES_MAX} bytes",
+                    hint="Give fewer values, or use the command line or REST.",
+                )
         form: dict[str, list[str]] = {}
         try:
             fields = parse_qsl(

@@ -25,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg.sql import Identifier
 
 from spillway.catalog.bootstrap import Bootstrap
 from spillway.catalog.layout import PG_CLASS, catalogs_of
@@ -165,8 +166,9 @@ class _Files:
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceError(
                 "the role may not read the server's files, which the raw bootstrap needs",
-                hint="GRANT EXECUTE ON FUNCTION pg_read_binary_file(text, bigint, bigint, boolean)"
-                " TO the role, or set full_page_writes = on: then a login is enough.",
+                hint="GRANT EXECUTE ON FUNCTION pg_catalog.pg_read_binary_file(text, bigint, bigint, boolean) TO "
+                f"{Identifier(self._connection.info.user).as_string(self._connection)}; in this database. Or set "
+                "full_page_writes = on: then a login is enough.",
                 path=path,
             ) from error
         return b"" if row is None or row[0] is None else bytes(row[0])

@@ -5,13 +5,20 @@ snapshots. What can is a database that is not decoded: behind, or failed. One th
 for good would stop all databases of its source, so after :data:`GIVE_UP_AFTER_S` without progress, if the store is
 full, its WAL is given up and the others go on; restarts don't set that time back (``failure_clock.py``). When it can be
 decoded again it begins anew, and slots of it that missed something are invalidated (``healing.py``).
+
+What never can be decoded in such a store is a record that is longer than it: a large row, or a large logical message. Then
+only a larger store helps, and the hint has its size: it is reckoned from the record's length, which its first bytes say.
+
+Source: src/include/access/xlogrecord.h (XLogRecord, XLogRecordMaxSize), src/include/access/xlog_internal.h
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
+from spillway.pg.wal_segment import XLOG_BLCKSZ
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -21,6 +28,14 @@ if TYPE_CHECKING:
 
 #: Long enough for an operator who is called, short beside what the primary's disk usually takes.
 GIVE_UP_AFTER_S: Final = 600.0
+
+#: xl_tot_len, and its bounds: SizeOfXLogRecord, XLogRecordMaxSize
+_LENGTH_BYTES: Final = 4
+_RECORD_BYTES_MIN: Final = 24
+_RECORD_BYTES_MAX: Final = 1020 << 20
+#: SizeOfXLogShortPHD, and SizeOfXLogLongPHD, of a segment's first page
+_PAGE_HEADER: Final = 24
+_SEGMENT_HEADER: Final = 40
 
 
 def wal_kept_from(
@@ -58,6 +73,24 @@ def who_counts(sessions: Collection[Session], store: WalStore) -> list[Session]:
     ]
 
 
+def bytes_for_record(store: WalStore, lsn: int) -> int:
+    """Return how large a store must be to hold the record that begins at *lsn* whole, in bytes; 0 if that is not known."""
+    if lsn % store.segment_size == 0:
+        lsn += _SEGMENT_HEADER
+    elif lsn % XLOG_BLCKSZ == 0:
+        lsn += _PAGE_HEADER
+    try:
+        length = int.from_bytes(store.read(lsn, _LENGTH_BYTES), "little")
+    except SpillwayError:
+        return 0
+    if not _RECORD_BYTES_MIN <= length <= _RECORD_BYTES_MAX:
+        return 0
+    # It may fill pages to the last byte; each that it goes on to has a header, the long one at most.
+    pages = length // (XLOG_BLCKSZ - _SEGMENT_HEADER) + 2
+    last = (lsn + length + pages * _SEGMENT_HEADER) // store.segment_size
+    return (last - lsn // store.segment_size + 1) * store.segment_size
+
+
 def what_holds(sessions: Collection[Session], store: WalStore, *, complete: bool) -> str:
     """Return what an operator can do about a full store, for the database that holds the oldest WAL."""
     waits = "Receiving resumes by itself."
@@ -82,9 +115,12 @@ def what_holds(sessions: Collection[Session], store: WalStore, *, complete: bool
     if not session.required_lsn:
         return f"The catalog of {database} is being read. {waits}"
     behind = store.received_lsn - session.decoded_lsn
-    if session.read_lsn >= store.received_lsn and behind > store.segment_size:
-        return (
-            f"The WAL record at {Lsn(session.decoded_lsn)} is longer than the {behind} bytes of it that there is room for: "
-            "allow the WAL store more, with SPILLWAY_WAL_STORE_MAX_BYTES, and restart the service."
-        )
+    if session.read_lsn >= store.received_lsn and store.max_bytes is not None:
+        needed = bytes_for_record(store, session.decoded_lsn)
+        if needed > store.max_bytes:
+            # One segment more, for what comes beside it.
+            return (
+                f"The WAL record at {Lsn(session.decoded_lsn)} does not fit into it, and can't be decoded in parts: set "
+                f"SPILLWAY_WAL_STORE_MAX_BYTES to {needed + store.segment_size} or more, and restart the service."
+            )
     return f"Decoding of {database}, which needs WAL from {required}, is {behind} bytes behind what was received. {waits}"

@@ -287,7 +287,8 @@ class Pgoutput(OutputPlugin):
         if self._version < Since.PGOUTPUT_MISSING_PUBLICATION_WARNS:
             raise UnknownPublication(
                 f'publication "{name}" does not exist',
-                hint="It has to exist at this point of the WAL: create it first, and then begin to read.",
+                hint="It has to exist at this point of the WAL. Create it, and advance the slot to pg_current_wal_lsn() as it is "
+                "then: what was written before can't be read by it. Or name publications that exist here.",
                 publication=name,
             )
         if name not in self._warned:
@@ -310,8 +311,8 @@ def _read(
     if captured and (missing := sorted(set(parsed.publication_names) - set(captured))):
         raise NotCaptured(
             f"the source does not capture what {', '.join(missing)} publishes",
-            hint=f"Its capture filter names {', '.join(captured)}, and is fixed; name of these, or add a source "
-            "that captures more.",
+            hint=f"Its capture filter names {', '.join(captured)}, and is fixed: name of these, or drop the source, with "
+            "its slots, and add it again with a capture that has more.",
             slot=context.slot_name,
             publications=missing,
             captured_publications=list(captured),

@@ -157,7 +157,7 @@ def _latest(data: bytes, path: Path) -> tuple[StoreState, int]:
     if not valid:
         raise CorruptWalStore(
             f"the WAL store's state file {path} holds no valid state",
-            hint="Restore the file from a backup of the data directory, or drop the source and create it again.",
+            hint="It is made again of the segments beside it by itself; without any, WAL is received anew.",
             path=str(path),
         )
     return max(valid, key=lambda found: found[1])

@@ -554,8 +554,8 @@ class WalStore:
         if error.errno in _NO_SPACE:
             return DiskFull(
                 message,
-                hint=f"Free space on the file system of {self.directory}. Receiving resumes by itself; "
-                "until then the source keeps its WAL for the physical slot.",
+                hint=f"Free space on the file system of {self.directory}, or drop or advance the slot that retains "
+                "most. Receiving resumes by itself; until then the source keeps its WAL for the physical slot.",
                 **details,
             )
         return StorageError(

@@ -27,7 +27,10 @@ MEDIA_TYPE: Final = "application/problem+json"
 #: Codes of what goes wrong in HTTP itself, before a request reaches a route.
 _HTTP_CODES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("invalid_request", "The request can't be read; /docs describes what the call takes."),
-    403: ("forbidden", "The request comes from where none may come from."),
+    403: (
+        "forbidden",
+        "Others' web pages may not call the service. Open the service's own page; programs send no Origin.",
+    ),
     404: ("not_found", "There is nothing at this path; /docs lists what there is."),
     405: ("method_not_allowed", "The path exists, but not with this method; see the Allow header."),
     413: ("request_too_large", "The body is larger than the service accepts."),

@@ -46,6 +46,9 @@ _LENGTHS: Final = 7
 _LSNS: Final = 8
 _XIDS: Final = 9
 
+_HINT: Final = (
+    "Open the stream again: what was not confirmed comes again. Is it a service of another release?"
+)
 _CHANGES_TAG: Final = bytes([1 << 3 | _LEN])
 
 #: Smaller ones are serialised for each stream: keeping them would cost as much.
@@ -173,11 +176,15 @@ def decode_response(data: bytes) -> Batch:
         fields = _fields(view[start:]) if start + length == len(view) else None
         batch = _slow_batch(data) if fields is None else _batch(fields)
     except (IndexError, ValueError, TypeError) as error:
-        raise MalformedMessage(f"the service sent a malformed message: {error}") from error
+        raise MalformedMessage(
+            f"the service sent a malformed message: {error}", hint=_HINT
+        ) from error
     if total_length(batch.lengths.cast("B")) != len(batch.payload) or not (
         len(batch.lengths) == len(batch.lsns) == len(batch.xids)
     ):
-        raise MalformedMessage("the service sent a batch whose arrays do not fit its payload")
+        raise MalformedMessage(
+            "the service sent a batch whose arrays do not fit its payload", hint=_HINT
+        )
     return batch
 
 
@@ -229,7 +236,7 @@ def _decode_keepalive(data: bytes) -> Batch:
     if not response.HasField("keepalive"):
         if response.HasField("changes"):
             return _slow_batch(data)
-        raise MalformedMessage("the service sent an empty message")
+        raise MalformedMessage("the service sent an empty message", hint=_HINT)
     keepalive = response.keepalive
     empty = memoryview(b"")
     return Batch(
@@ -252,7 +259,9 @@ def _parse(data: bytes) -> change_stream_pb2.StreamResponse:
     try:
         return change_stream_pb2.StreamResponse.FromString(data)
     except Exception as error:  # protobuf's DecodeError is not importable by a stable name
-        raise MalformedMessage(f"the service sent a malformed message: {error}") from error
+        raise MalformedMessage(
+            f"the service sent a malformed message: {error}", hint=_HINT
+        ) from error
 
 
 def _fields(view: memoryview) -> dict[int, int | memoryview] | None:

@@ -79,8 +79,8 @@ class LakeTarget(TargetKind):
         if spec.origin == "none" and not only_local:
             raise UnsupportedFeature(
                 "a lake can't tell changes with a replication origin from others",
-                hint=f'Create source "{spec.source}" with capture {{"origin": "none"}}, which leaves them out for all '
-                "its slots.",
+                hint=f'What a source captures is fixed: drop source "{spec.source}", with its slots, and create it again '
+                'with capture {"origin": "none"}, which leaves them out for all its slots.',
                 field="origin",
             )
 

@@ -67,7 +67,8 @@ async def resolve(
         if not table.captured:
             raise NotCaptured(
                 f'source "{row.source}" does not capture table {name}',
-                hint="What a source captures can't be changed; make another source.",
+                hint="What a source captures is fixed: drop its slots and subscriptions, then the source (DELETE "
+                f"/v1/sources/{row.source}), and add it again with a capture that has the table.",
                 relation=name,
             )
         if table.kind == "table":
@@ -109,7 +110,8 @@ async def _published(
         if publication is None:
             raise UnknownPublication(
                 f'publication "{name}" does not exist in database "{row.database}"',
-                hint="GET /v1/publications lists those that are there, as of where decoding is.",
+                hint=f"GET /v1/publications?source={row.source}&database={row.database} lists those that are there, as "
+                "of where decoding is.",
                 publication=name,
             )
         kind.check_publication(publication)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.reception import SLOT
+from harness.remedies import remedy, statements
+from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import (
     InvalidDsn,
     MissingReplicationPrivilege,
@@ -19,6 +22,7 @@ from spillway.errors import (
     SourceUnreachable,
     SystemIdMismatch,
     UnknownDatabase,
+    UnsupportedBuild,
     UnsupportedVersion,
     WalLevelNotLogical,
     WalSendersExhausted,
@@ -26,6 +30,7 @@ from spillway.errors import (
 from spillway.receiver import checks
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import create_physical_slot
+from spillway.receiver.supported_versions import is_supported
 
 if TYPE_CHECKING:
     from conftest import ClusterFactory
@@ -88,6 +93,15 @@ def test_facts_without_superuser(fresh_cluster: ClusterFactory, major: int) -> N
     assert facts == check_source(create_dsn(cluster), expected_system_id=facts.system_id)
 
 
+def restart_as_told(cluster: Cluster, hint: str) -> None:
+    """Set what a hint says to set, and restart the server as it says."""
+    assert "restart the server" in hint
+    for statement in statements(hint):
+        cluster.settings.pop(statement.split()[3], None)
+        cluster.execute(statement)
+    cluster.restart()
+
+
 def create_dsn(cluster: Cluster) -> str:
     return f"postgresql://r:{PASSWORD}@127.0.0.1:{cluster.port}/postgres"
 
@@ -117,49 +131,77 @@ def test_unreachable(address: str) -> None:
     assert error.code == "source_unreachable"
 
 
+@pytest.mark.follows_hint("source_auth_failed", "source_not_permitted")
 def test_wrong_password(fresh_cluster: ClusterFactory) -> None:
     cluster = fresh_cluster(15)
     dsn = create_role(cluster)
     error = check_fails(dsn.replace(PASSWORD, "s3cr3ts"), SourceAuthFailed)
     assert error.code == "source_auth_failed"
-    assert 'ALTER ROLE "r" PASSWORD' in error.hint
+    (sql,) = statements(remedy(error, "source_auth_failed"))
+    cluster.execute(sql.replace("…", "s3cr3ts"))
+    check_source(dsn.replace(PASSWORD, "s3cr3ts"))
+    cluster.execute(sql.replace("…", PASSWORD))
     assert check_fails(dsn.replace(":s3cr3t@", "@"), SourceAuthFailed)
-    assert check_fails(dsn.replace("r:s3cr3t", "nobody:x"), SourceNotPermitted), (
-        "no pg_hba.conf line"
-    )
+    # No line in pg_hba.conf, for the database and then for replication.
+    cluster.execute(f"CREATE ROLE nobody LOGIN REPLICATION PASSWORD '{PASSWORD}'")
+    other = dsn.replace("//r:", "//nobody:")
+    lines = ["host all,replication r 127.0.0.1/32 scram-sha-256"]
+    for kind, code in (
+        (SourceNotPermitted, "source_not_permitted"),
+        (ReplicationNotAllowedByHba, "replication_not_allowed_by_hba"),
+    ):
+        hint = remedy(check_fails(other, kind), code)
+        line = re.search(r"Add to pg_hba.conf:  (.*)  and run (SELECT pg_reload_conf\(\);)", hint)
+        assert line is not None
+        lines.append(line[1])
+        set_hba(cluster, "\n".join(lines))
+    check_source(other)
+    # What else the server may refuse.
+    for refuse in (
+        "ALTER ROLE nobody NOLOGIN",
+        "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC",
+    ):
+        cluster.execute(refuse)
+        for sql in statements(
+            remedy(check_fails(other, SourceNotPermitted), "source_not_permitted")
+        ):
+            cluster.execute(sql)
+        check_source(other)
 
 
+@pytest.mark.follows_hint("unknown_database")
 def test_unknown_database(pg15: Database) -> None:
     error = check_fails(pg15.cluster.dsn("no such database"), UnknownDatabase)
-    assert error.code == "unknown_database"
+    assert "Name an existing database" in remedy(error, "unknown_database")
+    (name,) = pg15.query("SELECT datname::text FROM pg_database WHERE datname = %s", [pg15.name])[0]
+    check_source(pg15.cluster.dsn(name))
 
 
 @pytest.mark.parametrize("level", ["replica", "minimal"])
+@pytest.mark.follows_hint("wal_level_not_logical")
 def test_wal_level(fresh_cluster: ClusterFactory, level: str) -> None:
     cluster = fresh_cluster(15, wal_level=level, max_wal_senders=0 if level == "minimal" else 5)
     error = check_fails(cluster.dsn(), WalLevelNotLogical)
     assert error.code == "wal_level_not_logical"
-    assert "ALTER SYSTEM SET wal_level = 'logical';" in error.hint
     assert "max_wal_senders_exhausted" in problems(error) or level == "replica"
-    for statement in ("wal_level = 'logical'", "max_wal_senders = 5"):
-        cluster.settings.pop(statement.split(" = ", maxsplit=1)[0], None)
-        cluster.execute(f"ALTER SYSTEM SET {statement}")
-    cluster.restart()
+    restart_as_told(cluster, remedy(error, "wal_level_not_logical"))
     assert check_source(cluster.dsn()).wal_level == "logical", "mended as the hint says"
 
 
 @pytest.mark.parametrize("major", [14, 15, 16, 18])
+@pytest.mark.follows_hint("missing_replication_privilege")
 def test_missing_replication_privilege(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(major)
     dsn = create_role(cluster, "NOREPLICATION")
     error = check_fails(dsn, MissingReplicationPrivilege)
     assert problems(error) == ["missing_replication_privilege"]
-    assert error.hint == 'ALTER ROLE "r" REPLICATION;'
-    cluster.execute(error.hint)
+    (sql,) = statements(remedy(error, "missing_replication_privilege"))
+    cluster.execute(sql)
     check_source(dsn)
 
 
 @pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.follows_hint("replication_not_allowed_by_hba")
 def test_hba(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(major)
     dsn = create_role(cluster)
@@ -167,18 +209,21 @@ def test_hba(fresh_cluster: ClusterFactory, major: int) -> None:
     error = check_fails(dsn, ReplicationNotAllowedByHba)
     assert problems(error) == ["replication_not_allowed_by_hba"]
     line = 'host  replication  "r"  127.0.0.1/32  scram-sha-256'
-    assert line in error.hint
+    assert line in remedy(error, "replication_not_allowed_by_hba")
     set_hba(cluster, f"host all r 127.0.0.1/32 scram-sha-256\n{line}")
     check_source(dsn)
 
 
+@pytest.mark.follows_hint("max_wal_senders_exhausted")
 def test_wal_senders_taken(fresh_cluster: ClusterFactory) -> None:
     cluster = fresh_cluster(15, max_wal_senders=1)
     with cluster_replication(cluster):
         error = check_fails(cluster.dsn(), WalSendersExhausted)
     assert problems(error) == ["max_wal_senders_exhausted"]
-    assert "max_wal_senders = 6" in error.hint
     check_source(cluster.dsn())
+    restart_as_told(cluster, remedy(error, "max_wal_senders_exhausted"))
+    with cluster_replication(cluster):
+        check_source(cluster.dsn())
 
 
 def cluster_replication(cluster: Cluster) -> checks.ReplicationConnection:
@@ -187,6 +232,7 @@ def cluster_replication(cluster: Cluster) -> checks.ReplicationConnection:
     )
 
 
+@pytest.mark.follows_hint("max_replication_slots_exhausted")
 def test_slots_taken(fresh_cluster: ClusterFactory) -> None:
     cluster = fresh_cluster(15, max_replication_slots=1)
     create_physical_slot(cluster.dsn(), SLOT)
@@ -194,8 +240,11 @@ def test_slots_taken(fresh_cluster: ClusterFactory) -> None:
     assert problems(error) == ["max_replication_slots_exhausted"]
     check_source(cluster.dsn(), slot_name=SLOT)
     check_fails(cluster.dsn(), ReplicationSlotsExhausted, slot_name="another")
+    restart_as_told(cluster, remedy(error, "max_replication_slots_exhausted"))
+    check_source(cluster.dsn())
 
 
+@pytest.mark.follows_hint("source_in_recovery")
 def test_standby(fresh_cluster: ClusterFactory) -> None:
     cluster = fresh_cluster(15)
     cluster.stop()
@@ -204,12 +253,25 @@ def test_standby(fresh_cluster: ClusterFactory) -> None:
     cluster.start()
     error = check_fails(cluster.dsn(), SourceInRecovery)
     assert problems(error) == ["source_in_recovery"]
+    form = re.search(r"host=a,b (target_session_attrs=\S+)", remedy(error, "source_in_recovery"))
+    assert form is not None
+    primary = fresh_cluster(15)
+    found = check_source(
+        f"host=127.0.0.1,127.0.0.1 port={cluster.port},{primary.port} user={SUPERUSER}"
+        f" dbname=postgres {form[1]}"
+    )
+    assert found.system_id == check_source(primary.dsn()).system_id
 
 
+@pytest.mark.follows_hint("system_id_mismatch")
 def test_system_id(pg15: Database) -> None:
     error = check_fails(pg15.dsn, SystemIdMismatch, expected_system_id="4711")
     assert error.details["expected_system_id"] == "4711"
     assert problems(error) == ["system_id_mismatch"]
+    assert "Point the source at the cluster it was created for" in remedy(
+        error, "system_id_mismatch"
+    )
+    check_source(pg15.dsn, expected_system_id=str(error.details["system_id"]))
 
 
 def test_a_database_without_an_encoding(pg15: Database) -> None:
@@ -224,11 +286,22 @@ def test_a_database_without_an_encoding(pg15: Database) -> None:
         pg15.cluster.drop_database(name)
 
 
+@pytest.mark.follows_hint("unsupported_version", "unsupported_build")
 def test_version(pg15: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "is_supported", lambda version: False)
     error = check_fails(pg15.dsn, UnsupportedVersion)
     assert error.code == "unsupported_version"
-    assert "14 to 18" in error.hint
+    first, last = map(int, re.findall(r"\d+", remedy(error, "unsupported_version")))
+    monkeypatch.undo()
+    assert [major for major in range(10, 25) if is_supported(major * 10_000)] == list(
+        range(first, last + 1)
+    )
+    monkeypatch.setattr(checks, "XLOG_BLCKSZ", 4096)
+    error = check_fails(pg15.dsn, UnsupportedBuild)
+    assert "own block sizes" in remedy(error, "unsupported_build")
+    monkeypatch.undo()
+    assert pg15.query("SHOW block_size")[0] == pg15.query("SHOW wal_block_size")[0] == ("8192",)
+    check_source(pg15.dsn)
 
 
 # -- several at once --------------------------------------------------------------------------------

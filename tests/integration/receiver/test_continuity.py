@@ -12,8 +12,10 @@ import pytest
 
 from harness.cluster import Cluster
 from harness.reception import SLOT, switch_wal, wait_until
+from harness.remedies import command, remedy
 from harness.service import service_in_process
 from integration.receiver.test_walreceiver import SMALL, state_is, write_wal
+from spillway.cli.program import main
 from spillway.demo.private_postgres import make_directory
 from spillway.errors import TimelineDiverged, WalDiverged
 from spillway.pg.lsn import Lsn
@@ -45,6 +47,7 @@ def copy_of(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("major", [15, 18])
+@pytest.mark.follows_hint("wal_diverged")
 def test_a_copy_is_not_taken_for_the_primary(
     fresh_cluster: ClusterFactory, tmp_path: Path, major: int
 ) -> None:
@@ -96,11 +99,15 @@ def test_a_copy_is_not_taken_for_the_primary(
             assert get_physical_slot(copy.dsn(), "spillway_main") == kept
 
             # What the hint says.
-            assert "spillway source alter" in source()["hint"]
+            words = command(
+                remedy(source(), "wal_diverged"), "source alter", NAME="main", DSN=original.dsn()
+            )
             copy.stop()
             copy.port = at
             original.start()
-            service.call("PATCH", "/sources/main", json={"dsn": original.dsn()})
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
+                assert main(words) == 0
             original.execute("INSERT INTO t VALUES (12)")
             service.wait_decoded("s", database)  # type: ignore[arg-type]
             assert source()["state"] == "streaming"
@@ -118,6 +125,7 @@ class _Database:
         self.value = cluster.value
 
 
+@pytest.mark.follows_hint("timeline_diverged")
 def test_copies_behind_beside_and_ahead(fresh_cluster: ClusterFactory, receive: Receive) -> None:
     original = fresh_cluster(17, **SMALL)
     reception = receive(original)
@@ -139,7 +147,8 @@ def test_copies_behind_beside_and_ahead(fresh_cluster: ClusterFactory, receive: 
         wait_until(lambda: store.received_lsn >= end)
         with pytest.raises(TimelineDiverged) as behind:
             check_continues(copy.dsn(), store)
-        assert "Point the source at the original" in behind.value.hint
+        assert "Point the source at the original" in remedy(behind.value, "timeline_diverged")
+        check_continues(original.dsn(), store)
         # The same statement with the same effect: only its time and what it wrote differ.
         copy.execute("INSERT INTO load (filler) VALUES ('of a mere copy.')")
         ends = int(store.received_lsn)

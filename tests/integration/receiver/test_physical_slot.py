@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.reception import SLOT, wait_until
+from harness.remedies import remedy, statements
+from integration.receiver.test_checks import restart_as_told
 from spillway.errors import (
     PhysicalSlotActive,
     PhysicalSlotUnusable,
@@ -54,6 +56,7 @@ def test_slot_that_reserves_nothing_is_made_anew(fresh_cluster: ClusterFactory) 
     assert create_physical_slot(cluster.dsn(), SLOT).restart_lsn > 0
 
 
+@pytest.mark.follows_hint("physical_slot_unusable")
 def test_name_taken_by_a_logical_slot(fresh_cluster: ClusterFactory) -> None:
     cluster = fresh_cluster(15)
     cluster.query("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", [SLOT])
@@ -62,13 +65,21 @@ def test_name_taken_by_a_logical_slot(fresh_cluster: ClusterFactory) -> None:
             call(cluster.dsn(), SLOT)
         assert caught.value.code == "physical_slot_unusable"
     assert cluster.query("SELECT 1 FROM pg_replication_slots"), "not ours to drop"
+    hint = remedy(caught.value, "physical_slot_unusable")
+    assert "Drop that slot, or give the source another name" in hint
+    create_physical_slot(cluster.dsn(), "spillway_another")
+    cluster.query("SELECT pg_drop_replication_slot(%s)", [SLOT])
+    create_physical_slot(cluster.dsn(), SLOT)
 
 
+@pytest.mark.follows_hint("max_replication_slots_exhausted")
 def test_no_slot_left(fresh_cluster: ClusterFactory) -> None:
     cluster = fresh_cluster(15, max_replication_slots=1)
     create_physical_slot(cluster.dsn(), "another")
-    with pytest.raises(ReplicationSlotsExhausted):
+    with pytest.raises(ReplicationSlotsExhausted) as caught:
         create_physical_slot(cluster.dsn(), SLOT)
+    restart_as_told(cluster, remedy(caught.value, "max_replication_slots_exhausted"))
+    create_physical_slot(cluster.dsn(), SLOT)
 
 
 def test_illegal_name_is_the_servers_error(fresh_cluster: ClusterFactory) -> None:
@@ -104,6 +115,7 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: object) -> None:
 
 
 @pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.follows_hint("wal_removed")
 def test_invalidated_slot(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(
         major,
@@ -125,3 +137,6 @@ def test_invalidated_slot(fresh_cluster: ClusterFactory, major: int) -> None:
             call(cluster.dsn(), SLOT)
         assert "max_slot_wal_keep_size" in caught.value.hint
     assert renew_physical_slot(cluster.dsn(), SLOT).wal_status == "reserved"
+    for sql in statements(remedy(caught.value, "wal_removed")):
+        cluster.query(sql)
+    assert create_physical_slot(cluster.dsn(), SLOT).wal_status == "reserved"

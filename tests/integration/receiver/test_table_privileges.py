@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from harness.remedies import remedy, statements
 from spillway.errors import TableNotReadable
 from spillway.receiver.table_privileges import check_readable
 
@@ -24,6 +25,7 @@ CREATE UNLOGGED TABLE unlogged (id int); CREATE VIEW v AS SELECT 1;
 ALL = ['Odd "schema.select', "public.hidden", "public.leaf", "public.plain"]
 
 
+@pytest.mark.follows_hint("table_not_readable")
 def test_the_printed_sql_mends_it(pg: Database) -> None:
     pg.execute(TABLES)
     role = f"Reader {pg.name}"
@@ -36,7 +38,8 @@ def test_the_printed_sql_mends_it(pg: Database) -> None:
         with pytest.raises(TableNotReadable, match=r"public\.plain") as one:
             check_readable(dsn, ["public.plain", "public.nothing"])
         assert one.value.hint == f'GRANT SELECT ON public.plain TO "{role}";'
-        pg.execute(one.value.hint)
+        for sql in statements(remedy(one.value, "table_not_readable")):
+            pg.execute(sql)
         check_readable(dsn, ["public.plain"])
         # A hint at a time, until nothing is left to say: policies count where SELECT is granted.
         for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import html
 import json
 import math
 import re
@@ -16,6 +17,7 @@ import pytest
 
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
+from harness.remedies import remedy
 from spillway.admin import formats, live
 from spillway.admin.application import Admin
 from spillway.admin.changes import Filter, rows_of
@@ -203,6 +205,33 @@ async def test_every_page_has_the_policy_and_the_rest_is_as_it_was() -> None:
         oversize = await client.post("/ui/slots", content=b"x" * 300_000)
         assert oversize.status_code == 400
         assert (await client.post("/ui/slots", content=b"\xff\xfe")).status_code == 400  # fmt: skip
+
+
+@pytest.mark.follows_hint("forged_request")
+async def test_a_forged_form_is_refused_and_the_pages_own_is_taken() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    engine.add_slot("s1")
+
+    def refused(answer: httpx.Response) -> str:
+        assert answer.status_code == 403
+        assert "forged_request" in answer.text
+        said = re.search(r"(?:Reload|Open)[^<]*try again", html.unescape(answer.text))
+        assert said is not None
+        return remedy({"code": "forged_request", "hint": said[0]}, "forged_request")
+
+    async with await _admin(engine) as client:
+        page = "/ui/slots/s1/drop"
+        assert "Reload the page" in refused(await client.post(page, data={"name": "s1"}))
+        shown = await client.get("/ui/slots/s1")
+        csrf = re.search(r'data-csrf="([^"]+)"', shown.text)
+        assert csrf is not None
+        form = {"csrf": csrf[1], "confirm": "s1"}
+        foreign = await client.post(page, data=form, headers={"origin": "http://evil.example"})
+        assert foreign.status_code == 403
+        assert "Open the service's own page" in foreign.json()["hint"]
+        own = {"origin": str(client.base_url).rstrip("/")}
+        assert (await client.post(page, data=form, headers=own)).status_code != 403
 
 
 async def test_a_token_is_asked_for_everywhere() -> None:

@@ -37,6 +37,10 @@ class FakeStore:
     retained_bytes: int = 900
     segment_size: int = 100
     max_bytes: int | None = 900
+    record_bytes: int = 50
+
+    def read(self, lsn: int, max_bytes: int) -> bytes:
+        return self.record_bytes.to_bytes(max_bytes, "little")
 
 
 def told(*sessions: FakeSession, store: FakeStore | None = None, complete: bool = True) -> str:
@@ -56,10 +60,19 @@ def test_the_database_that_holds_most_is_named() -> None:
     assert "GET /v1/sources" in told(fine, complete=False)
 
 
-def test_a_record_that_is_too_long_is_named() -> None:
-    hint = told(FakeSession("long", 150, decoded_lsn=160, read_lsn=1000))
-    assert "record at 0/A0 is longer than the 840 bytes" in hint
-    assert "SPILLWAY_WAL_STORE_MAX_BYTES" in hint
+def test_a_record_that_is_too_long_is_named_with_what_it_needs() -> None:
+    stuck = FakeSession("long", 150, decoded_lsn=160, read_lsn=1000)
+    hint = told(stuck, store=FakeStore(record_bytes=800))
+    assert "The WAL record at 0/A0 does not fit into it" in hint
+    # From the first segment that it touches to the last, and one more.
+    assert "SPILLWAY_WAL_STORE_MAX_BYTES to 1100 or more" in hint
+    # One that fits comes when the checkpoint has freed what is before it; nonsense is no length.
+    for record_bytes in (50, 600, 0, 2**32 - 1):
+        assert "840 bytes behind" in told(stuck, store=FakeStore(record_bytes=record_bytes))
+    # It is still being read.
+    assert "840 bytes behind" in told(
+        FakeSession("long", 150, decoded_lsn=160, read_lsn=999), store=FakeStore(record_bytes=800)
+    )
 
 
 @pytest.mark.parametrize(

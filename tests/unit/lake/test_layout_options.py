@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from harness.remedies import remedy
 from spillway.errors import InvalidRequest, LakeSchemaConflict, LakeTableConflict
 from spillway.lake import layout, partitions
 from spillway.lake.layout import Layout, Partition
@@ -83,6 +84,18 @@ def test_columns_that_make_partitions(partition: str, said: str | None) -> None:
         return
     with pytest.raises(LakeSchemaConflict, match=said):
         given.check("shop.orders", ORDERS)
+
+
+@pytest.mark.follows_hint("lake_schema_conflict")
+def test_what_can_be_done_about_columns_that_make_none() -> None:
+    def refused(*arguments: Any) -> str:
+        with pytest.raises(LakeSchemaConflict) as caught:
+            layout.parse(*arguments).check("shop.orders", ORDERS)
+        return remedy(caught.value, "lake_schema_conflict")
+
+    hint = refused(None, ["shop.orders=nope"], ())
+    assert hint == "Give --partition-by anew for that table."
+    layout.parse(None, ["shop.orders=region"], ()).check("shop.orders", ORDERS)
 
 
 def test_a_lake_keeps_it(tmp_path: Path) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from spillway.errors import LakeBehindSlot, LakeTableConflict
+from harness.commands import parse_command
+from harness.remedies import command, remedy
+from spillway.errors import LakeBehindSlot, LakeError, LakeTableConflict
 from spillway.lake import position
 from spillway.lake.slot import SlotPosition
 from spillway.pg.lsn import Lsn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SLOT = SlotPosition(
     "shop", "arrow", "primary", "shop", confirmed_flush_lsn=0x2000, decoded_lsn=0x5000
@@ -27,6 +26,7 @@ def test_a_new_lake_begins_where_the_slot_stands(tmp_path: Path) -> None:
     assert position.load(tmp_path) == lake
 
 
+@pytest.mark.follows_hint("lake_behind_slot")
 def test_a_slot_that_somebody_else_confirmed(tmp_path: Path) -> None:
     position.check(tmp_path, "delta", SLOT, has_checkpoint=False)
     behind = replace(SLOT, confirmed_flush_lsn=0x1000)
@@ -35,7 +35,11 @@ def test_a_slot_that_somebody_else_confirmed(tmp_path: Path) -> None:
         position.check(
             tmp_path, "delta", replace(SLOT, confirmed_flush_lsn=0x2001), has_checkpoint=True
         )
-    assert "spillway slot rewind shop 0/2000" in caught.value.hint
+    words = command(remedy(caught.value, "lake_behind_slot"), "slot rewind", SLOT="shop")
+    assert (words[2], words[3]) == ("shop", "0/2000")
+    parse_command(words)
+    rewound = replace(SLOT, confirmed_flush_lsn=int(Lsn.parse(words[3])))
+    assert position.check(tmp_path, "delta", rewound, has_checkpoint=True).lsn == "0/2000"
 
 
 def test_what_was_skipped_on_purpose_counts_as_in_the_lake(tmp_path: Path) -> None:
@@ -56,10 +60,14 @@ def test_what_was_skipped_on_purpose_counts_as_in_the_lake(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "change", [{"slot_name": "other"}, {"source": "other"}, {"database": "other"}]
 )
+@pytest.mark.follows_hint("lake_table_conflict")
 def test_a_lake_of_another_slot(tmp_path: Path, change: dict[str, str]) -> None:
     position.check(tmp_path, "delta", SLOT, has_checkpoint=False)
-    with pytest.raises(LakeTableConflict, match="not 'other'"):
-        position.check(tmp_path, "delta", replace(SLOT, **change), has_checkpoint=False)  # type: ignore[arg-type]
+    other = replace(SLOT, **change)  # type: ignore[arg-type]
+    with pytest.raises(LakeTableConflict, match="not 'other'") as caught:
+        position.check(tmp_path, "delta", other, has_checkpoint=False)
+    assert "a path of its own" in remedy(caught.value, "lake_table_conflict")
+    position.check(tmp_path / "own", "delta", other, has_checkpoint=False)
     with pytest.raises(LakeTableConflict, match="table format 'delta', not 'parquet'"):
         position.check(tmp_path, "parquet", SLOT, has_checkpoint=False)
 
@@ -83,3 +91,15 @@ def test_one_job_a_lake(tmp_path: Path) -> None:
             second.__enter__()
     with position.locked(tmp_path):
         pass
+
+
+@pytest.mark.follows_hint("lake_error")
+def test_no_lake_at_a_path(tmp_path: Path) -> None:
+    position.check(tmp_path / "lake", "delta", SLOT, has_checkpoint=False)
+    with pytest.raises(LakeError, match="no lake at") as caught:
+        position.existing(tmp_path)
+    # What `spillway lake run --lake` was given.
+    words = command(remedy(caught.value, "lake_error"), "lake run")
+    assert words[-1] == "--lake"
+    given = parse_command([*words, str(tmp_path / "lake"), "--slot", "shop"])
+    assert position.existing(Path(given["path"])).lsn == "0/2000"

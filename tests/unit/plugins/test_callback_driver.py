@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from harness.plugin_output import messages
+from harness.remedies import remedy
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor
 from spillway.decoding import change_format
@@ -220,6 +221,7 @@ def test_groups_of_callbacks_are_whole():
             stream_prepare = CallbackPlugin.stream_prepare
 
 
+@pytest.mark.follows_hint("plugin_failed")
 def test_messages_have_their_place():
     class Eager(CallbackPlugin):
         def startup(self, options):
@@ -232,8 +234,15 @@ def test_messages_have_their_place():
         pass
 
     plugin = driver(Idle)
-    with pytest.raises(PluginFailed, match="in callback change at 0/200"):
+    with pytest.raises(PluginFailed, match="in callback change at 0/200") as caught:
         plugin.changes(HEADER, memoryview(insert(5)), {1: TABLE}, MessageBuffer())
+    assert "mend the plugin and it comes again" in remedy(caught.value, "plugin_failed")
+    Idle.change = lambda self, *_: self.write("mended")  # type: ignore[method-assign]
+    out = MessageBuffer()
+    plugin = driver(Idle)
+    plugin.begin(HEADER, out)
+    plugin.changes(HEADER, memoryview(insert(5)), {1: TABLE}, out)
+    assert "mended" in str(messages(out.take()))
 
 
 def test_shutdown_comes_once():

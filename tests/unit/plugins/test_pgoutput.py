@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.remedies import remedy
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway.catalog.descriptor import (
     ColumnDescriptor,
@@ -265,6 +266,7 @@ def test_a_missing_publication(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text.count("publication q does not exist") == 1
 
 
+@pytest.mark.follows_hint("conflicting_publications")
 def test_conflicting_publications_say_where() -> None:
     reader = Reader({"publication_names": "p,q"})
     publications = (PublicationOptions(16500, "p"), PublicationOptions(16501, "q"))
@@ -280,6 +282,13 @@ def test_conflicting_publications_say_where() -> None:
     ) as caught:
         reader.transaction(insert(1))
     assert caught.value.details["lsn"] == "0/200"
+    hint = remedy(caught.value, "conflicting_publications")
+    assert "the same column list in all publications of the slot, or none" in hint
+    for same in ((1,), None):
+        both = (TableMembership(16500, columns=same), TableMembership(16501, columns=same))
+        reader = Reader({"publication_names": "p,q"})
+        reader.relations = {1: replace(table, memberships=(Memberships(16400, 2200, both),))}
+        assert kinds(reader.transaction(insert(1))) == "BRIC"
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.remedies import remedy
 from spillway import failpoints
 from spillway.errors import CorruptWalStore
 from spillway.pg.lsn import Lsn
 from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState
+from spillway.receiver.wal_store import WalStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,12 +86,28 @@ def test_every_flipped_byte_of_the_newer_page_falls_back(path: Path) -> None:
 
 
 @pytest.mark.parametrize("contents", [b"", b"\0" * 2 * PAGE, os.urandom(2 * PAGE), b"SPWALST1"])
+@pytest.mark.follows_hint("corrupt_wal_store")
 def test_no_valid_page_is_an_error(path: Path, contents: bytes) -> None:
     path.write_bytes(contents)
     with pytest.raises(CorruptWalStore) as caught:
         StateFile.open(path)
     assert caught.value.code == "corrupt_wal_store"
-    assert caught.value.hint
+    assert "made again of the segments beside it" in remedy(caught.value, "corrupt_wal_store")
+    # As a service opens it: of a segment that is there, and without one where it is told to begin.
+    again = {"system_id": "1", "segment_size": 1 << 20, "start_lsn": 0x500000}
+    path.unlink()
+    with WalStore(path.parent, **again) as store:  # type: ignore[arg-type]
+        header = struct.pack("<HHIQI4xQII", 0xD110, 2, 1, 0x500000, 0, 1, 1 << 20, 8192)
+        store.append(0x500000, header + bytes(100))
+        store.sync()
+    path.write_bytes(contents)
+    with WalStore(path.parent, system_id="1", segment_size=1 << 20) as store:
+        assert store.first_lsn == 0x500000
+    for segment in path.parent.glob("0*"):
+        segment.unlink()
+    path.write_bytes(contents)
+    with WalStore(path.parent, **again) as store:  # type: ignore[arg-type]
+        assert store.received_lsn == 0x500000
 
 
 def test_failed_sync_repeats_the_same_page(path: Path) -> None:

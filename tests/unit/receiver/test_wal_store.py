@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.remedies import remedy
 from spillway import failpoints
 from spillway.errors import (
     DiskFull,
@@ -155,6 +156,7 @@ def test_append_takes_any_buffer(opener: Opener) -> None:
 
 
 @pytest.mark.parametrize("off", [-1, 1, SIZE, -SIZE])
+@pytest.mark.follows_hint("wal_not_contiguous")
 def test_append_elsewhere_is_refused(opener: Opener, off: int) -> None:
     store = opener()
     append(store, SIZE + 5)
@@ -162,6 +164,9 @@ def test_append_elsewhere_is_refused(opener: Opener, off: int) -> None:
         store.append(store.received_lsn + off, b"x")
     assert caught.value.details["received_lsn"] == str(store.received_lsn)
     assert read_all(store) == wal(START, SIZE + 5)
+    assert "from where the store ends" in remedy(caught.value, "wal_not_contiguous")
+    append(store, 10)
+    assert read_all(store) == wal(START, SIZE + 15)
 
 
 def test_wait(opener: Opener) -> None:
@@ -273,16 +278,18 @@ def test_no_store_there(opener: Opener) -> None:
         opener(start_lsn=None)
 
 
+@pytest.mark.follows_hint("wal_store_in_use")
 def test_second_process_is_kept_out(opener: Opener) -> None:
     store = opener()
     with pytest.raises(WalStoreInUse) as caught:
         WalStore(opener.path)
-    assert caught.value.code == "wal_store_in_use"
+    assert "Stop the other service" in remedy(caught.value, "wal_store_in_use")
     store.close()
     opener()
 
 
 @pytest.mark.parametrize("damage", ["missing", "short"])
+@pytest.mark.follows_hint("wal_gap")
 def test_missing_segment_is_a_gap_with_its_lsn_to_who_needs_it(opener: Opener, damage: str) -> None:
     store = opener()
     append(store, 2 * SIZE + 500)
@@ -297,7 +304,8 @@ def test_missing_segment_is_a_gap_with_its_lsn_to_who_needs_it(opener: Opener, d
     with pytest.raises(WalGap) as caught:
         read_all(store)
     assert caught.value.details["lsn"] == str(Lsn(START + SIZE))
-    assert path.name in caught.value.hint
+    hint = remedy(caught.value, "wal_gap")
+    assert hint.startswith(f"Copy {path.name} there")
     assert store.missing == ((START + SIZE) // SIZE,)
     # Everything else is served, and goes on.
     assert store.read(START, SIZE) == wal(START, SIZE)
@@ -509,13 +517,18 @@ def test_failure_then_on_as_if_nothing_was(
     assert read_all(opener.again()) == wal(START, total)
 
 
+@pytest.mark.follows_hint("wal_flush_failed")
 def test_failed_sync_falls_back(opener: Opener) -> None:
     store = opener()
     append(store, 1000)
     store.sync()
     append(store, SIZE)
-    with failpoints.armed("walstore.before_fsync=error:EIO@2"), pytest.raises(WalFlushFailed):
+    with (
+        failpoints.armed("walstore.before_fsync=error:EIO@2"),
+        pytest.raises(WalFlushFailed) as caught,
+    ):
         store.sync()
+    assert "What is not durable is received again" in remedy(caught.value, "wal_flush_failed")
     assert store.received_lsn == store.flushed_lsn == START + 1000
     assert store.read(START + 2000, 10) == b"", "a reader that is ahead waits"
     assert store.sync() == START + 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
+from harness.remedies import remedy
 from spillway.admin.application import Admin
 from spillway.slot_manager.app import create_app
 from spillway.token_gate import TokenGate
@@ -47,6 +49,15 @@ async def test_everything_needs_the_token(guarded: httpx.AsyncClient, path: str)
         authorization = f"{scheme} {TOKEN}".encode()
         response = await guarded.get(path, headers={"authorization": authorization})
         assert response.status_code in (200, 404)
+
+
+@pytest.mark.follows_hint("unauthenticated")
+async def test_a_refusal_says_how_to_get_in(guarded: httpx.AsyncClient) -> None:
+    hint = remedy((await guarded.get("/v1/slots")).json(), "unauthenticated")
+    said = re.search(r"header (\w+): (\w+) …", hint)
+    assert said is not None
+    headers = {said[1].encode(): f"{said[2]} {TOKEN}".encode()}
+    assert (await guarded.get("/v1/slots", headers=headers)).status_code == 200
 
 
 async def test_probes_need_none(guarded: httpx.AsyncClient) -> None:

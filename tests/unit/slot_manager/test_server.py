@@ -14,6 +14,7 @@ import pytest
 
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
+from harness.remedies import remedy
 from spillway.admin.application import Admin
 from spillway.connection_bound import ConnectionBound
 from spillway.interfaces import _bind
@@ -103,6 +104,7 @@ async def test_half_a_request_is_not_kept(
     assert not caplog.records
 
 
+@pytest.mark.follows_hint("request_timeout")
 async def test_bytes_now_and_then_do_not_prolong_it(served: Served) -> None:
     reader, writer = await served.open()
     writer.write(b"GET /healthz HTTP/1.1\r\nx: ")
@@ -114,10 +116,11 @@ async def test_bytes_now_and_then_do_not_prolong_it(served: Served) -> None:
             answer = await asyncio.wait_for(reader.read(), 0.05)
         except TimeoutError:
             continue
-        assert _problem(answer)["status"] == 408
+        assert "Send a request at once" in remedy(_problem(answer), "request_timeout")
         break
     assert sent < 100
     writer.close()
+    assert await served.health() == 200
 
 
 async def test_requests_of_a_connection_follow_each_other(served: Served) -> None:
@@ -131,6 +134,7 @@ async def test_requests_of_a_connection_follow_each_other(served: Served) -> Non
     writer.close()
 
 
+@pytest.mark.follows_hint("too_many_connections")
 async def test_connections_have_a_bound(
     served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +143,7 @@ async def test_connections_have_a_bound(
     await asyncio.sleep(0.1)
     for _ in range(50):
         reader, writer = await served.open()
-        assert _problem(await reader.read())["code"] == "too_many_connections"
+        assert "Try again" in remedy(_problem(await reader.read()), "too_many_connections")
         writer.close()
     assert len(caplog.records) == 1, "one line a minute"
     for _, writer in idle:
@@ -287,3 +291,22 @@ async def test_a_client_that_vanishes_is_no_traceback(
     await asyncio.sleep(0.3)
     assert [record.getMessage() for record in caplog.records if record.levelno >= 30] == []
     assert await served.health() == 200
+
+
+@pytest.mark.follows_hint("internal_error")
+async def test_the_log_says_which_error_was_internal(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def break_down(_self: FakeEngine) -> Any:
+        raise RuntimeError("this is what broke")
+
+    monkeypatch.setattr(FakeEngine, "list_slots", break_down)
+    answer = await served.say(
+        b"GET /v1/slots HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    )
+    assert b"this is what broke" not in answer
+    assert "The service's log says which" in remedy(
+        json.loads(answer.partition(b"\r\n\r\n")[2]), "internal_error"
+    )
+    (record,) = (one for one in caplog.records if one.exc_info)
+    assert "this is what broke" in str(record.exc_info)

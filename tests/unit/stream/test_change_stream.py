@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from harness.commands import parse_command
 from harness.fake_engine import FIRST_LSN, FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
+from harness.remedies import remedy
 from spillway.engine.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import (
     AddressUnavailable,
@@ -485,6 +488,7 @@ async def test_token(engine: FakeEngine, unused_tcp_port: int) -> None:
     await server.stop(0)
 
 
+@pytest.mark.follows_hint("address_unavailable")
 async def test_a_taken_port(target: str, engine: FakeEngine) -> None:
     with pytest.raises(AddressUnavailable) as caught:
         await create_grpc_server(
@@ -494,4 +498,10 @@ async def test_a_taken_port(target: str, engine: FakeEngine) -> None:
             port=int(target.rpartition(":")[2]),
             token=None,
         )
-    assert "--grpc-port" in caught.value.hint
+    option = re.search(r"--grpc-port", remedy(caught.value, "address_unavailable"))
+    assert option is not None
+    assert "grpc_port" in parse_command(["serve", option[0], "0"])
+    server = await create_grpc_server(
+        engine, FakeSubscriptions(), host="127.0.0.1", port=0, token=None
+    )
+    await server.stop(0)

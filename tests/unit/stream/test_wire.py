@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.remedies import remedy
 from spillway.engine.model import StreamBatch
 from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
@@ -138,9 +139,14 @@ def test_unusual_but_legal_protobuf() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x0a", b"\x0a\x05", b"\xff" * 20, b"\x0a\x02\x3a\x01", b"\x0a\x03\x3a\x01\x00"]
 )
+@pytest.mark.follows_hint("malformed_message")
 def test_malformed(data: bytes) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MalformedMessage) as caught:
         wire.decode_response(data)
+    # The next stream begins with what was not confirmed.
+    assert remedy(caught.value, "malformed_message").startswith("Open the stream again")
+    batch = StreamBatch(encoded([(5, 1, b"abc")]), Lsn(1), Lsn(2), Lsn(3))
+    assert wire.decode_response(wire.encode_changes(batch)).count == 1
 
 
 def test_any_damage_is_a_typed_error_or_another_batch() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.remedies import command, remedy
 from harness.subscription_stage import publication, table
 from spillway.errors import (
     AdvanceBackward,
@@ -88,7 +89,13 @@ async def test_a_program_that_is_killed_is_started_again(stage: Stage) -> None:
     [
         ("fail", "lake_error", "no space", "Make some."),
         ("print", "lake_table_conflict", "it\nbroke", "Mend it."),
-        ("silent", "subscription_failed", "its program ended with exit code 3", "log a"),
+        pytest.param(
+            "silent",
+            "subscription_failed",
+            "its program ended with exit code 3",
+            "log a",
+            marks=pytest.mark.follows_hint("subscription_failed"),
+        ),
     ],
 )
 async def test_a_failure_is_told_and_mended_by_an_alteration(
@@ -100,6 +107,11 @@ async def test_a_failure_is_told_and_mended_by_an_alteration(
     assert info.error.code == code
     assert info.error.message.startswith(message)
     assert hint in info.error.hint
+    if mode == "silent":
+        # The log has why.
+        told = {"code": code, "hint": info.error.hint}
+        assert command(remedy(told, code), "subscription log", NAME="a")[2:] == ["a"]
+        assert any("mode silent" in line for line in await stage.subscriptions.log("a", 50))
     altered = await stage.subscriptions.alter("a", {"target": {"kind": "fake", "mode": "run"}})
     assert altered.error is None
     await stage.wait("a", streams)
