@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.engine.answers import Answers
+from spillway.engine.large_batches import LargeBatches
 from spillway.engine.leases import Leases
 from spillway.engine.looking import Looking
 from spillway.engine.model import SlotSpec
@@ -103,6 +104,7 @@ class Engine(Looking):
         self._settings = settings
         self._workers = ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="spillway-worker")
         self._readers = SharedReaders(self._workers)
+        self._large_batches = LargeBatches()
         self._answers = Answers()
         self._leases = Leases(metadata, data.instance, settings.lease_ttl_s)
         self._rows = SlotRows(metadata, self._leases)
@@ -426,7 +428,10 @@ class Engine(Looking):
         """Open a stream; see the interface."""
         slot = self._slot(slot_name)
         slot.check_valid()
-        with contextlib.nullcontext() if peek else slot.acquired("stream") as holder:
+        with (
+            contextlib.nullcontext() if peek else slot.acquired("stream") as holder,
+            self._large_batches.granted(batch_bytes) as step_bytes,
+        ):
             session = await self._session(slot)
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
@@ -442,7 +447,7 @@ class Engine(Looking):
                 merged = {**slot.row.options, **(options or {})}
                 prepared = (slot.row.two_phase, two_phase_at if plugin.two_phase else None)
                 key = (
-                    session, slot.row.plugin, frozenset(merged.items()), prepared, upto_lsn, batch_bytes,
+                    session, slot.row.plugin, frozenset(merged.items()), prepared, upto_lsn, step_bytes,
                 )  # fmt: skip
             seat = await self._readers.seat(
                 key,
@@ -451,7 +456,7 @@ class Engine(Looking):
                 plugin,
                 lambda: self._plugin(slot, session, options or {}),
                 lambda p, lsn: SlotReader.on_log(session.log, p, lsn, upto_lsn, two_phase_at),
-                batch_bytes,
+                step_bytes,
                 at_once=built_in,
             )
             stream = EngineStream(slot, session, seat, begin, holder)

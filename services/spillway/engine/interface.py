@@ -189,7 +189,7 @@ class EngineInterface(Protocol):
                 confirmed_flush_lsn when it is later than that or None is given.
             upto_lsn: end after the last transaction whose commit record starts before this.
             options: plugin options, over the slot's own.
-            batch_bytes: payload bytes after which a batch is handed out.
+            batch_bytes: payload bytes after which a batch is handed out; the default when large batches are used up.
             peek: read beside the consumer: the slot does not become active, ``confirm`` is refused.
         """
         ...

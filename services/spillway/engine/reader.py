@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 # Looked up once; as an attribute of the enumeration it would cost at each transaction.
 _MESSAGE: Final = TransactionKind.MESSAGE
 
+#: Buffers that steps share, the last used first: as many as steps are taken at a time, not as readers wait for their clients.
+_BUFFERS_MAX: Final = 4
+_buffers: Final[list[MessageBuffer]] = []
+_NO_BUFFER: Final = MessageBuffer(0)
+
 
 class Cursor(Protocol):
     """Where transactions come from; ``txlog.TransactionCursor`` is one."""
@@ -104,7 +109,8 @@ class SlotReader:
         self._plugin = plugin
         self._upto_lsn = upto_lsn
         self._two_phase_at = two_phase_at
-        self._out = MessageBuffer(64 * 1024)
+        # Only during a step: between two there is nothing in it.
+        self._out = _NO_BUFFER
         # What is being handed out: its log entry, its header as the plugin is told it, the chunks that are left, and
         # what to call after them when that is not commit.
         self._transaction: Transaction | None = None
@@ -186,6 +192,7 @@ class SlotReader:
 
     def close(self) -> None:
         """Free the cursor and shut the plugin down."""
+        self._run = self._transaction = self._chunks = None
         try:
             self._cursor.close()
         finally:
@@ -197,7 +204,17 @@ class SlotReader:
         A large transaction is handed out in several steps. *message_limit* is looked at where a
         transaction ends, and so may be exceeded by the last one.
         """
-        out = self._out
+        out = self._out = _buffers.pop() if _buffers else MessageBuffer(64 * 1024)
+        try:
+            return self._step(out, batch_bytes, message_limit)
+        finally:
+            self._out = _NO_BUFFER
+            # Also what a step that failed has left in it.
+            out.clear()
+            if len(_buffers) < _BUFFERS_MAX:
+                _buffers.append(out)
+
+    def _step(self, out: MessageBuffer, batch_bytes: int, message_limit: int | None) -> Step:
         exhausted = False
         self.first_lsn = self._run.next_lsn() if self._run is not None else 0
         while not self._reached_end:

@@ -299,6 +299,9 @@ class SharedReader:
         """Close the reader, once a step that is under way has ended."""
         if self._step is not None:
             await asyncio.wait([self._step])
+            self._step = None
+        # Also the step that was under way. Who has the reader may be kept by a traceback for long.
+        self.forget()
         self._reader.close()
 
 

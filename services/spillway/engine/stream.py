@@ -15,7 +15,7 @@ loop, as long as it is little (AT_ONCE_BYTES of the log, in the file that was re
 one of ours, which wait for nothing. Nothing is polled: the log's writer wakes the stream, once for however much it
 has published by the time the stream looks.
 
-Bound: two batches, the caller's and the one ahead, beside what readers keep.
+Bound: two batches, the caller's and, unless that is larger than AHEAD_BYTES_MAX, the one ahead, beside what readers keep.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from spillway.engine.session import Session
     from spillway.engine.slots import Slot
     from spillway.txlog.log import Snapshot
+
+#: Behind a larger batch no step is taken ahead: a client that does not read would hold it, too.
+AHEAD_BYTES_MAX: Final = 2 << 20
 
 _NOTHING: Final = EncodedBatch(b"", b"", b"", b"", 0)
 
@@ -113,7 +116,8 @@ class EngineStream:
         if not self._peek:
             self._slot.count(kept.counts, kept.counted)
         self._end = kept.visible if step.exhausted else None
-        if step.messages.count and not step.exhausted and not step.reached_end:
+        little = len(step.messages.payload) <= AHEAD_BYTES_MAX
+        if step.messages.count and little and not step.exhausted and not step.reached_end:
             self._seat.begin()
         return step
 

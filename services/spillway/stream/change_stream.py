@@ -133,21 +133,26 @@ class _Session:
         end_lsn: Lsn | None = None
         # Something is sent at once, so that the client learns that the slot is its own.
         greeting = True
-        while True:
-            batch = await stream.next_batch(0.0 if greeting else POLL_S)
-            moved = (batch.wal_end, batch.confirm_lsn) != (self._wal_end, self._confirm_lsn)
-            self._wal_end, self._confirm_lsn = batch.wal_end, batch.confirm_lsn
-            if batch.messages.count or batch.final:
-                await self._write_changes(batch)
-            elif greeting or moved or time.monotonic() - self._sent_at_s >= KEEPALIVE_S:
-                await self._write_keepalive()
-            if batch.final:
-                return
-            if self._client_is_done and not bounded:
-                end_lsn = end_lsn or batch.wal_end
-                if not batch.messages.count or batch.confirm_lsn >= end_lsn:
+        batch: StreamBatch | None = None
+        try:
+            while True:
+                batch = await stream.next_batch(0.0 if greeting else POLL_S)
+                moved = (batch.wal_end, batch.confirm_lsn) != (self._wal_end, self._confirm_lsn)
+                self._wal_end, self._confirm_lsn = batch.wal_end, batch.confirm_lsn
+                if batch.messages.count or batch.final:
+                    await self._write(wire.encode_changes(batch))
+                elif greeting or moved or time.monotonic() - self._sent_at_s >= KEEPALIVE_S:
+                    await self._write_keepalive()
+                if batch.final:
                     return
-            greeting = False
+                if self._client_is_done and not bounded:
+                    end_lsn = end_lsn or batch.wal_end
+                    if not batch.messages.count or batch.confirm_lsn >= end_lsn:
+                        return
+                greeting = False
+        finally:
+            # A traceback may keep this frame for long after the stream.
+            del batch
 
     async def _take_feedback(self, stream: SlotStream) -> None:
         """Confirm until the client closes its side."""
@@ -167,24 +172,26 @@ class _Session:
                 await self._write_keepalive()
         self._client_is_done = True
 
-    async def _write_changes(self, batch: StreamBatch) -> None:
-        async with self._writing:
-            await self._context.write(wire.encode_changes(batch))
+    async def _write(self, message: bytes) -> None:
+        try:
+            async with self._writing:
+                await self._context.write(message)
+        finally:
+            # As in _send.
+            del message
         self._sent_at_s = time.monotonic()
 
     async def _write_keepalive(self) -> None:
         now_s = time.monotonic()
         overdue = self._confirm_lsn > self._flush_lsn and now_s - self._heard_at_s > KEEPALIVE_S
-        async with self._writing:
-            await self._context.write(
-                wire.encode_keepalive(
-                    wal_end=self._wal_end,
-                    confirm_lsn=self._confirm_lsn,
-                    flush_lsn=self._flush_lsn,
-                    reply_requested=overdue,
-                )
+        await self._write(
+            wire.encode_keepalive(
+                wal_end=self._wal_end,
+                confirm_lsn=self._confirm_lsn,
+                flush_lsn=self._flush_lsn,
+                reply_requested=overdue,
             )
-        self._sent_at_s = time.monotonic()
+        )
 
 
 def _batch_bytes(asked: int) -> int:

@@ -115,17 +115,15 @@ class LoggedTransaction:
         self._first = first
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the changes in LSN order (decoding/change_format.py); once.
+        """Return the changes in LSN order (decoding/change_format.py); once.
 
         Raises:
             CorruptTransactionLog: a frame is damaged.
         """
         if self._first is not None:
-            if len(self._first):
-                yield self._first
-            return
-        while (chunk := self._cursor._next_chunk()) is not None:  # noqa: SLF001 - one unit in two classes
-            yield chunk
+            return iter((self._first,) if len(self._first) else ())
+        # Unlike a generator it does not hold the chunk that it gave last, which may have a row of 1 GB, while nobody asks.
+        return iter(self._cursor._next_chunk, None)  # noqa: SLF001 - one unit in two classes
 
     def close(self) -> None:
         """Do nothing: what it reads is the cursor's."""

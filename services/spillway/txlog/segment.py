@@ -190,6 +190,7 @@ class SegmentReader:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        self._window = memoryview(b"")
 
     def file_size(self) -> int:
         """Return the file's size now."""
@@ -207,6 +208,13 @@ class SegmentReader:
             if len(self._window) < length:
                 return None
         return self._window[start : start + length]
+
+    def _read(self, offset: int, length: int, limit: int) -> memoryview | None:
+        """Return as :meth:`_view` does, beside the window."""
+        if offset + length > limit:
+            return None
+        read = memoryview(os.pread(self._fd, length, offset))
+        return read if len(read) == length else None
 
     def window(self, offset: int, limit: int) -> memoryview:
         """Return what can be had at once from *offset* on and before *limit*: frames, the last one maybe cut.
@@ -230,7 +238,9 @@ class SegmentReader:
         _, length, kind, zero = frames.FRAME.unpack(head)
         if zero or not frames.RELATION <= kind <= frames.PROGRESS:
             return None
-        whole = self._view(offset, frames.FRAME_HEADER_SIZE + length, limit)
+        size = frames.FRAME_HEADER_SIZE + length
+        # A large one is whoever's it is given to, and not held here as well.
+        whole = (self._read if size > self.WINDOW_BYTES else self._view)(offset, size, limit)
         if whole is None:
             return None
         payload = whole[frames.FRAME_HEADER_SIZE :]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spillway.engine import stream as stream_module
 from spillway.engine.holder import Holder
 from spillway.engine.reader import Counts, Step
 from spillway.engine.shared_reader import (
@@ -199,6 +200,18 @@ async def test_one_step_is_taken_ahead_and_no_more(stream: Stream) -> None:
     await asyncio.sleep(0.05)
     assert len(stream.reader.threads) == 2
     assert [await stream.lsn() for _ in range(3)] == [20, 30, 40]
+
+
+async def test_no_step_is_taken_behind_a_large_batch(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has stopped to read would hold that as well."""
+    monkeypatch.setattr(stream_module, "AHEAD_BYTES_MAX", 0)
+    stream.log.publish(*map(step, (10, 20, 30)))
+    assert await stream.lsn() == 10
+    await asyncio.sleep(0.05)
+    assert len(stream.reader.threads) == 1
+    assert [await stream.lsn() for _ in range(2)] == [20, 30]
 
 
 async def test_what_lies_ahead_is_neither_confirmed_nor_counted(stream: Stream) -> None:
