@@ -274,6 +274,8 @@ def test_an_expired_certificate_is_said(tmp_path: Path) -> None:
         with _probing(serve) as probe:
             assert probe.get("/readyz").json() == {"status": "ready"}
             assert "certificate has expired" not in probe.get("/").text
+        with RestClient(settings) as client:
+            client.call("GET", "slots")
         with pytest.raises(UnknownSlot):
             get_slot(f"https://127.0.0.1:{serve.grpc_port}", "s", tls=ClientTls(ca.file))
 
