@@ -325,13 +325,16 @@ def test_two_services_do_not_share_a_physical_slot(
         problem = second.problem("POST", "/sources", json=request)
         assert (problem["status"], problem["code"]) == (409, "physical_slot_active")
         assert problem["detail"] == f'the physical slot "spillway_main" is active for PID {pid}'
-        assert statements(remedy(problem, "physical_slot_active")) == [
-            f"SELECT pg_terminate_backend({pid})"
-        ]
+        (ends_it,) = statements(remedy(problem, "physical_slot_active"))
+        assert str(pid) in ends_it
         assert second.call("GET", "/sources")["sources"] == []
         # Under another name the two live side by side.
         second.create_source(table.dsn, "other")
         second.call("DELETE", "/sources/other")
+        # And the statement ends the one that streams; a live service only connects again.
+        cluster.query(ends_it)
+        left = "SELECT 1 FROM pg_stat_replication WHERE pid = %s"
+        wait_until(lambda: not cluster.query(left, [pid]), "it still streams")
 
     third = tmp_path / "third"
     service.call("DELETE", "/sources/main")

@@ -93,3 +93,12 @@ def test_what_hints_say_is_parsed() -> None:
     assert remedies.remedy(printed, "lake_error") == "Mend it,\nand more."
     with pytest.raises(AssertionError):
         remedies.remedy(printed, "conflict")
+
+
+def test_what_the_manual_says_to_do_is_of_errors_that_are_followed() -> None:
+    """The list of docs/how-to/operate.md begins each item with the codes that it is about."""
+    manual = (TESTS.parent / "docs/how-to/operate.md").read_text()
+    items = re.findall(r"^- ((?:`\w+`(?:, |,? and )?)+)", manual, re.MULTILINE)
+    codes = {code for item in items for code in re.findall(r"`(\w+)`", item)}
+    assert len(codes) > 10
+    assert codes <= _marks().keys()

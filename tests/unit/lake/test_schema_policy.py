@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pytest
 
+from harness.remedies import remedy
 from spillway.errors import LakeSchemaChange, LakeSchemaConflict
 from spillway.lake.columns import Shape, TableColumn
 from spillway.lake.quarantine import Quarantine
@@ -107,11 +110,15 @@ def test_evolve_stops_only_where_values_are_lost() -> None:
     assert _decide(EVOLVE, {"s.r": RETYPED}, has_current=False) == Decision()
 
 
+@pytest.mark.follows_hint("lake_schema_change")
 def test_pause_stops_at_the_first_change() -> None:
     decision = _decide(PAUSE, {"s.a": ADDED, "s.r": RETYPED})
     assert (decision.stop_lsn, decision.set_aside) == (15, {})
     decision = _decide(PAUSE, {"s.a": ADDED})
     assert isinstance(decision.error, LakeSchemaChange)
+    way = re.search(r"--on-schema-change (\w+)", remedy(decision.error, "lake_schema_change"))
+    assert way is not None
+    assert _decide(OnSchemaChange(way[1]), {"s.a": ADDED}) == Decision(), "it goes on from here"
     assert decision.error.details == {
         "relation": "s.a", "lsn": "0/14", "change": ADD, "column": "extra",
     }  # fmt: skip
