@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 from harness.catalog_replay import CatalogReplay, assert_equals_server
 from harness.ddl_workload import DdlLoad
 from harness.remedies import remedy, statements
+from spillway.catalog import bootstrap as bootstrap_module
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.catalog.bootstrap_raw import bootstrap_raw
@@ -177,3 +179,40 @@ def test_unreachable(pg15: Database) -> None:
     with pytest.raises(SourceError, match="can't be read") as caught:
         bootstrap_sql(f"{pg15.dsn} dbname=not_there connect_timeout=3")
     assert caught.value.hint
+
+
+def test_rows_are_not_walked_by_the_collector(
+    pg18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a large catalog costs must not be Python's collector, which walks all rows again and again."""
+    walks: list[str] = []
+    steps: list[str] = []
+
+    def noted(name: str) -> None:
+        step = getattr(bootstrap_module, name)
+
+        def run(*arguments: Any) -> Any:
+            steps.append(name)
+            try:
+                return step(*arguments)
+            finally:
+                steps.pop()
+
+        monkeypatch.setattr(bootstrap_module, name, run)
+
+    def walk(phase: str, info: dict[str, int]) -> None:
+        if steps and phase == "start":
+            walks.append(f"generation {info['generation']} in {steps[-1]}")
+
+    for name in ("_copy_catalogs", "pack_rows"):
+        noted(name)
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(walk)
+    gc.set_threshold(500, 1, 1)
+    try:
+        bootstrap_sql(pg18.dsn)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(walk)
+    assert walks == []
+    assert gc.isenabled()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import ssl
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-from harness.certificates import Authority
 from harness.serve_process import ServeProcess
 from spillway.lake.parquet_tables import current_path
 from spillway.subscriber.run_processes import RunRecord, processes_of
@@ -195,17 +193,7 @@ def test_formats_have_their_layouts(
             "cluster_by": {"public.o": ["id"]},
         },
     }
-    # The service has a certificate of a private CA, which nobody tells its programs: they need none.
-    ca = Authority(tmp_path, "ca")
-    pair = ca.sign("server")
-    serve = ServeProcess(
-        tmp_path / "data",
-        environment={
-            "SPILLWAY_TLS_CERT": str(pair.certificate),
-            "SPILLWAY_TLS_KEY": str(pair.key),
-        },
-        tls=ssl.create_default_context(cafile=ca.file),
-    )
+    serve = ServeProcess(tmp_path / "data")
     try:
         service = serve.service()
         service.create_source(pg15.dsn)
