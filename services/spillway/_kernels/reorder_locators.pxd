@@ -3,6 +3,11 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+cdef enum:
+    # Bound under it is what no transaction sees otherwise: the storage of system catalogs that are not mirrored.
+    GENERATION_OF_ALL = 0xFFFFFFFFFFFFFFFF
+
+
 cdef enum LocatorKind:
     LOCATOR_UNKNOWN = 0
     LOCATOR_TABLE = 1

@@ -4,7 +4,8 @@
 :class:`LocatorCache` maps (generation, locator) to a relation. Generation 0 is what every transaction sees that
 has changed no catalog itself. One that has gets a generation of its own, and a new one at each of its
 catalog records: what was bound under the old one is then never found again, which is how "clear this
-transaction's private bindings" costs nothing. ``clear`` forgets everything, when a commit changed what others see.
+transaction's private bindings" costs nothing. Of system catalogs all have the same view, under GENERATION_OF_ALL. ``clear``
+forgets everything, when a commit changed what others see.
 
 :class:`TrackedLocators` is the set of relfiles that the catalog mirror redoes.
 

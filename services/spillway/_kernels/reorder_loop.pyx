@@ -74,6 +74,7 @@ from spillway._kernels.reorder_extract cimport (
     extract_update,
 )
 from spillway._kernels.reorder_locators cimport (
+    GENERATION_OF_ALL,
     LOCATOR_SKIP,
     LOCATOR_TABLE,
     LOCATOR_TOAST,
@@ -364,6 +365,8 @@ cdef class RecordLoop:
             return STOP_AT_END
         kind = self._locators.find(top_of(txn).locator_generation, block.spc, block.db, block.rel, &relation)
         if kind == LOCATOR_UNKNOWN:
+            kind = self._locators.find(GENERATION_OF_ALL, block.spc, block.db, block.rel, &relation)
+        if kind == LOCATOR_UNKNOWN:
             return STOP_UNRESOLVED
         if kind == LOCATOR_SKIP or (
                 kind == LOCATOR_TOAST and action != ACTION_INSERT and action != ACTION_MULTI_INSERT):
@@ -548,13 +551,14 @@ cdef class RecordLoop:
         """Replace the set of tracked catalogs by *locators*, (spc, db, rel) each."""
         self._tracked.replace(locators)
 
-    def bind(self, RecordBatch batch not None, Py_ssize_t index, int kind, uint32_t relation_id):
-        """Remember whose storage block 0 of record *index* is, as that record's transaction sees it."""
+    def bind(self, RecordBatch batch not None, Py_ssize_t index, int kind, uint32_t relation_id, bint for_all=False):
+        """Remember whose storage block 0 of record *index* is, as its transaction sees it, or as everybody does."""
         cdef const WalRecord *record = &batch.records[index]
         cdef const WalBlockRef *block = &batch.blocks[record.first_block]
         cdef Txn *txn = self._table.lookup(record.xid)
         cdef uint64_t generation = top_of(txn).locator_generation if txn != NULL else 0
-        self._locators.bind(generation, block.spc, block.db, block.rel, <LocatorKind> kind, relation_id)
+        self._locators.bind(GENERATION_OF_ALL if for_all else generation, block.spc, block.db, block.rel,
+                            <LocatorKind> kind, relation_id)
 
     def clear_locators(self):
         """Forget every binding: what others see of the catalog has changed."""

@@ -138,8 +138,7 @@ class CatalogMirror:
         # Updater of each multixact that has one.
         self._multixacts: dict[int, int] = {}
         self._cache = ResolutionCache()
-        # Whether a cached resolution was dropped since the last commit said so: by an image that
-        # fills rewritten storage, by pruning.
+        # Whether a cached resolution was dropped since the last commit said so: by an image, by pruning.
         self._dropped = False
         # Whether one was handed out since then that is cached nowhere: what it was made from is not known.
         self._private = False
@@ -186,9 +185,8 @@ class CatalogMirror:
     def commit(self, xids: Sequence[int], lsn: int) -> bool:
         """Say that a transaction committed: *xids* is it and its committed subtransactions.
 
-        *lsn* is the commit record's start. May be called for transactions without catalog changes.
-        Returns whether a resolution that was handed out for others may be different now: the owner
-        then forgets every locator that it resolved.
+        *lsn* is the commit record's start. May be called for transactions without catalog changes. Returns whether
+        a resolution handed out for others may be different now: the owner then forgets every locator that it resolved.
         """
         self._note_position(lsn)
         for xid in xids:
@@ -202,10 +200,15 @@ class CatalogMirror:
                 tup.storage.touch(tup)
                 if tup.xmin_pending and tup.xmin == xid:
                     tup.xmin_pending = False
+                    if tup.deleter == xid:
+                        # Nobody else has ever seen it: it is in no index, and nothing was made of it.
+                        tup.dead, tup.deleter = True, 0
+                        tup.forget_row()
+                        continue
                     self._invalidate((tup,))
-                    if tup.deleter and tup.deleter != xid:
+                    if tup.deleter:
                         tup.storage.index(tup)
-                if tup.deleter == xid:
+                elif tup.deleter == xid:
                     self._bury(tup)
         self._forget_storages(self.locations.finish(xids))
         changed, self._dropped = self._dropped, False
@@ -216,8 +219,8 @@ class CatalogMirror:
     def abort(self, xids: Sequence[int], lsn: int) -> bool:
         """Say that transactions aborted: a top-level one with all its subtransactions, or one of these.
 
-        Returns whether resolutions handed out for *others* changed, which an abort never does; those of
-        the same top-level transaction are stale when a subtransaction aborts.
+        Returns whether resolutions handed out for *others* changed, which an abort never does; those of the same
+        top-level transaction are stale when a subtransaction aborts.
         """
         self._note_position(lsn)
         for xid in xids:
@@ -228,8 +231,7 @@ class CatalogMirror:
     def advance(self, oldest_running_xid: int, lsn: int) -> None:
         """Say that every transaction before *oldest_running_xid* has finished (from xl_running_xacts).
 
-        One whose end was never seen was lost in a crash and counts as aborted. Statuses that no tuple
-        can need any more are forgotten.
+        One whose end was never seen was lost in a crash and counts as aborted. Statuses that no tuple needs go.
         """
         self._note_position(lsn)
         lost = [xid for xid in self._pending if precedes(xid, oldest_running_xid)]
@@ -259,7 +261,7 @@ class CatalogMirror:
         return self._resolve(("locator", locator), own_xids)
 
     def resolve_oid(self, relation_oid: int, own_xids: Collection[int] = NO_XIDS) -> Resolution:
-        """Like :meth:`resolve`, for records that name a relation by oid (TRUNCATE)."""
+        """Like :meth:`resolve`, by oid."""
         return self._resolve(("oid", relation_oid), own_xids)
 
     def has_changes(self, xids: Collection[int]) -> bool:
@@ -381,9 +383,8 @@ class CatalogMirror:
     def judge_xmax(self, tup: CatalogTuple, record_xid: int, *, held: bool) -> None:
         """Find out from a tuple's raw xmax and infomask whether, and by whom, it is deleted.
 
-        *held*: the mirror had the tuple before, alive. A known tuple's deleter that has finished without
-        a commit being seen has aborted; that of a copied tuple, which would not have been copied with
-        an aborted xmax and no hint, has committed.
+        *held*: the mirror had the tuple before, alive. A known tuple's deleter that has finished without a commit being
+        seen has aborted; that of a copied tuple, not copied with an aborted xmax and no hint, has committed.
         """
         infomask = tup.infomask
         deleter = self.deleter_of(tup)
@@ -517,9 +518,8 @@ class CatalogMirror:
     def _judge_xmin(self, tup: CatalogTuple, record_xid: int) -> None:
         """Find out about the xmin of a tuple that an image brought and that was not known before.
 
-        In storage that SQL showed, it is one that snapshot S did not see, unless its transaction was not
-        yet finished then: dead. In storage that was watched from its first page on, it is new, or a copy
-        of a tuple of an older storage, and only live ones are copied: committed.
+        In storage that SQL showed, it is one that snapshot S did not see, unless its transaction was not yet finished
+        then: dead. In storage watched from its first page on, it is new, or a copy of a live one: committed.
         """
         hints = tup.infomask & HEAP_XMIN_FROZEN
         complete = tup.storage.complete

@@ -335,8 +335,7 @@ class Decoder:
 
     def awaited_xids(self) -> set[int]:
         """The transactions that must end before decoding, or a first state to restart from, is consistent."""
-        in_progress = {xid for xid, top_xid, *_ in self.transactions() if not top_xid}
-        return self._builder.awaited or in_progress
+        return self._builder.awaited or {t[0] for t in self.transactions() if not t[1]}
 
     @property
     def memory_bytes(self) -> int:
@@ -398,9 +397,7 @@ class Decoder:
             Whatever the sink raises.
         """
         if self._failed:
-            raise NotReady(
-                "the decoder has failed or is closed", hint="Restore one from a serialised state."
-            )
+            raise NotReady("the decoder has failed or is closed", hint="Restore one from a state.")
         if len(batch) == 0:
             return
         self._failed = True
@@ -494,8 +491,11 @@ class Decoder:
                 rmid=rmid,
                 xid=xid,
             )
-        if not self._captures(resolution, own_xids):
-            self._buffer.bind(batch, index, reorder_loop.KIND_SKIP, 0)
+        is_catalog = resolution.reason is SkipReason.SYSTEM_CATALOG
+        if is_catalog or not self._captures(resolution, own_xids):
+            # Who changes the catalog would ask for each catalog again after each of its records.
+            for_all = is_catalog and self._mirror.resolve(locator).reason is resolution.reason
+            self._buffer.bind(batch, index, reorder_loop.KIND_SKIP, 0, for_all)
             return
         if resolution.kind is ResolutionKind.TABLE:
             self._add_relation(resolution)
@@ -602,7 +602,7 @@ class Decoder:
         self._check_wal_level(lsn)
 
     def _check_wal_level(self, lsn: int) -> None:
-        """Refuse WAL without the old keys and new tuples that decoding needs."""
+        """Refuse WAL without old keys and new tuples."""
         if (
             self._wal_level is not None
             and self._wal_level < _WAL_LEVEL_LOGICAL
