@@ -44,5 +44,5 @@ cdef class TrackedLocators:
     cdef LocatorEntry *_slots
     cdef size_t _mask
 
-    cdef bint contains(self, uint32_t spc, uint32_t db, uint32_t rel) noexcept nogil
+    cdef bint find(self, uint32_t spc, uint32_t db, uint32_t rel, uint32_t *number) noexcept nogil
     cdef int replace(self, object locators) except -1

@@ -31,9 +31,11 @@ src/backend/commands/cluster.c; src/backend/utils/cache/relmapper.c
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from spillway._kernels.catalog_tuples import CatalogRedo
 from spillway.catalog import descriptors, redo, shared_catalogs
 from spillway.catalog.layout import (
     ORIGIN_BY_ID,
@@ -122,17 +124,17 @@ class CatalogMirror:
         self.consistent_lsn = consistent_lsn
         self.horizon = horizon
         self.registry: Final = descriptors.REGISTRY if registry is None else registry
-        #: whether a record at or after consistent_lsn was seen
-        self.consistent = False
-        #: end of the last record applied, or position of the last commit or abort
-        self.last_lsn = 0
         #: where the catalogs are
         self.locations: Final = StorageMap(layouts, facts.database_oid, facts.default_tablespace)
         #: out-of-line values whose text SQL showed and whose chunks it did not, by va_valueid
         self.known_values: Final[dict[int, str]] = {}
 
         # Tuples whose xmin or deleter is that unfinished transaction.
-        self._pending: dict[int, set[CatalogTuple]] = {}
+        self._pending: Final[dict[int, set[CatalogTuple]]] = {}
+        #: redo of plain records
+        self.plain_redo: Final = CatalogRedo(
+            self._pending, self.locations.rewrites, self.locations.unidentified
+        )
         # Fate of transactions that are not before the horizon: True for committed.
         self._finished: dict[int, bool] = {}
         # Updater of each multixact that has one.
@@ -146,6 +148,24 @@ class CatalogMirror:
     # What the owner calls.
 
     @property
+    def consistent(self) -> bool:
+        """Whether a record at or after consistent_lsn was seen."""
+        return self.plain_redo.consistent
+
+    @consistent.setter
+    def consistent(self, value: bool) -> None:
+        self.plain_redo.consistent = value
+
+    @property
+    def last_lsn(self) -> int:
+        """End of the last record applied, or position of the last commit or abort."""
+        return self.plain_redo.last_lsn
+
+    @last_lsn.setter
+    def last_lsn(self, value: int) -> None:
+        self.plain_redo.last_lsn = value
+
+    @property
     def tracked(self) -> set[RelFileLocator]:
         """Storage of mirrored catalogs, or what may become such; records with a block in one of them go to :meth:`apply`."""
         return self.locations.tracked
@@ -154,6 +174,12 @@ class CatalogMirror:
     def tracked_generation(self) -> int:
         """Grows whenever :attr:`tracked` changes."""
         return self.locations.tracked_generation
+
+    def number_storages(self, locators: Sequence[RelFileLocator]) -> None:
+        """Have :attr:`plain_redo` know :attr:`tracked` storages by their places in *locators*."""
+        storages = self.locations.storages
+        moves = self.locations.copied_to != 0
+        self.plain_redo.set_storages([None if moves else storages.get(each) for each in locators])
 
     def apply(self, record: Record) -> None:
         """Redo *record*'s effect on the mirrored catalogs; a record without any is ignored.
@@ -194,22 +220,13 @@ class CatalogMirror:
             if tuples is None and self.consistent:
                 continue
             self._finished[xid] = True
-            for tup in tuples or ():
-                if tup.dead:
-                    continue
-                tup.storage.touch(tup)
-                if tup.xmin_pending and tup.xmin == xid:
-                    tup.xmin_pending = False
-                    if tup.deleter == xid:
-                        # Nobody else has ever seen it: it is in no index, and nothing was made of it.
-                        tup.dead, tup.deleter = True, 0
-                        tup.forget_row()
-                        continue
-                    self._invalidate((tup,))
-                    if tup.deleter:
-                        tup.storage.index(tup)
-                elif tup.deleter == xid:
-                    self._bury(tup)
+            appeared, gone = self.plain_redo.commit(tuples or (), xid)
+            self._invalidate(appeared)
+            for tup in appeared:
+                if tup.deleter:
+                    tup.storage.index(tup)
+            for tup in gone:
+                self._bury(tup)
         self._forget_storages(self.locations.finish(xids))
         changed, self._dropped = self._dropped, False
         if changed:
@@ -352,8 +369,8 @@ class CatalogMirror:
 
     def replace_row(self, tup: CatalogTuple, data: bytes, row: Any) -> None:
         """Overwrite a tuple's attributes, as an in-place update does, or an image what SQL showed."""
-        tup.data = data
         before = tup.row
+        tup.data = data
         if before is None or row == before:
             return
         if tup.storage.catalog is PG_PUBLICATION_REL:
@@ -500,9 +517,28 @@ class CatalogMirror:
                 lsn=str(Lsn(self.last_lsn)),
             )
         if own_xids and self.has_changes(own_xids):
+            if not self.locations.rewrites and (shared := self._shared(key, own_xids)) is not None:
+                return shared
             self._private = True
             return descriptors.resolve(self, key, own_xids)
         return descriptors.resolve(self, key, NO_XIDS, self._cache)
+
+    def _shared(self, key: tuple[str, Any], own_xids: Collection[int]) -> Resolution | None:
+        """Return what all others see if a transaction with changes of its own must see the same; None if it may not.
+
+        It must when none of the rows that were looked at, or looked for in vain, is one that it has changed.
+        """
+        with contextlib.suppress(DecodingError):
+            resolution = descriptors.resolve(self, key, NO_XIDS, self._cache)
+            entry = self._cache.get(key)
+            if entry is not None and not self.plain_redo.concerns(
+                entry[1], own_xids, self.locations.current
+            ):
+                return resolution
+            if resolution.reason is descriptors.SkipReason.UNKNOWN:
+                # Its own new table: nobody else will ever ask, if it aborts.
+                self._cache.drop(key)
+        return None
 
     def _fate(self, xid: int, record_xid: int, *, unknown: bool) -> bool | None:
         """Whether *xid* committed (True), aborted (False) or goes on (None); *unknown*: the answer for a
@@ -551,22 +587,11 @@ class CatalogMirror:
         if tuples is None and self.consistent:
             return
         self._finished[xid] = False
-        for tup in tuples or ():
-            if tup.dead:
-                continue
-            tup.storage.touch(tup)
-            if tup.deleter == xid:
-                tup.deleter = 0
-                tup.storage.index(tup)
-            if tup.xmin_pending and tup.xmin == xid:
-                tup.storage.unindex(tup)
-                tup.xmin_pending = False
-                tup.dead = True
-                tup.forget_row()
+        self.plain_redo.abort(tuples or (), xid)
 
     def _invalidate(self, tuples: Iterable[CatalogTuple]) -> None:
         for tup in tuples:
-            self._dropped |= self._cache.invalidate(tup.storage.keys(tup.row)) or self._private
+            self._dropped |= self._cache.forget_of(tup) or self._private
 
     def contradiction(
         self, catalog: TrackedCatalog, tuples: Sequence[CatalogTuple], key: str

@@ -155,6 +155,7 @@ class Decoder:
         self._redo_lsn = 0
         self._audit: CatalogAudit | None = None
         self._tracked_generation = -1
+        self._buffer.set_catalog(mirror.plain_redo)
         self._follow_tracked()
 
     def _build_with(self, builder: SnapshotBuilder) -> None:
@@ -427,7 +428,8 @@ class Decoder:
                 self._handle(batch, index)
             elif stop == reorder_loop.FOR_CATALOG:
                 record = batch.record(index)
-                self._mirror.apply(record)
+                if not buffer.redo(batch, index):
+                    self._mirror.apply(record)
                 self._follow_tracked()
                 if self._audit is not None:
                     self._audit.check(record, self._buffer.own_xids(record.xid))
@@ -472,7 +474,9 @@ class Decoder:
         generation = self._mirror.tracked_generation
         if generation != self._tracked_generation:
             self._tracked_generation = generation
-            self._buffer.set_tracked(self._mirror.tracked)
+            tracked = list(self._mirror.tracked)
+            self._mirror.number_storages(tracked)
+            self._buffer.set_tracked(tracked)
 
     # ---- what is whose storage
 
