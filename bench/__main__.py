@@ -60,7 +60,7 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="WHAT",
-        help=f"ranges (a to h) and measurements ({', '.join((*MEASURES, *scenarios.SCENARIOS))})",
+        help=f"ranges (a to i) and measurements ({', '.join((*MEASURES, *scenarios.SCENARIOS))})",
     )
     parser.add_argument(
         "--time-limit",
@@ -73,7 +73,7 @@ def _arguments() -> argparse.Namespace:
         "--publish", action="store_true", help="copy the results to docs/benchmarks/DATE"
     )
     chosen = parser.parse_args()
-    letters = "abcdefgh"
+    letters = "abcdefghi"
     known = {*letters, *MEASURES, *scenarios.SCENARIOS}
     if unknown := sorted(set(chosen.only) - known):
         parser.error(f"--only does not know {', '.join(unknown)}")

@@ -104,6 +104,16 @@ BEGIN
         COMMIT;
     END LOOP;
 END $$""",
+    """
+CREATE PROCEDURE temporaries(transactions int) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR n IN 1..transactions LOOP
+        CREATE TEMP TABLE passing (id int, v text) ON COMMIT DROP;
+        INSERT INTO passing VALUES (n, 'x');
+        INSERT INTO churned (id) VALUES (n);
+        COMMIT;
+    END LOOP;
+END $$""",
 )
 
 
@@ -183,6 +193,16 @@ def wal_ranges(scale: float) -> list[WalRange]:
         ),
     ]
     # Last: what they leave in the catalogs is no other range's matter.
+    temporaries = scaled(10_000, 20)
+    ranges.append(
+        WalRange(
+            "i",
+            "a temporary table in each transaction",
+            temporaries,
+            temporaries,
+            lambda on: call(on.bench, "temporaries", temporaries),
+        )
+    )
     for part in (2, 1):
         nested = max(100, nested_most // part)
         ranges.append(

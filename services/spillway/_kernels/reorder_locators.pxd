@@ -3,6 +3,11 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+cdef enum:
+    # Bound under it is what no transaction sees otherwise: the storage of system catalogs that are not mirrored.
+    GENERATION_OF_ALL = 0xFFFFFFFFFFFFFFFF
+
+
 cdef enum LocatorKind:
     LOCATOR_UNKNOWN = 0
     LOCATOR_TABLE = 1
@@ -39,5 +44,5 @@ cdef class TrackedLocators:
     cdef LocatorEntry *_slots
     cdef size_t _mask
 
-    cdef bint contains(self, uint32_t spc, uint32_t db, uint32_t rel) noexcept nogil
+    cdef bint find(self, uint32_t spc, uint32_t db, uint32_t rel, uint32_t *number) noexcept nogil
     cdef int replace(self, object locators) except -1

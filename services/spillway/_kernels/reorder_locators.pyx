@@ -4,7 +4,8 @@
 :class:`LocatorCache` maps (generation, locator) to a relation. Generation 0 is what every transaction sees that
 has changed no catalog itself. One that has gets a generation of its own, and a new one at each of its
 catalog records: what was bound under the old one is then never found again, which is how "clear this
-transaction's private bindings" costs nothing. ``clear`` forgets everything, when a commit changed what others see.
+transaction's private bindings" costs nothing. Of system catalogs all have the same view, under GENERATION_OF_ALL.
+``clear`` forgets everything, when a commit changed what others see.
 
 :class:`TrackedLocators` is the set of relfiles that the catalog mirror redoes.
 
@@ -125,23 +126,24 @@ cdef class TrackedLocators:
     def __dealloc__(self):
         free(self._slots)
 
-    cdef bint contains(self, uint32_t spc, uint32_t db, uint32_t rel) noexcept nogil:
-        """Say whether the locator is a tracked catalog's."""
+    cdef bint find(self, uint32_t spc, uint32_t db, uint32_t rel, uint32_t *number) noexcept nogil:
+        """Say whether the locator is a tracked catalog's, and which by *number*."""
         cdef size_t i = _hash(0, spc, db, rel) & self._mask
         while self._slots[i].kind != 0:
             if self._slots[i].rel == rel and self._slots[i].db == db and self._slots[i].spc == spc:
+                number[0] = self._slots[i].relation
                 return True
             i = (i + 1) & self._mask
         return False
 
     cdef int replace(self, object locators) except -1:
-        """Make the set *locators*, an iterable of (spc, db, rel)."""
+        """Make the set *locators*, a list of different (spc, db, rel); each has its place in the list as its number."""
         cdef size_t size = 16
         cdef size_t i
         cdef uint32_t spc, db, rel
+        cdef uint32_t number = 0
         cdef LocatorEntry *slots
-        members = set(locators)
-        while size < <size_t> len(members) * 4:
+        while size < <size_t> len(locators) * 4:
             size *= 2
         slots = <LocatorEntry *> calloc(size, sizeof(LocatorEntry))
         if slots == NULL:
@@ -149,12 +151,14 @@ cdef class TrackedLocators:
         free(self._slots)
         self._slots = slots
         self._mask = size - 1
-        for spc, db, rel in members:
+        for spc, db, rel in locators:
             i = _hash(0, spc, db, rel) & self._mask
             while slots[i].kind != 0:
                 i = (i + 1) & self._mask
             slots[i].spc = spc
             slots[i].db = db
             slots[i].rel = rel
+            slots[i].relation = number
             slots[i].kind = LOCATOR_SKIP
+            number += 1
         return 0

@@ -3,6 +3,7 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from spillway._kernels.catalog_tuples cimport CatalogRedo
 from spillway._kernels.record_batch cimport RecordBatch, WalRecord
 from spillway._kernels.reorder_commit cimport CommitRun
 from spillway._kernels.reorder_extract cimport ExtractStatus
@@ -20,6 +21,10 @@ cdef class RecordLoop:
     cdef TransactionTable _table
     cdef LocatorCache _locators
     cdef TrackedLocators _tracked
+    # The mirror's, for plain records of tracked catalogs; None: all of them are Python's.
+    cdef CatalogRedo _catalog
+    # What went wrong in it.
+    cdef object _redo_error
     cdef RelationPlans _plans
     cdef Spiller _spiller
     # Plain commits that are not handed over yet.
@@ -45,6 +50,7 @@ cdef class RecordLoop:
 
     cdef int _run(self, RecordBatch batch, Py_ssize_t i) noexcept nogil
     cdef bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil
+    cdef int _redo(self, RecordBatch batch, const WalRecord *record, uint32_t number) noexcept nogil
     cdef int _change(self, RecordBatch batch, const WalRecord *record, Txn *txn, uint8_t action,
                      bint tracked) noexcept nogil
     cdef void _count(self, Txn *txn, uint64_t lsn, bint streamable) noexcept nogil

@@ -11,8 +11,9 @@ What happens to a record is read from ``actions``, one byte for each resource ma
 
 - makes its xid a subtransaction when it bears a top-level xid (block id 252);
 - gives its xid an entry, so that the entry's first_lsn is PostgreSQL's (commits and aborts do not);
-- goes to Python, for the catalog mirror, when one of its blocks belongs to a tracked catalog. Its transaction has
-  then a view of the catalog of its own, and the locators it has bound so far are forgotten.
+- goes to the catalog mirror when one of its blocks belongs to a tracked catalog, a plain one to ``catalog_tuples``,
+  others to Python. Its transaction has then a view of the catalog of its own, and the locators it has bound so far
+  are forgotten.
 
 Most ends of transactions need nobody: commits go to a run (``reorder_commit``), which Python takes when it is full,
 before it delivers anything else, and at the end of a batch.
@@ -74,6 +75,7 @@ from spillway._kernels.reorder_extract cimport (
     extract_update,
 )
 from spillway._kernels.reorder_locators cimport (
+    GENERATION_OF_ALL,
     LOCATOR_SKIP,
     LOCATOR_TABLE,
     LOCATOR_TOAST,
@@ -139,6 +141,7 @@ cdef enum Stop:
     STOP_NO_MEMORY = 19
     STOP_NO_XID = 20
     STOP_COMMIT = 21
+    STOP_REDO = 22
 
 cdef enum SnapshotState:
     SNAPSHOT_START = 0
@@ -147,6 +150,10 @@ cdef enum SnapshotState:
     SNAPSHOT_CONSISTENT = 3
 
 cdef enum:
+    RM_SMGR_ID = 2
+    SMGR_CREATE = 0x10
+    SIZE_OF_SMGR_CREATE = 16
+    GLOBAL_TABLESPACE = 1664
     SIZE_OF_HEAP_TRUNCATE = 12
     # What something queued counts at least: a change without tuples, or what PostgreSQL alone has to queue.
     QUEUED_BYTES_MIN = 64
@@ -188,6 +195,12 @@ def action_numbers():
         "CONFIRM": ACTION_CONFIRM, "TRUNCATE": ACTION_TRUNCATE, "INPLACE": ACTION_INPLACE,
         "NEW_CID": ACTION_NEW_CID, "INVALIDATIONS": ACTION_INVALIDATIONS, "MESSAGE": ACTION_MESSAGE,
     }
+
+
+cdef inline bint is_creation_of_own(const WalRecord *record) noexcept nogil:
+    """Say whether it creates storage outside of pg_global: of a database's own the mirror knows by pg_class."""
+    return (record.rmid == RM_SMGR_ID and record.info & 0x70 == SMGR_CREATE and record.main_len >= SIZE_OF_SMGR_CREATE
+            and load_u32(record.main_data) != GLOBAL_TABLESPACE)
 
 
 cdef class RecordLoop:
@@ -234,7 +247,7 @@ cdef class RecordLoop:
         cdef uint8_t action
         cdef int stop
         cdef CommitOutcome outcome
-        cdef uint32_t block
+        cdef uint32_t block, number = 0
         cdef bint tracked
         cdef const WalBlockRef *ref
         while i < batch.count:
@@ -253,7 +266,7 @@ cdef class RecordLoop:
             tracked = False
             for block in range(record.block_count):
                 ref = &batch.blocks[record.first_block + block]
-                if self._tracked.contains(ref.spc, ref.db, ref.rel):
+                if self._tracked.find(ref.spc, ref.db, ref.rel, &number):
                     tracked = True
                     break
             if tracked and txn != NULL:
@@ -276,15 +289,30 @@ cdef class RecordLoop:
                     return STOP_NO_MEMORY
                 if outcome == COMMIT_FAILED:
                     return STOP_COMMIT
+            elif action == ACTION_PYTHON and is_creation_of_own(record):
+                pass
             elif action == ACTION_PYTHON or action == ACTION_PYTHON_XACT:
                 return STOP_FOR_PYTHON
             if tracked:
-                return STOP_FOR_CATALOG
+                stop = self._redo(batch, record, number)
+                if stop != STOP_AT_END:
+                    return stop
             if self.part_due:
                 return STOP_FOR_PART
             i += 1
         self.index = i
         return STOP_AT_END
+
+    cdef int _redo(self, RecordBatch batch, const WalRecord *record, uint32_t number) noexcept nogil:
+        """Redo a record of a tracked catalog, or have Python do it: what is not plain, and all when it is audited."""
+        if self._audit or self._catalog is None:
+            return STOP_FOR_CATALOG
+        with gil:
+            try:
+                return STOP_AT_END if self._catalog.redo(batch, record, number) else STOP_FOR_CATALOG
+            except BaseException as error:
+                self._redo_error = error
+                return STOP_REDO
 
     cdef inline bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil:
         """SnapBuildProcessChange: give the transaction its base snapshot, or say that it can't be decoded.
@@ -363,6 +391,8 @@ cdef class RecordLoop:
         if block.db != self._database or (record.origin != 0 and self._only_local):
             return STOP_AT_END
         kind = self._locators.find(top_of(txn).locator_generation, block.spc, block.db, block.rel, &relation)
+        if kind == LOCATOR_UNKNOWN:
+            kind = self._locators.find(GENERATION_OF_ALL, block.spc, block.db, block.rel, &relation)
         if kind == LOCATOR_UNKNOWN:
             return STOP_UNRESOLVED
         if kind == LOCATOR_SKIP or (
@@ -476,6 +506,9 @@ cdef class RecordLoop:
         what = f"rmgr {record.rmid}, info {record.info:#04x}"
         if stop == STOP_COMMIT:
             return self.commits.failure()
+        if stop == STOP_REDO:
+            error, self._redo_error = self._redo_error, None
+            return error
         if stop == STOP_NO_MEMORY:
             return MemoryError(f"no memory for the changes of the record at {lsn}")
         if stop == STOP_UNKNOWN_RECORD:
@@ -544,17 +577,35 @@ cdef class RecordLoop:
         """Say whether tables come to be read at any record, so that of a TOAST value the beginning may be missing."""
         self._plans.partial_values = partial_values
 
-    def set_tracked(self, locators):
-        """Replace the set of tracked catalogs by *locators*, (spc, db, rel) each."""
-        self._tracked.replace(locators)
+    def set_catalog(self, CatalogRedo catalog not None):
+        """Say who redoes plain records of tracked catalogs; it knows storages by the numbers that set_tracked gives."""
+        self._catalog = catalog
 
-    def bind(self, RecordBatch batch not None, Py_ssize_t index, int kind, uint32_t relation_id):
-        """Remember whose storage block 0 of record *index* is, as that record's transaction sees it."""
+    def redo(self, RecordBatch batch not None, Py_ssize_t index):
+        """Redo record *index* if it is a plain one, where the loop has left that to Python because it is audited."""
+        cdef const WalRecord *record = &batch.records[index]
+        cdef const WalBlockRef *ref
+        cdef uint32_t block, number = 0
+        if self._catalog is None or not self._audit:
+            return False
+        for block in range(record.block_count):
+            ref = &batch.blocks[record.first_block + block]
+            if self._tracked.find(ref.spc, ref.db, ref.rel, &number):
+                return self._catalog.redo(batch, record, number)
+        return False
+
+    def set_tracked(self, locators):
+        """Replace the tracked catalogs by *locators*, (spc, db, rel) each; a catalog's number is its place there."""
+        self._tracked.replace(list(locators))
+
+    def bind(self, RecordBatch batch not None, Py_ssize_t index, int kind, uint32_t relation_id, bint for_all=False):
+        """Remember whose storage block 0 of record *index* is, as its transaction sees it, or as everybody does."""
         cdef const WalRecord *record = &batch.records[index]
         cdef const WalBlockRef *block = &batch.blocks[record.first_block]
         cdef Txn *txn = self._table.lookup(record.xid)
         cdef uint64_t generation = top_of(txn).locator_generation if txn != NULL else 0
-        self._locators.bind(generation, block.spc, block.db, block.rel, <LocatorKind> kind, relation_id)
+        self._locators.bind(GENERATION_OF_ALL if for_all else generation, block.spc, block.db, block.rel,
+                            <LocatorKind> kind, relation_id)
 
     def clear_locators(self):
         """Forget every binding: what others see of the catalog has changed."""

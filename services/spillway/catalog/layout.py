@@ -18,7 +18,7 @@ from spillway.catalog.toast_value import TextDatum, text_of_datum
 from spillway.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class PgClass(NamedTuple):
@@ -352,6 +352,9 @@ _KINDS: Final = {
 }
 
 
+_ALIGN_BYTES: Final = {"c": 1, "s": 2, "i": 4, "d": 8}
+
+
 class PhysicalColumn(NamedTuple):
     """A column of a catalog's tuples, as pg_attribute has it."""
 
@@ -405,8 +408,13 @@ class CatalogLayout:
             encoding,
             self.errors,
         )
+        self._places: Final = dict(_places(columns))
         self._row_type: Final[Any] = catalog.row_type
         self._never_null: Final = len(set(catalog.columns) - _NULLABLE)
+
+    def place(self, name: str) -> tuple[int, int] | None:
+        """Return where an oid column is in each tuple: its offset among the attributes and its place; None without a fixed one."""
+        return self._places.get(name)
 
     def row(self, infomask2: int, infomask: int, hoff: int, data: bytes) -> Any:
         """Deform one tuple into the catalog's row type; *data* begins at byte 23 of the tuple.
@@ -441,3 +449,19 @@ class CatalogLayout:
         elif self.catalog is PG_REPLICATION_ORIGIN and isinstance(row.roname, bytes):
             row = row._replace(roname=row.roname.decode(self._encoding, self.errors))
         return row
+
+
+def _places(columns: Sequence[PhysicalColumn]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the oid columns before the first of variable length, with the offset and the place of each.
+
+    None of those before it is ever null in a system catalog.
+    """
+    offset = 0
+    for place, column in enumerate(columns):
+        if column.length < 0:
+            return
+        align = _ALIGN_BYTES[column.align]
+        offset = -(-offset // align) * align
+        if _KINDS.get(column.type_oid) == heap.OID:
+            yield column.name, (offset, place)
+        offset += column.length

@@ -31,9 +31,11 @@ src/backend/commands/cluster.c; src/backend/utils/cache/relmapper.c
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from spillway._kernels.catalog_tuples import CatalogRedo
 from spillway.catalog import descriptors, redo, shared_catalogs
 from spillway.catalog.layout import (
     ORIGIN_BY_ID,
@@ -122,29 +124,46 @@ class CatalogMirror:
         self.consistent_lsn = consistent_lsn
         self.horizon = horizon
         self.registry: Final = descriptors.REGISTRY if registry is None else registry
-        #: whether a record at or after consistent_lsn was seen
-        self.consistent = False
-        #: end of the last record applied, or position of the last commit or abort
-        self.last_lsn = 0
         #: where the catalogs are
         self.locations: Final = StorageMap(layouts, facts.database_oid, facts.default_tablespace)
         #: out-of-line values whose text SQL showed and whose chunks it did not, by va_valueid
         self.known_values: Final[dict[int, str]] = {}
 
         # Tuples whose xmin or deleter is that unfinished transaction.
-        self._pending: dict[int, set[CatalogTuple]] = {}
+        self._pending: Final[dict[int, set[CatalogTuple]]] = {}
+        #: redo of plain records
+        self.plain_redo: Final = CatalogRedo(
+            self._pending, self.locations.rewrites, self.locations.unidentified
+        )
         # Fate of transactions that are not before the horizon: True for committed.
         self._finished: dict[int, bool] = {}
         # Updater of each multixact that has one.
         self._multixacts: dict[int, int] = {}
         self._cache = ResolutionCache()
-        # Whether a cached resolution was dropped since the last commit said so: by an image that
-        # fills rewritten storage, by pruning.
+        # Whether a cached resolution was dropped since the last commit said so: by an image, by pruning.
         self._dropped = False
         # Whether one was handed out since then that is cached nowhere: what it was made from is not known.
         self._private = False
 
     # What the owner calls.
+
+    @property
+    def consistent(self) -> bool:
+        """Whether a record at or after consistent_lsn was seen."""
+        return self.plain_redo.consistent
+
+    @consistent.setter
+    def consistent(self, value: bool) -> None:
+        self.plain_redo.consistent = value
+
+    @property
+    def last_lsn(self) -> int:
+        """End of the last record applied, or position of the last commit or abort."""
+        return self.plain_redo.last_lsn
+
+    @last_lsn.setter
+    def last_lsn(self, value: int) -> None:
+        self.plain_redo.last_lsn = value
 
     @property
     def tracked(self) -> set[RelFileLocator]:
@@ -155,6 +174,12 @@ class CatalogMirror:
     def tracked_generation(self) -> int:
         """Grows whenever :attr:`tracked` changes."""
         return self.locations.tracked_generation
+
+    def number_storages(self, locators: Sequence[RelFileLocator]) -> None:
+        """Have :attr:`plain_redo` know :attr:`tracked` storages by their places in *locators*."""
+        storages = self.locations.storages
+        moves = self.locations.copied_to != 0
+        self.plain_redo.set_storages([None if moves else storages.get(each) for each in locators])
 
     def apply(self, record: Record) -> None:
         """Redo *record*'s effect on the mirrored catalogs; a record without any is ignored.
@@ -186,9 +211,8 @@ class CatalogMirror:
     def commit(self, xids: Sequence[int], lsn: int) -> bool:
         """Say that a transaction committed: *xids* is it and its committed subtransactions.
 
-        *lsn* is the commit record's start. May be called for transactions without catalog changes.
-        Returns whether a resolution that was handed out for others may be different now: the owner
-        then forgets every locator that it resolved.
+        *lsn* is the commit record's start. May be called for transactions without catalog changes. Returns whether
+        a resolution handed out for others may be different now: the owner then forgets every locator that it resolved.
         """
         self._note_position(lsn)
         for xid in xids:
@@ -196,17 +220,13 @@ class CatalogMirror:
             if tuples is None and self.consistent:
                 continue
             self._finished[xid] = True
-            for tup in tuples or ():
-                if tup.dead:
-                    continue
-                tup.storage.touch(tup)
-                if tup.xmin_pending and tup.xmin == xid:
-                    tup.xmin_pending = False
-                    self._invalidate((tup,))
-                    if tup.deleter and tup.deleter != xid:
-                        tup.storage.index(tup)
-                if tup.deleter == xid:
-                    self._bury(tup)
+            appeared, gone = self.plain_redo.commit(tuples or (), xid)
+            self._invalidate(appeared)
+            for tup in appeared:
+                if tup.deleter:
+                    tup.storage.index(tup)
+            for tup in gone:
+                self._bury(tup)
         self._forget_storages(self.locations.finish(xids))
         changed, self._dropped = self._dropped, False
         if changed:
@@ -216,8 +236,8 @@ class CatalogMirror:
     def abort(self, xids: Sequence[int], lsn: int) -> bool:
         """Say that transactions aborted: a top-level one with all its subtransactions, or one of these.
 
-        Returns whether resolutions handed out for *others* changed, which an abort never does; those of
-        the same top-level transaction are stale when a subtransaction aborts.
+        Returns whether resolutions handed out for *others* changed, which an abort never does; those of the same
+        top-level transaction are stale when a subtransaction aborts.
         """
         self._note_position(lsn)
         for xid in xids:
@@ -228,8 +248,7 @@ class CatalogMirror:
     def advance(self, oldest_running_xid: int, lsn: int) -> None:
         """Say that every transaction before *oldest_running_xid* has finished (from xl_running_xacts).
 
-        One whose end was never seen was lost in a crash and counts as aborted. Statuses that no tuple
-        can need any more are forgotten.
+        One whose end was never seen was lost in a crash and counts as aborted. Statuses that no tuple needs go.
         """
         self._note_position(lsn)
         lost = [xid for xid in self._pending if precedes(xid, oldest_running_xid)]
@@ -259,7 +278,7 @@ class CatalogMirror:
         return self._resolve(("locator", locator), own_xids)
 
     def resolve_oid(self, relation_oid: int, own_xids: Collection[int] = NO_XIDS) -> Resolution:
-        """Like :meth:`resolve`, for records that name a relation by oid (TRUNCATE)."""
+        """Like :meth:`resolve`, by oid."""
         return self._resolve(("oid", relation_oid), own_xids)
 
     def has_changes(self, xids: Collection[int]) -> bool:
@@ -350,8 +369,8 @@ class CatalogMirror:
 
     def replace_row(self, tup: CatalogTuple, data: bytes, row: Any) -> None:
         """Overwrite a tuple's attributes, as an in-place update does, or an image what SQL showed."""
-        tup.data = data
         before = tup.row
+        tup.data = data
         if before is None or row == before:
             return
         if tup.storage.catalog is PG_PUBLICATION_REL:
@@ -381,9 +400,8 @@ class CatalogMirror:
     def judge_xmax(self, tup: CatalogTuple, record_xid: int, *, held: bool) -> None:
         """Find out from a tuple's raw xmax and infomask whether, and by whom, it is deleted.
 
-        *held*: the mirror had the tuple before, alive. A known tuple's deleter that has finished without
-        a commit being seen has aborted; that of a copied tuple, which would not have been copied with
-        an aborted xmax and no hint, has committed.
+        *held*: the mirror had the tuple before, alive. A known tuple's deleter that has finished without a commit being
+        seen has aborted; that of a copied tuple, not copied with an aborted xmax and no hint, has committed.
         """
         infomask = tup.infomask
         deleter = self.deleter_of(tup)
@@ -499,9 +517,28 @@ class CatalogMirror:
                 lsn=str(Lsn(self.last_lsn)),
             )
         if own_xids and self.has_changes(own_xids):
+            if not self.locations.rewrites and (shared := self._shared(key, own_xids)) is not None:
+                return shared
             self._private = True
             return descriptors.resolve(self, key, own_xids)
         return descriptors.resolve(self, key, NO_XIDS, self._cache)
+
+    def _shared(self, key: tuple[str, Any], own_xids: Collection[int]) -> Resolution | None:
+        """Return what all others see if a transaction with changes of its own must see the same; None if it may not.
+
+        It must when none of the rows that were looked at, or looked for in vain, is one that it has changed.
+        """
+        with contextlib.suppress(DecodingError):
+            resolution = descriptors.resolve(self, key, NO_XIDS, self._cache)
+            entry = self._cache.get(key)
+            if entry is not None and not self.plain_redo.concerns(
+                entry[1], own_xids, self.locations.current
+            ):
+                return resolution
+            if resolution.reason is descriptors.SkipReason.UNKNOWN:
+                # Its own new table: nobody else will ever ask, if it aborts.
+                self._cache.drop(key)
+        return None
 
     def _fate(self, xid: int, record_xid: int, *, unknown: bool) -> bool | None:
         """Whether *xid* committed (True), aborted (False) or goes on (None); *unknown*: the answer for a
@@ -517,9 +554,8 @@ class CatalogMirror:
     def _judge_xmin(self, tup: CatalogTuple, record_xid: int) -> None:
         """Find out about the xmin of a tuple that an image brought and that was not known before.
 
-        In storage that SQL showed, it is one that snapshot S did not see, unless its transaction was not
-        yet finished then: dead. In storage that was watched from its first page on, it is new, or a copy
-        of a tuple of an older storage, and only live ones are copied: committed.
+        In storage that SQL showed, it is one that snapshot S did not see, unless its transaction was not yet finished
+        then: dead. In storage watched from its first page on, it is new, or a copy of a live one: committed.
         """
         hints = tup.infomask & HEAP_XMIN_FROZEN
         complete = tup.storage.complete
@@ -551,22 +587,11 @@ class CatalogMirror:
         if tuples is None and self.consistent:
             return
         self._finished[xid] = False
-        for tup in tuples or ():
-            if tup.dead:
-                continue
-            tup.storage.touch(tup)
-            if tup.deleter == xid:
-                tup.deleter = 0
-                tup.storage.index(tup)
-            if tup.xmin_pending and tup.xmin == xid:
-                tup.storage.unindex(tup)
-                tup.xmin_pending = False
-                tup.dead = True
-                tup.forget_row()
+        self.plain_redo.abort(tuples or (), xid)
 
     def _invalidate(self, tuples: Iterable[CatalogTuple]) -> None:
         for tup in tuples:
-            self._dropped |= self._cache.invalidate(tup.storage.keys(tup.row)) or self._private
+            self._dropped |= self._cache.forget_of(tup) or self._private
 
     def contradiction(
         self, catalog: TrackedCatalog, tuples: Sequence[CatalogTuple], key: str

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from spillway.catalog.layout import WHOLE_CATALOG
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from spillway.catalog.tuple_store import DependencyKey
+    from spillway.catalog.tuple_store import CatalogTuple, DependencyKey
 
 #: what was asked for: ("locator", …), ("oid", …), ("type", …)
 EntryKey = tuple[str, Any]
@@ -54,6 +56,21 @@ class ResolutionCache:
                         if not keys:
                             del self._dependents[other]
         return found
+
+    def forget_of(self, tup: CatalogTuple) -> bool:
+        """Drop what depends on a row that changed; returns whether there was something."""
+        found = tup.storage.depended(tup, self._dependents, WHOLE_CATALOG)
+        return bool(found) and self.invalidate(found)
+
+    def drop(self, key: EntryKey) -> None:
+        """Drop what was kept for *key*."""
+        entry = self._entries.pop(key, None)
+        for dependency in entry[1] if entry is not None else ():
+            keys = self._dependents.get(dependency)
+            if keys is not None:
+                keys.discard(key)
+                if not keys:
+                    del self._dependents[dependency]
 
     def clear(self) -> None:
         """Drop everything."""

@@ -4,14 +4,7 @@ A :class:`Storage` is the main fork of one relfilenode. A catalog has one, and f
 FULL or CLUSTER a second. Redo changes tuples by (block, offset); lookups go through indexes that hold
 every tuple which is not known to be dead, so that a lookup costs what it finds.
 
-What is known of a tuple's transactions is stamped into it, as hint bits do, and needs no status
-table afterwards:
-
-- ``xmin_pending``: its xmin has not finished; else, unless ``dead``, it committed.
-- ``deleter``: the unfinished xid that deleted or replaced it, 0 for none. A locker is no deleter; a
-  multixact's updater is.
-- ``dead``: xmin aborted or a deleter committed. Never revoked; kept until the page forgets it, because
-  later images hold it again and a compressed update may refer to its bytes.
+Tuples, pages and indexes are the kernel's (``_kernels/catalog_tuples``), which says what the states of a tuple mean.
 
 A version that its own unfinished transaction has replaced or deleted again is in no index either: nobody sees it as
 long as both go on. A transaction that changes one row ten thousand times would make every look-up of that row pass ten
@@ -24,11 +17,12 @@ from bisect import bisect_left
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Final
 
+from spillway._kernels.catalog_tuples import CatalogTuple, Page, TupleStorage
 from spillway.catalog.layout import NULL_KEYS, WHOLE_CATALOG
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from spillway.catalog.layout import CatalogLayout
     from spillway.wal.record import RelFileLocator
@@ -36,121 +30,35 @@ if TYPE_CHECKING:
 #: Something that a descriptor was made from: catalog oid, index number, key.
 DependencyKey = tuple[int, int, Any]
 
+__all__ = ["CatalogTuple", "DependencyKey", "Page", "Storage"]
+
 _NONE: Final[Mapping[int, CatalogTuple]] = {}
 
 
-class CatalogTuple:
-    """A tuple of a catalog; see the module for what its states mean."""
-
-    __slots__ = (
-        "data", "dead", "deleter", "hoff", "infomask", "infomask2", "row", "storage", "tid", "xmax",
-        "xmin", "xmin_pending",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        storage: Storage,
-        tid: int,
-        *,
-        xmin: int,
-        row: Any,
-        xmax: int | None = 0,
-        infomask2: int = 0,
-        infomask: int = 0,
-        hoff: int = 0,
-        data: bytes | None = None,
-    ) -> None:
-        self.storage = storage
-        #: block << 16 | offset
-        self.tid = tid
-        self.xmin = xmin
-        #: raw xmax, maybe a multixact id; None: came from SQL, nothing known until the page's image
-        self.xmax = xmax
-        self.infomask2 = infomask2
-        self.infomask = infomask
-        self.hoff = hoff
-        #: the tuple from byte 23 on; None: came from SQL
-        self.data = data
-        self.row = row
-        self.xmin_pending = False
-        self.deleter = 0
-        self.dead = False
-
-    @property
-    def ctid(self) -> tuple[int, int]:
-        """Block and offset."""
-        return self.tid >> 16, self.tid & 0xFFFF
-
-    def visible(self, own_xids: Collection[int]) -> bool:
-        """Say whether a transaction with *own_xids* sees this tuple now, among what is committed."""
-        if self.dead or (self.xmin_pending and self.xmin not in own_xids):
-            return False
-        return self.deleter == 0 or self.deleter not in own_xids
-
-    def forget_row(self) -> None:
-        """Free what nobody asks a dead tuple for; its bytes stay. Stand-ins are found by rows, of dead tuples too."""
-        if self.data is not None and not self.storage.unplaced:
-            self.row = None
-
-    def __repr__(self) -> str:
-        return (
-            f"<{self.storage.layout.catalog.name} {self.ctid} xmin={self.xmin} xmax={self.xmax}"
-            f"{' pending' if self.xmin_pending else ''}{' dead' if self.dead else ''}"
-            f"{f' deleter={self.deleter}' if self.deleter else ''} {self.row}>"
-        )
-
-
-class Page:
-    """What is known of one block."""
-
-    __slots__ = ("_tuples", "lsn", "packed", "physical", "unpack")
-
-    def __init__(self, lsn: int = 0, *, physical: bool = True) -> None:
-        #: end of the last record that is contained; records at or before it are skipped
-        self.lsn = lsn
-        #: False: rows that SQL showed, without their bytes and without the dead ones
-        self.physical = physical
-        #: the page as it was written or read last; None when something has changed since
-        self.packed: bytes | None = None
-        #: makes the tuples of a page that was read and not asked for yet
-        self.unpack: Callable[[], None] | None = None
-        self._tuples: dict[int, CatalogTuple] = {}
-
-    @property
-    def tuples(self) -> dict[int, CatalogTuple]:
-        """The tuples by their offsets."""
-        unpack = self.unpack
-        if unpack is not None:
-            self.unpack = None
-            unpack()
-        return self._tuples
-
-
-class Storage:
+class Storage(TupleStorage):
     """One relfilenode of a catalog."""
 
     def __init__(self, layout: CatalogLayout, locator: RelFileLocator, *, complete: bool) -> None:
+        catalog = layout.catalog
+        self._indexed: Final = [
+            (i, catalog.columns.index(name), (catalog.oid, i) in NULL_KEYS)
+            for i, name in enumerate(catalog.indexes)
+        ]
+        super().__init__(
+            catalog.oid,
+            [column for _, column, _ in self._indexed],
+            [skip_zero for _, _, skip_zero in self._indexed],
+            [layout.place(name) for name in catalog.indexes],
+            layout.place("relrewrite"),
+        )
         self.layout: Final = layout
-        self.catalog: Final = layout.catalog
+        self.catalog: Final = catalog
         #: changes with ALTER DATABASE SET TABLESPACE only
         self.locator = locator
         #: every tuple that ever was in it came through redo or raw pages; False: SQL showed it
         self.complete = complete
-        self.pages: dict[int, Page] = {}
-        #: rows whose place is not known, by their first column; see ``shared_catalogs``
-        self.stand_ins: dict[int, CatalogTuple] = {}
-        #: what was in it at the beginning is known by stand-ins only
-        self.unplaced = False
-        self.indexes: Final[list[dict[Any, dict[int, CatalogTuple]]]] = [
-            {} for _ in self.catalog.indexes
-        ]
         #: which keys packed pages have, sorted, an array for each index; see ``packed_pages``
         self.packed_keys: list[array[int]] = []
-        columns = self.catalog.columns
-        self._indexed: Final = [
-            (i, columns.index(name), (self.catalog.oid, i) in NULL_KEYS)
-            for i, name in enumerate(self.catalog.indexes)
-        ]
 
     def tuple_at(self, block: int, offset: int) -> CatalogTuple | None:
         """Return the tuple there, dead or alive."""
@@ -193,12 +101,6 @@ class Storage:
             for _, column, skip_zero in self._indexed
         ]
 
-    def touch(self, tup: CatalogTuple) -> None:
-        """Note that a tuple's state has changed: its page is not as it was written last."""
-        page = self.pages.get(tup.tid >> 16)
-        if page is not None:
-            page.packed = None
-
     def live_tuples(self) -> Iterator[CatalogTuple]:
         """Yield every tuple but those of packed pages."""
         for page in self.pages.values():
@@ -211,24 +113,6 @@ class Storage:
         for page in self.pages.values():
             yield from page.tuples.values()
         yield from self.stand_ins.values()
-
-    def index(self, tup: CatalogTuple) -> None:
-        """Enter *tup*, which must not be dead, into every index, unless nobody can see it; safe to repeat."""
-        if tup.deleter and tup.xmin_pending:
-            return
-        for number, column, skip_zero in self._indexed:
-            key = tup.row[column]
-            if key or not skip_zero:
-                self.indexes[number].setdefault(key, {})[tup.tid] = tup
-
-    def unindex(self, tup: CatalogTuple) -> None:
-        """Take *tup* out of every index; harmless when it is in none."""
-        for number, column, _ in self._indexed:
-            bucket = self.indexes[number].get(tup.row[column])
-            if bucket is not None and bucket.get(tup.tid) is tup:
-                del bucket[tup.tid]
-                if not bucket:
-                    del self.indexes[number][tup.row[column]]
 
     def keys(self, row: Any) -> list[DependencyKey]:
         """List what a descriptor that read *row*, or looked for it in vain, depends on."""

@@ -155,6 +155,7 @@ class Decoder:
         self._redo_lsn = 0
         self._audit: CatalogAudit | None = None
         self._tracked_generation = -1
+        self._buffer.set_catalog(mirror.plain_redo)
         self._follow_tracked()
 
     def _build_with(self, builder: SnapshotBuilder) -> None:
@@ -335,8 +336,7 @@ class Decoder:
 
     def awaited_xids(self) -> set[int]:
         """The transactions that must end before decoding, or a first state to restart from, is consistent."""
-        in_progress = {xid for xid, top_xid, *_ in self.transactions() if not top_xid}
-        return self._builder.awaited or in_progress
+        return self._builder.awaited or {t[0] for t in self.transactions() if not t[1]}
 
     @property
     def memory_bytes(self) -> int:
@@ -398,9 +398,7 @@ class Decoder:
             Whatever the sink raises.
         """
         if self._failed:
-            raise NotReady(
-                "the decoder has failed or is closed", hint="Restore one from a serialised state."
-            )
+            raise NotReady("the decoder has failed or is closed", hint="Restore one from a state.")
         if len(batch) == 0:
             return
         self._failed = True
@@ -430,7 +428,8 @@ class Decoder:
                 self._handle(batch, index)
             elif stop == reorder_loop.FOR_CATALOG:
                 record = batch.record(index)
-                self._mirror.apply(record)
+                if not buffer.redo(batch, index):
+                    self._mirror.apply(record)
                 self._follow_tracked()
                 if self._audit is not None:
                     self._audit.check(record, self._buffer.own_xids(record.xid))
@@ -475,7 +474,9 @@ class Decoder:
         generation = self._mirror.tracked_generation
         if generation != self._tracked_generation:
             self._tracked_generation = generation
-            self._buffer.set_tracked(self._mirror.tracked)
+            tracked = list(self._mirror.tracked)
+            self._mirror.number_storages(tracked)
+            self._buffer.set_tracked(tracked)
 
     # ---- what is whose storage
 
@@ -494,8 +495,11 @@ class Decoder:
                 rmid=rmid,
                 xid=xid,
             )
-        if not self._captures(resolution, own_xids):
-            self._buffer.bind(batch, index, reorder_loop.KIND_SKIP, 0)
+        is_catalog = resolution.reason is SkipReason.SYSTEM_CATALOG
+        if is_catalog or not self._captures(resolution, own_xids):
+            # Who changes the catalog would ask for each catalog again after each of its records.
+            for_all = is_catalog and self._mirror.resolve(locator).reason is resolution.reason
+            self._buffer.bind(batch, index, reorder_loop.KIND_SKIP, 0, for_all)
             return
         if resolution.kind is ResolutionKind.TABLE:
             self._add_relation(resolution)
@@ -602,7 +606,7 @@ class Decoder:
         self._check_wal_level(lsn)
 
     def _check_wal_level(self, lsn: int) -> None:
-        """Refuse WAL without the old keys and new tuples that decoding needs."""
+        """Refuse WAL without old keys and new tuples."""
         if (
             self._wal_level is not None
             and self._wal_level < _WAL_LEVEL_LOGICAL

@@ -32,6 +32,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from spillway._kernels.invalidation_items import InvalidationParser
 from spillway.catalog.descriptor import FIRST_NORMAL_OID
 from spillway.decoding.change_format import HAS_NEW, HEADER_SIZE, INVALIDATION
 from spillway.errors import CorruptWal
@@ -49,14 +50,11 @@ CATALOG_SHIFT: Final = 32
 WHOLE_CATALOG: Final = 1 << 63
 
 _COUNT: Final = struct.Struct("<i")
-_MESSAGE: Final = struct.Struct("<b3xII4x")
+_MESSAGE_BYTES: Final = 16
 #: what :meth:`Invalidations.dump` returns without any
 NO_INVALIDATIONS: Final = _COUNT.pack(0)
-_CATALOG: Final = -1
-_RELCACHE: Final = -2
-_RELSYNC: Final = -6
 #: MAX_DISTR_INVAL_MSG_PER_TXN: with more, the server throws away everything at the transaction's end.
-_DISTRIBUTED_MESSAGES_MAX: Final = 8 * 1024 * 1024 // _MESSAGE.size
+_DISTRIBUTED_MESSAGES_MAX: Final = 8 * 1024 * 1024 // _MESSAGE_BYTES
 
 _CHANGE: Final = struct.Struct("<IBBHIIQII")
 _SAVED: Final = struct.Struct("<IIIII")
@@ -111,7 +109,14 @@ class Invalidations:
     def __init__(self, version: WalVersion, database_oid: int, buffer: ChangeQueue) -> None:
         """Begin with no transaction; changes are queued in *buffer*."""
         self._version: Final = version
-        self._database_oid: Final = database_oid
+        self._parser: Final = InvalidationParser(
+            database_oid,
+            FIRST_NORMAL_OID,
+            reset_counts=version.relcache_reset_counts,
+            caches=version.invalidating_caches,
+            catalogs=version.invalidating_catalogs,
+            publication_caches=version.publication_caches,
+        )
         self._buffer: Final = buffer
         self._pending: dict[int, _Pending] = {}
 
@@ -127,9 +132,9 @@ class Invalidations:
         if not xid:
             return items
         pending = self._pending_of(self._buffer.top_xid(xid))
-        pending.own.update(dict.fromkeys(items))
         pending.own_count += count
         if items:
+            pending.own.update(dict.fromkeys(items))
             self._buffer.add_invalidation(xid, lsn, items)
         return ()
 
@@ -171,38 +176,14 @@ class Invalidations:
         Raises:
             CorruptWal: it says that it has more messages than fit.
         """
-        count = _COUNT.unpack_from(data)[0] if len(data) >= _COUNT.size else -1
-        if count < 0 or len(data) < _COUNT.size + count * _MESSAGE.size:
+        parsed = self._parser.parse(data)
+        if parsed is None:
             raise CorruptWal(
                 f"the invalidations at {Lsn(lsn)} are cut short",
                 hint="Fetch the WAL segment again from the source or the archive.",
                 lsn=str(Lsn(lsn)),
             )
-        end = _COUNT.size + count * _MESSAGE.size
-        items: dict[int, None] = {}
-        caches = self._version.publication_caches
-        for number, database_oid, oid in _MESSAGE.iter_unpack(data[_COUNT.size : end]):
-            if database_oid not in (0, self._database_oid):
-                continue
-            if self._concerns(number, oid):
-                items[oid if number in (_RELCACHE, _RELSYNC) else ALL_RELATIONS] = None
-            if number in caches:
-                # In place of an oid, a message for a system cache has a hash value.
-                items[caches[number] << CATALOG_SHIFT | oid] = None
-            elif number == _CATALOG and oid in caches.values():
-                items[WHOLE_CATALOG | oid << CATALOG_SHIFT] = None
-        return count, tuple(items)
-
-    def _concerns(self, number: int, oid: int) -> bool:
-        """Say whether a message reaches a callback that throws away announced definitions."""
-        version = self._version
-        if number in (_RELCACHE, _RELSYNC):
-            return oid >= FIRST_NORMAL_OID or (
-                oid == ALL_RELATIONS and version.relcache_reset_counts
-            )
-        if number == _CATALOG:
-            return oid in version.invalidating_catalogs
-        return number in version.invalidating_caches
+        return parsed
 
     def at_end(self, top_xid: int) -> tuple[int, ...]:
         """Return what is executed when the changes of *top_xid*, read so far, have been decoded."""
