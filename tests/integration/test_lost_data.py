@@ -7,14 +7,18 @@ something; the other database goes on. Which slots go on is written down for eac
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.oracle import create_slot
+from harness.permissions import bound_by_permissions
 from harness.service import service_in_process
 from spillway.engine.settings import EngineSettings
 from spillway.pg.lsn import Lsn
@@ -22,7 +26,6 @@ from spillway.txlog import TransactionLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from harness.cluster import Cluster, Database
     from harness.oracle import LogicalSlot
@@ -297,3 +300,117 @@ def test_what_a_disk_lost(recorded: Recorded, tmp_path: Path, victim: str, how: 
     recorded.insert()
     with service_in_process(data, engine=SETTINGS) as service:
         check(service, recorded, {*SLOTS} if (victim, how) in MENDED else survivors)
+
+
+# -- what is there, and can't be read -----------------------------------------------------------------
+
+#: what may not be read, and whose trouble that is: a database's, the whole source's, or only its who reads there
+UNREADABLE: dict[str, tuple[Callable[[Path, Recorded], list[Path]], str]] = {
+    "log_directory": (lambda data, r: [r.database_root(data) / "txlog"], "database"),
+    "log_first": (lambda data, r: txlog(data, r)[:1], "reader"),
+    "log_last": (lambda data, r: txlog(data, r)[-1:], "database"),
+    "snapshot_directory": (lambda data, r: [r.database_root(data) / "snapshots"], "database"),
+    "snapshots": (
+        lambda data, r: sorted((r.database_root(data) / "snapshots").glob("*.snap")),
+        "database",
+    ),
+    "database_json": (lambda data, r: [r.database_root(data) / "database.json"], "database"),
+    "databases": (lambda data, _: [data / "sources/main/databases"], "source"),
+    "wal_state": (lambda data, _: [data / "sources/main/wal/walstore.state"], "source"),
+    "wal_segments": (wal, "source"),
+}
+
+
+@pytest.mark.parametrize("victim", UNREADABLE)
+def test_what_may_not_be_read_is_not_lost(recorded: Recorded, tmp_path: Path, victim: str) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(recorded.directory, data)
+    find, whose = UNREADABLE[victim]
+    paths = find(data, recorded)
+    modes = {path: path.stat().st_mode for path in paths}
+    inodes = {path: path.stat().st_ino for path in data.rglob("*") if is_state(path)}
+    for path in paths:
+        path.chmod(0)
+    recorded.insert()
+    with bound_by_permissions():
+        running = service_in_process(data, engine=SETTINGS)
+        service = running.__enter__()
+    try:
+        trouble = storage_trouble(service, whose, paths)
+        # The other database goes on, unless it is the whole source.
+        if whose != "source":
+            theirs = [tuple(row) for row in recorded.oracles["other"].peek(OPTIONS)]
+            service.wait_decoded("other", recorded.other)
+            assert service.peek("other") == theirs
+        for name in SLOTS:
+            assert service.slot(name)["invalidation_reason"] is None
+            # Not a restart either gives anything up, while it can't be read.
+            service.http.post(f"/v1/sources/main/databases/{recorded.shop.name}/restart")
+        assert storage_trouble(service, whose, paths)["hint"] == trouble["hint"]
+        for path, mode in modes.items():
+            path.chmod(mode)
+        assert all(path.stat().st_ino == inodes[path] for path in paths if path in inodes)
+        assert "right to read" in trouble["hint"]
+        assert "spillway source restart SOURCE DATABASE" in trouble["hint"]
+        service.http.post(f"/v1/sources/main/databases/{recorded.shop.name}/restart")
+        check(service, recorded, {*SLOTS})
+    finally:
+        for path, mode in modes.items():
+            if path.exists():
+                path.chmod(mode)
+        running.__exit__(None, None, None)
+
+
+def is_state(path: Path) -> bool:
+    return path.suffix in (".txlog", ".json", ".state") or len(path.name) == 24
+
+
+def storage_trouble(service: Service, whose: str, paths: list[Path]) -> dict[str, Any]:
+    """Wait until the trouble is shown as one of storage that names one of *paths*, and return what shows it."""
+    deadline = time.monotonic() + 30
+    while True:
+        (source,) = service.call("GET", "/sources")["sources"]
+        shown: list[dict[str, Any]] = [source, *source["sessions"]]
+        if whose == "reader":
+            problem = service.http.get("/v1/slots/old/peek").json()
+            shown = [{**problem, "error_code": problem["code"], "error": problem["detail"]}]
+        for one in shown:
+            if one["error_code"] == "storage_error" and any(str(p) in one["error"] for p in paths):
+                return one
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.02)
+
+
+def test_a_disk_that_errs(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log segment and a WAL segment, what the disk returns is EIO."""
+    data = tmp_path / "data"
+    shutil.copytree(recorded.directory, data)
+    recorded.insert()
+    bad = {str(txlog(data, recorded)[0])}
+    pread = os.pread
+
+    def failing(fd: int, size: int, offset: int) -> bytes:
+        if str(Path(f"/proc/self/fd/{fd}").readlink()) in bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", failing)
+    with service_in_process(data, engine=SETTINGS) as service:
+        trouble = storage_trouble(service, "reader", [Path(*bad)])
+        assert service.slot("old")["invalidation_reason"] is None
+        bad.clear()
+        check(service, recorded, {*SLOTS})
+    bad.update(map(str, wal(data, recorded)))
+    recorded.insert()
+    with service_in_process(data, engine=SETTINGS) as service:
+        storage_trouble(service, "source", [*map(Path, bad)])
+        bad.clear()
+        check(service, recorded, {*SLOTS}, restart=True)
+    # Lost for good, as the hint says: its file moved away.
+    first = txlog(data, recorded)[0]
+    assert f"move {first} away" in trouble["hint"]
+    first.rename(tmp_path / "away")
+    with service_in_process(data, engine=SETTINGS) as service:
+        check(service, recorded, {"mid", "new", "other"})

@@ -26,6 +26,7 @@ LAYERS = (
     (
         "disk_reserve",
         "failpoints",
+        "file_errors",
         "installation",
         "loopback",
         "memory",
@@ -57,6 +58,7 @@ GROUND = frozenset(
     {
         "errors",
         "failpoints",
+        "file_errors",
         "installation",
         "loopback",
         "settings",

@@ -48,7 +48,7 @@ from spillway.engine.healing import (
     begin_behind,
 )
 from spillway.engine.model import DatabaseSession
-from spillway.engine.signs import DecodingSigns, storage_error
+from spillway.engine.signs import DecodingSigns
 from spillway.engine.snapshots import Snapshots
 from spillway.errors import (
     Conflict,
@@ -64,6 +64,7 @@ from spillway.errors import (
     WalLevelNotLogical,
 )
 from spillway.failpoints import failpoint
+from spillway.file_errors import file_error
 from spillway.memory import WORTH_BYTES, freed_memory
 from spillway.pg.encoding import readable, server_encoding
 from spillway.pg.lsn import Lsn
@@ -125,7 +126,7 @@ class Session:
         without slots.
 
         Raises:
-            CorruptTransactionLog, DiskFull: the log can't be opened.
+            CorruptTransactionLog, StorageError: the log can't be opened.
         """
         self.database = database.name
         self.database_oid = database.oid
@@ -416,7 +417,7 @@ class Session:
             except SpillwayError as error:
                 self._fail(error)
             except OSError as error:
-                self._fail(storage_error(error, self._layout.root))
+                self._fail(file_error(error, self._layout.root))
             except Exception as error:
                 log.exception("decoding of %s failed", self.database)
                 self._fail(SpillwayError(f"{type(error).__name__}: {error}", hint="Report this."))

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from spillway.failpoints import failpoint
+from spillway.file_errors import listed
 from spillway.receiver.store_state import sync_directory
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ class Snapshots:
     def prepare(self) -> None:
         """Make the directory, without what a crash left half written."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self._directory.glob("*.tmp"):
+        for leftover in listed(self._directory, ".tmp"):
             leftover.unlink()
 
     def all(self) -> list[tuple[int, Path]]:
         """Return (lsn, path) of the snapshots, oldest first."""
-        found = [(int(p.stem, 16), p) for p in self._directory.glob("*.snap")]
+        found = [(int(p.stem, 16), p) for p in listed(self._directory, ".snap")]
         return sorted(found)
 
     def candidates(

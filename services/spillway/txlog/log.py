@@ -26,23 +26,22 @@ from the front by ``remove_before``; the engine calls it with the slots' oldest 
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from weakref import WeakValueDictionary
 
-from spillway.errors import DiskFull, TransactionLogError
+from spillway.errors import TransactionLogError
+from spillway.file_errors import file_errors
 from spillway.txlog import frames
 from spillway.txlog.opening import open_segments, remove_segments
 from spillway.txlog.segment import INDEX_STEP_BYTES, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from spillway._kernels.transaction_run import TransactionRun
@@ -83,7 +82,7 @@ class TransactionLog:
 
         Raises:
             CorruptTransactionLog: a segment is of another cluster or database, or of another format.
-            DiskFull: the directory can't be made.
+            StorageError: a file can't be used (DiskFull: the directory can't be made).
         """
         self.directory = Path(directory)
         self._system_id = system_id
@@ -98,7 +97,7 @@ class TransactionLog:
         self._written: WeakValueDictionary[int, RelationDescriptor] = WeakValueDictionary()
         self._fd = -1
         self._failed = False
-        with _storage_errors(self.directory, "open"):
+        with file_errors(self.directory, "open"):
             self.directory.mkdir(parents=True, exist_ok=True)
             self._segments = open_segments(self.directory, self._system_id, self._database_oid)
         self._damaged: set[int] = set()
@@ -305,7 +304,7 @@ class TransactionLog:
             frames.encode_frame(frames.PROGRESS, frames.PROGRESS_PAYLOAD.pack(decoded, restart_lsn))
         )
         self._flush()
-        with _storage_errors(self.directory, "sync"):
+        with file_errors(self.directory, "sync"):
             os.fsync(self._fd)
         segment = self._segments[-1]
         segment.decoded_lsn, segment.restart_lsn = decoded, restart_lsn
@@ -321,7 +320,7 @@ class TransactionLog:
             self._open_again()
             return
         visible = self._visible
-        with _storage_errors(self.directory, "recover"):
+        with file_errors(self.directory, "go on with"):
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
@@ -350,7 +349,7 @@ class TransactionLog:
 
     def _open_again(self) -> None:
         """Read every segment that a reader found damaged as a start would, and keep what is good."""
-        with _storage_errors(self.directory, "recover"):
+        with file_errors(self.directory, "go on with"):
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
@@ -374,7 +373,7 @@ class TransactionLog:
         Provisional until the next :meth:`checkpoint`, as after :meth:`start`. Cursors that still read what was here find
         the gap.
         """
-        with _storage_errors(self.directory, "begin"):
+        with file_errors(self.directory, "begin"):
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
@@ -465,7 +464,7 @@ class TransactionLog:
         data = b"".join(pieces)
         view = memoryview(data)
         try:
-            with _storage_errors(self.directory, "write"):
+            with file_errors(self.directory, "write"):
                 self._admit()
                 while written < total:
                     written += os.write(self._fd, view[written:])
@@ -477,7 +476,7 @@ class TransactionLog:
     def _new_segment(self, start_lsn: int) -> Segment:
         """Seal the segment being written, if any, and begin one at *start_lsn*."""
         path = self.directory / frames.segment_name(start_lsn)
-        with _storage_errors(self.directory, "create a segment in"):
+        with file_errors(self.directory, "create a segment in"):
             if self._segments:
                 old = self._segments[-1]
                 os.fsync(self._fd)
@@ -508,22 +507,3 @@ def _fsync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-@contextmanager
-def _storage_errors(directory: Path, verb: str) -> Iterator[None]:
-    """Turn an OSError into the typed error that says where and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DiskFull(
-                f"no space left to {verb} the transaction log {directory}",
-                hint="Free space on that file system or drop slots that nobody reads; decoding goes on by itself.",
-                directory=str(directory),
-            ) from error
-        raise TransactionLogError(
-            f"can't {verb} the transaction log {directory}: {error.strerror}",
-            hint="Check the disk and the directory's permissions.",
-            directory=str(directory),
-        ) from error

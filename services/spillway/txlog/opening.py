@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from spillway.errors import CorruptTransactionLog
+from spillway.file_errors import listed
 from spillway.txlog import frames
 from spillway.txlog.segment import Segment, SegmentReader
 
@@ -34,7 +35,7 @@ def open_segments(directory: Path, system_id: int, database_oid: int) -> list[Se
         CorruptTransactionLog: a segment is of another cluster or database, or of another format.
         OSError: the files can't be used.
     """
-    paths = sorted(directory.glob("*.txlog"))
+    paths = listed(directory, ".txlog")
     segments: list[Segment] = []
     for path in paths:
         is_last = path is paths[-1]
