@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,9 @@ from harness.permissions import bound_by_permissions
 from harness.service import service_in_process
 from spillway.engine.settings import EngineSettings
 from spillway.pg.lsn import Lsn
+from spillway.receiver.wal_store import WalStore
 from spillway.txlog import TransactionLog
+from spillway.txlog.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -158,6 +160,12 @@ def wal(data: Path, _: Recorded) -> list[Path]:
     return sorted(p for p in (data / "sources/main/wal").iterdir() if len(p.name) == 24)
 
 
+def without_bases(data: Path, recorded: Recorded, paths: list[Path]) -> list[Path]:
+    """Remove what the middle of a log could be decoded again from, and return *paths*."""
+    delete(sorted((recorded.database_root(data) / "snapshots").glob("*.base")))
+    return paths
+
+
 #: what is damaged, how, and who goes on although something was committed while the service was stopped
 VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], set[str]]] = {
     # The other database's state is not touched, so "other" goes on throughout, unless all is lost.
@@ -189,16 +197,27 @@ VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], 
         ("deleted", "cut"),
         {*SLOTS},
     ),
-    # A segment before the last: what is behind it is whole.
-    "log_first": (
-        lambda data, r: txlog(data, r)[:1],
-        ALL_DAMAGE,
-        {"mid", "new", "other"},
+    # One of the log: decoded again, the last one by going on before it, another beside what goes on.
+    "log_first": (lambda data, r: txlog(data, r)[:1], ALL_DAMAGE, {*SLOTS}),
+    "log_middle": (
+        lambda data, r: txlog(data, r)[1:3],
+        ("deleted", "flipped_in_the_middle"),
+        {*SLOTS},
     ),
-    # The last one: what WAL still covers is decoded again.
     "log_last": (
         lambda data, r: txlog(data, r)[-1:],
         ("deleted", "cut", "flipped_in_the_middle"),
+        {*SLOTS},
+    ),
+    # Without a state that is old enough: what is behind a segment is whole, and of the last one what a snapshot covers.
+    "log_first_without_bases": (
+        lambda data, r: without_bases(data, r, txlog(data, r)[:1]),
+        ("deleted", "flipped_in_the_middle", "cut"),
+        {"mid", "new", "other"},
+    ),
+    "log_last_without_bases": (
+        lambda data, r: without_bases(data, r, txlog(data, r)[-1:]),
+        ("deleted", "flipped_in_the_middle"),
         {"new", "other"},
     ),
     "log_index": (
@@ -206,10 +225,20 @@ VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], 
         ("deleted", "cut", "flipped_in_the_middle"),
         {*SLOTS},
     ),
-    "log": (lambda data, r: [r.database_root(data) / "txlog"], ("deleted",), {"new", "other"}),
-    # Without one there is nothing to begin from but the server's catalog as it is now.
+    "log": (lambda data, r: [r.database_root(data) / "txlog"], ("deleted",), {*SLOTS}),
+    "log_without_bases": (
+        lambda data, r: without_bases(data, r, [r.database_root(data) / "txlog"]),
+        ("deleted",),
+        {"new", "other"},
+    ),
     "snapshots": (
         lambda data, r: sorted((r.database_root(data) / "snapshots").glob("*.snap")),
+        ("deleted", "flipped_in_the_middle"),
+        {*SLOTS},
+    ),
+    # Without one there is nothing to begin from but the server's catalog as it is now.
+    "snapshots_and_bases": (
+        lambda data, r: sorted((r.database_root(data) / "snapshots").iterdir()),
         ("deleted", "flipped_in_the_middle", "cut"),
         {"other"},
     ),
@@ -217,9 +246,6 @@ VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], 
     "databases": (lambda data, _: [data / "sources/main/databases"], ("deleted",), set()),
     "source": (lambda data, _: [data / "sources"], ("deleted",), set()),
 }
-
-#: A header that is damaged is written again: nothing is lost.
-MENDED = {("log_first", "flipped_at_head"), ("log_first", "flipped_in_header")}
 
 CASES = [(victim, how) for victim, (_, hows, _) in VICTIMS.items() for how in hows]
 
@@ -248,16 +274,17 @@ def settled(service: Service, recorded: Recorded, *, restart: bool = False) -> d
 
 def check(service: Service, recorded: Recorded, survivors: set[str], **more: bool) -> None:
     settled(service, recorded, **more)
-    for name in SLOTS:
-        # Damage within a segment before the last is met by who reads there first.
-        service.http.get(f"/v1/slots/{name}/peek")
     deadline = time.monotonic() + 30
     while True:
+        # Damage within a segment before the last is met by who reads there first, and passes.
+        answers = [service.http.get(f"/v1/slots/{name}/peek").json() for name in SLOTS]
+        is_mended = all(a.get("code") != "corrupt_transaction_log" for a in answers)
         slots = settled(service, recorded, **more)
         alive = {n for n, slot in slots.items() if slot["invalidation_reason"] is None}
-        if alive == survivors or time.monotonic() > deadline:
+        if (is_mended and alive == survivors) or time.monotonic() > deadline:
             break
         time.sleep(0.05)
+    assert is_mended
     assert alive == survivors
     for name, slot in slots.items():
         if slot["invalidation_reason"] is None:
@@ -297,9 +324,58 @@ def test_what_a_disk_lost(recorded: Recorded, tmp_path: Path, victim: str, how: 
     paths = find(data, recorded)
     assert paths
     ALL_DAMAGE[how](paths)
+    if victim in ("log_first", "log_middle"):
+        # Found at the start: WAL stays until it is mended. Later it may have gone.
+        for path in paths:
+            path.with_suffix(".idx").unlink()
     recorded.insert()
     with service_in_process(data, engine=SETTINGS) as service:
-        check(service, recorded, {*SLOTS} if (victim, how) in MENDED else survivors)
+        check(service, recorded, survivors)
+
+
+def test_damage_is_found_and_mended_before_a_reader_comes(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    data, archives = tmp_path / "data", tmp_path / "archives"
+    shutil.copytree(recorded.directory, data)
+    (archives / "main").mkdir(parents=True)
+    for path in wal(data, recorded):
+        shutil.copy(path, archives / "main")
+    victim = txlog(data, recorded)[1]
+    flip(0.5)([victim])
+    start_lsn = int(victim.stem, 16)
+
+    def is_whole() -> bool:
+        return Segment(victim, start_lsn).scan() == victim.stat().st_size
+
+    assert not is_whole()
+    with service_in_process(data, engine=replace(SETTINGS, wal_archives=archives)) as service:
+        deadline = time.monotonic() + 60
+        while not is_whole():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        recorded.insert()
+        check(service, recorded, {*SLOTS})
+        assert not (recorded.database_root(data) / "mending").exists()
+    # What was verified need not be again, at the next start.
+    assert f"{start_lsn:X}" in (recorded.database_root(data) / "verified.json").read_text()
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_the_store_has_the_wal_no_more(recorded: Recorded, tmp_path: Path, archived: bool) -> None:
+    """A hole is decoded again from the archive; without one it is given up, with what is before."""
+    data, archives = tmp_path / "data", tmp_path / "archives"
+    shutil.copytree(recorded.directory, data)
+    (archives / "main").mkdir(parents=True)
+    with WalStore(data / "sources/main/wal") as store:
+        for path in wal(data, recorded):
+            shutil.copy(path, archives / "main")
+        store.remove_before(store.flushed_lsn)
+    delete(txlog(data, recorded)[:1])
+    recorded.insert()
+    settings = replace(SETTINGS, wal_archives=archives) if archived else SETTINGS
+    with service_in_process(data, engine=settings) as service:
+        check(service, recorded, {*SLOTS} if archived else {"mid", "new", "other"})
 
 
 # -- what is there, and can't be read -----------------------------------------------------------------

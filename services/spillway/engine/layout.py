@@ -11,6 +11,9 @@
       sources/NAME/databases/OID/
         txlog/                          the transaction log
         snapshots/<lsn>.snap            serialised catalog mirror, snapshot builder, transactions that it carries
+        snapshots/<lsn>-<lsn>.base      an older one, for a log that is damaged (mending.py); the second <lsn> is how far all was logged
+        verified.json                   when each segment of the log was found whole (txlog/verification.py)
+        mending/                        a segment that is decoded again, and what that spills
         spill/                          transactions in progress that outgrew memory; what the snapshot does not name is
                                         removed at start
         database.json                   its name and encoding, so that a start needs no word of the source, and from where

@@ -36,6 +36,7 @@ from spillway.errors import (
     NotReady,
     ReplicationFailed,
     SpillwayError,
+    StorageError,
     UnknownDatabase,
     WalRemoved,
 )
@@ -334,6 +335,7 @@ class Source:
             store,
             self._settings,
             self._mend_wal,
+            lambda: self._archive(store),
             needed_lsn,
         )
         if elsewhere:
@@ -439,6 +441,11 @@ class Source:
         for session in sessions:
             horizon = horizons.get(session.database, session.decoded_lsn)
             session.log.remove_before(horizon, keep_bytes)
+            try:
+                session.tend()
+            except StorageError as error:
+                # One database's trouble is not the others'.
+                log.warning("%s", error)
         with self._trimming:
             store = self._store
             if store is not None and self._complete and self._sessions:

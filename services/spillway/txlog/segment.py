@@ -9,6 +9,7 @@ sidecar is only a cache: when it is missing or damaged the segment is scanned ag
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 import struct
 from array import array
@@ -59,6 +60,8 @@ class Segment:
     restart_lsn: int = 0
     #: start of the segment whose transactions come right before this one's; None: something is missing between
     follows: int | None = None
+    #: its file is gone or of no use: nothing of it can be read until it is put back
+    lost: bool = False
 
     def note_transaction(self, final_lsn: int, end_lsn: int, offset: int) -> None:
         """Account for a transaction whose first frame is at *offset*."""
@@ -196,6 +199,11 @@ class SegmentReader:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def forget(self, upto: int) -> None:
+        """Let the kernel forget what is before *upto*: whoever reads once should not take the memory of those who read twice."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, 0, upto, os.POSIX_FADV_DONTNEED)
 
     def file_size(self) -> int:
         """Return the file's size now."""
