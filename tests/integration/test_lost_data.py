@@ -7,25 +7,31 @@ something; the other database goes on. Which slots go on is written down for eac
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.oracle import create_slot
+from harness.permissions import bound_by_permissions
 from harness.remedies import remedy
 from harness.service import service_in_process
 from spillway.decoding import serialization
 from spillway.engine.settings import EngineSettings
-from spillway.errors import CorruptSnapshot
+from spillway.errors import CorruptSnapshot, CorruptTransactionLog
 from spillway.pg.lsn import Lsn
-from spillway.txlog import TransactionLog
+from spillway.receiver.wal_store import WalStore
+from spillway.txlog import TransactionCursor, TransactionLog
+from spillway.txlog.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from harness.cluster import Cluster, Database
     from harness.oracle import LogicalSlot
@@ -158,6 +164,12 @@ def wal(data: Path, _: Recorded) -> list[Path]:
     return sorted(p for p in (data / "sources/main/wal").iterdir() if len(p.name) == 24)
 
 
+def without_bases(data: Path, recorded: Recorded, paths: list[Path]) -> list[Path]:
+    """Remove what the middle of a log could be decoded again from, and return *paths*."""
+    delete(sorted((recorded.database_root(data) / "snapshots").glob("*.base")))
+    return paths
+
+
 #: what is damaged, how, and who goes on although something was committed while the service was stopped
 VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], set[str]]] = {
     # The other database's state is not touched, so "other" goes on throughout, unless all is lost.
@@ -189,16 +201,27 @@ VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], 
         ("deleted", "cut"),
         {*SLOTS},
     ),
-    # A segment before the last: what is behind it is whole.
-    "log_first": (
-        lambda data, r: txlog(data, r)[:1],
-        ALL_DAMAGE,
-        {"mid", "new", "other"},
+    # One of the log: decoded again, the last one by going on before it, another beside what goes on.
+    "log_first": (lambda data, r: txlog(data, r)[:1], ALL_DAMAGE, {*SLOTS}),
+    "log_middle": (
+        lambda data, r: txlog(data, r)[1:3],
+        ("deleted", "flipped_in_the_middle"),
+        {*SLOTS},
     ),
-    # The last one: what WAL still covers is decoded again.
     "log_last": (
         lambda data, r: txlog(data, r)[-1:],
         ("deleted", "cut", "flipped_in_the_middle"),
+        {*SLOTS},
+    ),
+    # Without a state that is old enough: what is behind a segment is whole, and of the last one what a snapshot covers.
+    "log_first_without_bases": (
+        lambda data, r: without_bases(data, r, txlog(data, r)[:1]),
+        ("deleted", "flipped_in_the_middle", "cut"),
+        {"mid", "new", "other"},
+    ),
+    "log_last_without_bases": (
+        lambda data, r: without_bases(data, r, txlog(data, r)[-1:]),
+        ("deleted", "flipped_in_the_middle"),
         {"new", "other"},
     ),
     "log_index": (
@@ -206,10 +229,20 @@ VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], 
         ("deleted", "cut", "flipped_in_the_middle"),
         {*SLOTS},
     ),
-    "log": (lambda data, r: [r.database_root(data) / "txlog"], ("deleted",), {"new", "other"}),
-    # Without one there is nothing to begin from but the server's catalog as it is now.
+    "log": (lambda data, r: [r.database_root(data) / "txlog"], ("deleted",), {*SLOTS}),
+    "log_without_bases": (
+        lambda data, r: without_bases(data, r, [r.database_root(data) / "txlog"]),
+        ("deleted",),
+        {"new", "other"},
+    ),
     "snapshots": (
         lambda data, r: sorted((r.database_root(data) / "snapshots").glob("*.snap")),
+        ("deleted", "flipped_in_the_middle"),
+        {*SLOTS},
+    ),
+    # Without one there is nothing to begin from but the server's catalog as it is now.
+    "snapshots_and_bases": (
+        lambda data, r: sorted((r.database_root(data) / "snapshots").iterdir()),
         ("deleted", "flipped_in_the_middle", "cut"),
         {"other"},
     ),
@@ -217,9 +250,6 @@ VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], 
     "databases": (lambda data, _: [data / "sources/main/databases"], ("deleted",), set()),
     "source": (lambda data, _: [data / "sources"], ("deleted",), set()),
 }
-
-#: A header that is damaged is written again: nothing is lost.
-MENDED = {("log_first", "flipped_at_head"), ("log_first", "flipped_in_header")}
 
 CASES = [(victim, how) for victim, (_, hows, _) in VICTIMS.items() for how in hows]
 
@@ -248,18 +278,17 @@ def settled(service: Service, recorded: Recorded, *, restart: bool = False) -> d
 
 def check(service: Service, recorded: Recorded, survivors: set[str], **more: bool) -> None:
     settled(service, recorded, **more)
-    for name in SLOTS:
-        # Damage within a segment before the last is met by who reads there first.
-        answer = service.http.get(f"/v1/slots/{name}/peek").json()
-        if answer.get("code") == "corrupt_transaction_log":
-            assert "slots that need more" in remedy(answer, answer["code"])
     deadline = time.monotonic() + 30
     while True:
+        # Damage within a segment before the last is met by who reads there first, and passes.
+        answers = [service.http.get(f"/v1/slots/{name}/peek").json() for name in SLOTS]
+        is_mended = all(a.get("code") != "corrupt_transaction_log" for a in answers)
         slots = settled(service, recorded, **more)
         alive = {n for n, slot in slots.items() if slot["invalidation_reason"] is None}
-        if alive == survivors or time.monotonic() > deadline:
+        if (is_mended and alive == survivors) or time.monotonic() > deadline:
             break
         time.sleep(0.05)
+    assert is_mended
     assert alive == survivors
     for name, slot in slots.items():
         if slot["invalidation_reason"] is None:
@@ -291,11 +320,8 @@ def test_nothing_is_lost_where_nothing_was_committed(recorded: Recorded, tmp_pat
             check(service, recorded, survivors)
 
 
-#: where the error that heals by itself is seen
-FOLLOWED = {
-    ("log_first", "flipped_in_the_middle"): "corrupt_transaction_log",
-    ("snapshots", "flipped_in_the_middle"): "corrupt_snapshot",
-}
+#: in a test of their own, which begins with what the error says
+FOLLOWED = {("log_first", "flipped_in_the_middle"), ("snapshots", "flipped_in_the_middle")}
 
 
 @pytest.mark.parametrize(
@@ -303,28 +329,222 @@ FOLLOWED = {
     [pytest.param(*case, id="-".join(case)) for case in CASES if case not in FOLLOWED],
 )
 def test_what_a_disk_lost(recorded: Recorded, tmp_path: Path, victim: str, how: str) -> None:
+    lost_and_found(recorded, tmp_path, victim, how)
+
+
+def lost_and_found(recorded: Recorded, tmp_path: Path, victim: str, how: str) -> None:
     data = tmp_path / "data"
     shutil.copytree(recorded.directory, data)
     find, _, survivors = VICTIMS[victim]
     paths = find(data, recorded)
     assert paths
     ALL_DAMAGE[how](paths)
-    if FOLLOWED.get((victim, how)) == "corrupt_snapshot":
-        with pytest.raises(CorruptSnapshot) as caught:
-            serialization.load(paths[-1].read_bytes())
-        assert "by itself" in remedy(caught.value, "corrupt_snapshot")
+    if victim in ("log_first", "log_middle"):
+        # Found at the start: WAL stays until it is mended. Later it may have gone.
+        for path in paths:
+            path.with_suffix(".idx").unlink()
     recorded.insert()
     with service_in_process(data, engine=SETTINGS) as service:
-        check(service, recorded, {*SLOTS} if (victim, how) in MENDED else survivors)
+        check(service, recorded, survivors)
+
+
+def read_all(cursor: TransactionCursor) -> None:
+    while (transaction := cursor.next()) is not None:
+        deque(transaction.chunks(), maxlen=0)
 
 
 @pytest.mark.follows_hint("corrupt_transaction_log")
 def test_damage_of_the_log_that_is_told_is_healed_as_it_says(
     recorded: Recorded, tmp_path: Path
 ) -> None:
-    test_what_a_disk_lost(recorded, tmp_path, "log_first", "flipped_in_the_middle")
+    log = tmp_path / "log"
+    shutil.copytree(recorded.database_root(recorded.directory) / "txlog", log)
+    first = min(log.glob("*.txlog"))
+    flip(0.5)([first])
+    identity = {
+        "system_id": int(
+            recorded.cluster.value("SELECT system_identifier FROM pg_control_system()")
+        ),
+        "database_oid": int(recorded.database_root(recorded.directory).name),
+    }
+    with TransactionLog(log, **identity) as opened:
+        cursor = TransactionCursor(opened, int(first.stem, 16))
+        with pytest.raises(CorruptTransactionLog) as caught:
+            read_all(cursor)
+        cursor.close()
+    hint = remedy(caught.value, "corrupt_transaction_log")
+    assert "What WAL still covers is decoded again by itself" in hint
+    lost_and_found(recorded, tmp_path / "healed", "log_first", "flipped_in_the_middle")
 
 
 @pytest.mark.follows_hint("corrupt_snapshot")
 def test_a_damaged_snapshot_is_done_without_as_it_says(recorded: Recorded, tmp_path: Path) -> None:
-    test_what_a_disk_lost(recorded, tmp_path, "snapshots", "flipped_in_the_middle")
+    path = max((recorded.database_root(recorded.directory) / "snapshots").glob("*.snap"))
+    damaged = tmp_path / path.name
+    shutil.copy(path, damaged)
+    flip(0.5)([damaged])
+    with pytest.raises(CorruptSnapshot) as caught:
+        serialization.load(damaged.read_bytes())
+    assert "by itself" in remedy(caught.value, "corrupt_snapshot")
+    lost_and_found(recorded, tmp_path / "healed", "snapshots", "flipped_in_the_middle")
+
+
+def test_damage_is_found_and_mended_before_a_reader_comes(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    data, archives = tmp_path / "data", tmp_path / "archives"
+    shutil.copytree(recorded.directory, data)
+    (archives / "main").mkdir(parents=True)
+    for path in wal(data, recorded):
+        shutil.copy(path, archives / "main")
+    victim = txlog(data, recorded)[1]
+    flip(0.5)([victim])
+    start_lsn = int(victim.stem, 16)
+    # Its turn would come again in a day.
+    (recorded.database_root(data) / "verified.json").unlink(missing_ok=True)
+
+    def is_whole() -> bool:
+        return Segment(victim, start_lsn).scan() == victim.stat().st_size
+
+    assert not is_whole()
+    with service_in_process(data, engine=replace(SETTINGS, wal_archives=archives)) as service:
+        deadline = time.monotonic() + 60
+        while not is_whole():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        recorded.insert()
+        check(service, recorded, {*SLOTS})
+        assert not (recorded.database_root(data) / "mending").exists()
+    # What was verified need not be again, at the next start.
+    assert f"{start_lsn:X}" in (recorded.database_root(data) / "verified.json").read_text()
+
+
+@pytest.mark.parametrize("archived", [True, False])
+def test_the_store_has_the_wal_no_more(recorded: Recorded, tmp_path: Path, archived: bool) -> None:
+    """A hole is decoded again from the archive; without one it is given up, with what is before."""
+    data, archives = tmp_path / "data", tmp_path / "archives"
+    shutil.copytree(recorded.directory, data)
+    (archives / "main").mkdir(parents=True)
+    with WalStore(data / "sources/main/wal") as store:
+        for path in wal(data, recorded):
+            shutil.copy(path, archives / "main")
+        store.remove_before(store.flushed_lsn)
+    delete(txlog(data, recorded)[:1])
+    recorded.insert()
+    settings = replace(SETTINGS, wal_archives=archives) if archived else SETTINGS
+    with service_in_process(data, engine=settings) as service:
+        check(service, recorded, {*SLOTS} if archived else {"mid", "new", "other"})
+
+
+# -- what is there, and can't be read -----------------------------------------------------------------
+
+#: what may not be read, and whose trouble that is: a database's, the whole source's, or only its who reads there
+UNREADABLE: dict[str, tuple[Callable[[Path, Recorded], list[Path]], str]] = {
+    "log_directory": (lambda data, r: [r.database_root(data) / "txlog"], "database"),
+    "log_first": (lambda data, r: txlog(data, r)[:1], "reader"),
+    "log_last": (lambda data, r: txlog(data, r)[-1:], "database"),
+    "snapshot_directory": (lambda data, r: [r.database_root(data) / "snapshots"], "database"),
+    "snapshots": (
+        lambda data, r: sorted((r.database_root(data) / "snapshots").glob("*.snap")),
+        "database",
+    ),
+    "database_json": (lambda data, r: [r.database_root(data) / "database.json"], "database"),
+    "databases": (lambda data, _: [data / "sources/main/databases"], "source"),
+    "wal_state": (lambda data, _: [data / "sources/main/wal/walstore.state"], "source"),
+    "wal_segments": (wal, "source"),
+}
+
+
+@pytest.mark.parametrize("victim", UNREADABLE)
+def test_what_may_not_be_read_is_not_lost(recorded: Recorded, tmp_path: Path, victim: str) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(recorded.directory, data)
+    find, whose = UNREADABLE[victim]
+    paths = find(data, recorded)
+    modes = {path: path.stat().st_mode for path in paths}
+    inodes = {path: path.stat().st_ino for path in data.rglob("*") if is_state(path)}
+    for path in paths:
+        path.chmod(0)
+    recorded.insert()
+    with bound_by_permissions():
+        running = service_in_process(data, engine=SETTINGS)
+        service = running.__enter__()
+    try:
+        trouble = storage_trouble(service, whose, paths)
+        # The other database goes on, unless it is the whole source.
+        if whose != "source":
+            theirs = [tuple(row) for row in recorded.oracles["other"].peek(OPTIONS)]
+            service.wait_decoded("other", recorded.other)
+            assert service.peek("other") == theirs
+        for name in SLOTS:
+            assert service.slot(name)["invalidation_reason"] is None
+            # Not a restart either gives anything up, while it can't be read.
+            service.http.post(f"/v1/sources/main/databases/{recorded.shop.name}/restart")
+        assert storage_trouble(service, whose, paths)["hint"] == trouble["hint"]
+        for path, mode in modes.items():
+            path.chmod(mode)
+        assert all(path.stat().st_ino == inodes[path] for path in paths if path in inodes)
+        assert "right to read" in trouble["hint"]
+        assert "spillway source restart SOURCE DATABASE" in trouble["hint"]
+        service.http.post(f"/v1/sources/main/databases/{recorded.shop.name}/restart")
+        check(service, recorded, {*SLOTS})
+    finally:
+        for path, mode in modes.items():
+            if path.exists():
+                path.chmod(mode)
+        running.__exit__(None, None, None)
+
+
+def is_state(path: Path) -> bool:
+    return path.suffix in (".txlog", ".json", ".state") or len(path.name) == 24
+
+
+def storage_trouble(service: Service, whose: str, paths: list[Path]) -> dict[str, Any]:
+    """Wait until the trouble is shown as one of storage that names one of *paths*, and return what shows it."""
+    deadline = time.monotonic() + 30
+    while True:
+        (source,) = service.call("GET", "/sources")["sources"]
+        shown: list[dict[str, Any]] = [source, *source["sessions"]]
+        if whose == "reader":
+            problem = service.http.get("/v1/slots/old/peek").json()
+            shown = [{**problem, "error_code": problem["code"], "error": problem["detail"]}]
+        for one in shown:
+            if one["error_code"] == "storage_error" and any(str(p) in one["error"] for p in paths):
+                return one
+        assert time.monotonic() < deadline, shown
+        time.sleep(0.02)
+
+
+def test_a_disk_that_errs(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log segment and a WAL segment, what the disk returns is EIO."""
+    data = tmp_path / "data"
+    shutil.copytree(recorded.directory, data)
+    recorded.insert()
+    bad = {str(txlog(data, recorded)[0])}
+    pread = os.pread
+
+    def failing(fd: int, size: int, offset: int) -> bytes:
+        if str(Path(f"/proc/self/fd/{fd}").readlink()) in bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", failing)
+    with service_in_process(data, engine=SETTINGS) as service:
+        trouble = storage_trouble(service, "reader", [Path(*bad)])
+        assert service.slot("old")["invalidation_reason"] is None
+        bad.clear()
+        check(service, recorded, {*SLOTS})
+    bad.update(map(str, wal(data, recorded)))
+    recorded.insert()
+    with service_in_process(data, engine=SETTINGS) as service:
+        storage_trouble(service, "source", [*map(Path, bad)])
+        bad.clear()
+        check(service, recorded, {*SLOTS}, restart=True)
+    # Lost for good, as the hint says: its file moved away.
+    first = txlog(data, recorded)[0]
+    assert f"move {first} away" in trouble["hint"]
+    first.rename(tmp_path / "away")
+    with service_in_process(data, engine=SETTINGS) as service:
+        check(service, recorded, {"mid", "new", "other"})

@@ -26,6 +26,7 @@ LAYERS = (
     (
         "disk_reserve",
         "failpoints",
+        "file_errors",
         "installation",
         "loopback",
         "memory",
@@ -58,6 +59,7 @@ GROUND = frozenset(
         "connection_bound",
         "errors",
         "failpoints",
+        "file_errors",
         "installation",
         "loopback",
         "settings",

@@ -17,6 +17,7 @@ from spillway.errors import CorruptTransactionLog, DiskFull, LsnNotRetained, Tra
 from spillway.txlog import TransactionCursor, TransactionLog, frames
 from spillway.txlog import cursor as cursor_module
 from spillway.txlog import log as log_module
+from spillway.txlog.verification import PERIOD_S, Verification
 
 SYSTEM_ID = 7_000_000_000_000_000_001
 
@@ -391,11 +392,94 @@ def test_a_log_begins_behind_a_segment_that_is_lost(tmp_path, damage):
     else:
         victim.write_bytes(bytes(200) + victim.read_bytes()[200:])
     with open_log(tmp_path) as log:
+        first, hole = log.start_lsn, log.damage()
+        assert hole is not None
+        assert hole[1] == following
+        # Who stands behind it reads, who comes to it is told so.
+        assert read(log, following)
+        with pytest.raises(CorruptTransactionLog):
+            read(log, first)
+        log.drop_through(hole[0])
         assert log.start_lsn == following
+        assert not log.is_damaged
         with pytest.raises(LsnNotRetained):
             read(log, following - 1)
         assert read(log, following)
     assert not paths[0].exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped", "last"])
+def test_a_hole_is_put_back(tmp_path, damage):
+    paths = sealed_log(tmp_path)
+    with open_log(tmp_path) as log:
+        expected = read(log, log.start_lsn)
+        if damage == "last":
+            flip(paths[-1])
+            with pytest.raises(CorruptTransactionLog):
+                read(log, 0x1000)
+            # The writer seals it, also when it begins again.
+            log.recover()
+    if damage == "missing":
+        paths[1].unlink()
+    elif damage == "flipped":
+        flip(paths[1])
+        paths[1].with_suffix(".idx").unlink()
+    else:
+        max(tmp_path.glob("*.idx")).unlink()
+    for _ in range(2):
+        with open_log(tmp_path) as log:
+            if not log.is_damaged:
+                # Links and index say so at the next start, too.
+                break
+            first, end = log.damage()
+            with open_log(tmp_path / "beside", segment_bytes=1 << 40) as beside:
+                beside.start(first)
+                for n in range(100):
+                    if transaction(n).header.final_lsn < end:
+                        beside.transaction(transaction(n))
+                beside.checkpoint(0x1000)
+                (made,) = beside.segments()
+            log.put_back(first, made.path, first)
+            assert not log.is_damaged
+            assert read(log, 0x1000) == expected
+            log.transaction(transaction(100))
+            log.checkpoint(0x1000)
+    else:
+        pytest.fail("still damaged")
+    with open_log(tmp_path) as log:
+        assert len(read(log, 0x1000)) == len(expected) + 1
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_verification_finds_damage_before_a_reader_does(tmp_path):
+    paths = sealed_log(tmp_path)
+    state, now = tmp_path / "verified.json", [1e9]
+    with open_log(tmp_path) as log:
+        verification = Verification(log, state, lambda: now[0])
+        sealed = log.segments()[:-1]
+        for _ in sealed:
+            verification.step()
+        read_bytes = verification.read_bytes
+        assert read_bytes == sum(s.size - frames.SEGMENT_HEADER_SIZE for s in sealed)
+        assert all(verification.verified_at(s) == now[0] for s in sealed)
+        assert verification.all_verified_at() == now[0]
+        # Nothing is read twice, nor after a restart, before its turn comes again.
+        verification.step()
+        assert verification.read_bytes == read_bytes
+        again = Verification(log, state, lambda: now[0] + PERIOD_S / 2)
+        again.step()
+        assert again.read_bytes == 0
+        assert not log.is_damaged
+        flip(paths[1])
+        now[0] += PERIOD_S
+        for _ in sealed:
+            verification.step()
+        assert log.damage() == (int(paths[1].stem, 16), int(paths[2].stem, 16))
 
 
 def test_a_damaged_header_is_written_again(tmp_path):
@@ -408,7 +492,7 @@ def test_a_damaged_header_is_written_again(tmp_path):
         assert read(log, log.start_lsn) == expected
 
 
-def test_damage_that_a_reader_meets_is_given_up_at_recovery(tmp_path):
+def test_damage_that_a_reader_meets_is_a_hole(tmp_path):
     paths = sealed_log(tmp_path)
     with open_log(tmp_path) as log:
         data = bytearray(paths[1].read_bytes())
@@ -418,9 +502,11 @@ def test_damage_that_a_reader_meets_is_given_up_at_recovery(tmp_path):
         with pytest.raises(CorruptTransactionLog):
             read(log, 0x1000)
         assert log.is_damaged
-        log.recover()
+        starts = [int(path.stem, 16) for path in paths]
+        assert log.damage() == (starts[1], starts[2])
+        log.drop_through(starts[1])
         assert not log.is_damaged
-        assert log.start_lsn == int(paths[2].stem, 16)
+        assert log.start_lsn == starts[2]
 
 
 def test_no_reader_goes_over_a_gap(tmp_path):

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from spillway.catalog.descriptor import RelationDescriptor
 from spillway.decoding.transaction import Prepared
 from spillway.errors import DecodingStateLost, StorageError
+from spillway.file_errors import file_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -110,8 +111,10 @@ class Carried:
             path = spill_dir / file.name
             try:
                 found = path.stat().st_size
-            except OSError as error:
+            except FileNotFoundError as error:
                 raise _lost(path, error.strerror or str(error)) from error
+            except OSError as error:
+                raise file_error(error, path, "read") from error
             if found < file.size:
                 raise _lost(path, f"it has {found} bytes of {file.size}")
 
@@ -138,7 +141,9 @@ class Carried:
             buffer.restore_carried(self.transactions, files, now)
         except OSError as error:
             path = error.filename or str(spill_dir)
-            raise _lost(path, error.strerror or str(error)) from error
+            if isinstance(error, FileNotFoundError):
+                raise _lost(path, error.strerror or str(error)) from error
+            raise file_error(error, path, "read") from error
         except (KeyError, ValueError) as error:
             raise _contradicts(error) from error
         return held
@@ -193,15 +198,11 @@ def clear_spill_dir(spill_dir: Path, keep: Collection[str]) -> None:
     """
     try:
         spill_dir.mkdir(parents=True, exist_ok=True)
-        for leftover in spill_dir.glob(SPILL_GLOB):
-            if leftover.name not in keep:
+        for leftover in spill_dir.iterdir():
+            if leftover.match(SPILL_GLOB) and leftover.name not in keep:
                 leftover.unlink(missing_ok=True)
     except OSError as error:
-        raise StorageError(
-            f"spill directory {spill_dir} can't be used: {error.strerror}",
-            hint="See that the data directory can be written.",
-            directory=str(spill_dir),
-        ) from error
+        raise file_error(error, spill_dir) from error
 
 
 def _sync_directory(path: Path) -> None:

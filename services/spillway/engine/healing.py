@@ -6,7 +6,7 @@ There are three kinds of state: WAL, snapshots of the decoder, the transaction l
 lost                            made again
 =============================== ==================================================================================
 log, whole or its end           a snapshot and WAL from there on; what they don't reach back to is missed
-log, a segment before the last  not at all: the log begins behind it
+log, a segment before the last  an older state and WAL (``mending.py``); without them the log begins behind it
 snapshots                       the catalog is read anew from the server; decoding begins at the next consistent point
 WAL, damaged or gone            from the archive or the primary (``receiver/refetch.py``); else by who decides to begin
                                 anew behind it (``POST …/restart``)

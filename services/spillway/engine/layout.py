@@ -12,6 +12,9 @@
       sources/NAME/databases/OID/
         txlog/                          the transaction log
         snapshots/<lsn>.snap            serialised catalog mirror, snapshot builder, transactions that it carries
+        snapshots/<lsn>-<lsn>.base      an older one, for a log that is damaged (mending.py); the second <lsn> is how far all was logged
+        verified.json                   when each segment of the log was found whole (txlog/verification.py)
+        mending/                        a segment that is decoded again, and what that spills
         spill/                          transactions in progress that outgrew memory; what the snapshot does not name is
                                         removed at start
         database.json                   its name and encoding, so that a start needs no word of the source, from where
@@ -36,6 +39,7 @@ from typing import Any, Final
 
 from spillway.disk_reserve import DiskReserve
 from spillway.errors import Conflict, StorageError
+from spillway.file_errors import file_error, file_errors, listed
 from spillway.receiver.primary import SourceDatabase
 from spillway.receiver.store_state import sync_directory
 
@@ -63,20 +67,21 @@ class DatabaseLayout:
 
     def describe(self, **values: object) -> None:
         """Write down *values* in database.json, beside what it says of others; durable on return."""
-        self.root.mkdir(parents=True, exist_ok=True)
         text = json.dumps({**self._description(), **values})
-        for name in _DESCRIPTIONS:
-            temporary = self.root / "database.tmp"
-            with temporary.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.root / name)
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with file_errors(self.root, "write to"):
+            self.root.mkdir(parents=True, exist_ok=True)
+            for name in _DESCRIPTIONS:
+                temporary = self.root / "database.tmp"
+                with temporary.open("w") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(self.root / name)
+            fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def streaming(self) -> tuple[int, int] | None:
         """Return what streaming was switched on with, (first LSN, bytes of a part); None when it never was."""
@@ -101,16 +106,20 @@ class DatabaseLayout:
 
     def _description(self) -> dict[str, Any]:
         for name in _DESCRIPTIONS:
+            path = self.root / name
             try:
-                found = json.loads((self.root / name).read_bytes())
+                found = json.loads(path.read_bytes())
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                # The copy may be older than what can't be read, and would be written over it.
+                raise file_error(error, path, "read") from error
             except ValueError:
-                log.error("%s is damaged", self.root / name)  # noqa: TRY400 - who reads it goes on
+                log.error("%s is damaged", path)  # noqa: TRY400 - who reads it goes on
                 continue
             if _is_description(found):
                 return {str(key): value for key, value in found.items()}
-            log.error("%s is damaged", self.root / name)
+            log.error("%s is damaged", path)
         return {}
 
 
@@ -200,10 +209,17 @@ class SourceLayout:
         shutil.rmtree(self.database(database_oid).root, ignore_errors=True)
 
     def databases(self) -> dict[str, SourceDatabase]:
-        """Return the databases that were decoded here before, by name."""
+        """Return the databases that were decoded here before, by name, without those that :meth:`unreadable` tells of.
+
+        Raises:
+            StorageError: which there are can't be read.
+        """
         found: dict[str, SourceDatabase] = {}
-        for root in sorted((self.root / "databases").glob("*")):
-            database = DatabaseLayout(root, self.reserve).database()
+        for root in self._database_roots():
+            try:
+                database = DatabaseLayout(root, self.reserve).database()
+            except StorageError:
+                continue
             if database is None or str(database.oid) != root.name:
                 # Whoever opens the database asks the source for what it is called, and finds the directory.
                 log.error("which database %s was decoded of is not known", root)
@@ -211,10 +227,32 @@ class SourceLayout:
             found[database.name] = database
         return found
 
+    def unreadable(self) -> StorageError | None:
+        """Return what is in the way of reading which database one of the directories is of."""
+        for root in self._database_roots():
+            try:
+                DatabaseLayout(root, self.reserve).database()
+            except StorageError as error:
+                return error
+        return None
+
+    def _database_roots(self) -> list[Path]:
+        directory = self.root / "databases"
+        with file_errors(directory, "read"):
+            return listed(directory, "")
+
     def oldest_snapshot_lsn(self) -> int | None:
-        """Return where decoding begins again of the database that needs the oldest WAL; None without any."""
-        paths = (self.root / "databases").glob("*/snapshots/*.snap")
-        return min((int(path.stem, 16) for path in paths), default=None)
+        """Return where decoding begins again of the database that needs the oldest WAL; None without any.
+
+        Raises:
+            StorageError: a directory can't be read.
+        """
+        lsns: list[int] = []
+        for root in self._database_roots():
+            snapshots = DatabaseLayout(root, self.reserve).snapshots
+            with file_errors(snapshots, "read"):
+                lsns += [int(path.stem, 16) for path in listed(snapshots, ".snap")]
+        return min(lsns, default=None)
 
 
 class DataDirectory:
@@ -256,9 +294,10 @@ class DataDirectory:
 
     def _read_instance(self) -> str:
         path = self.root / "instance"
-        try:
-            return str(uuid.UUID(path.read_text().strip()))
-        except (OSError, ValueError):
+        with file_errors(path):
+            # One that can't be read is still who this directory is: under another name it would wait for its own leases.
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                return str(uuid.UUID(path.read_text().strip()))
             instance = str(uuid.uuid4())
             temporary = path.with_suffix(".tmp")
             temporary.write_text(instance + "\n")

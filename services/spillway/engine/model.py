@@ -177,6 +177,11 @@ class DatabaseSession:
     since: datetime | None = None
     #: it is known how far the decoding is behind what is received, as of these last seconds
     current: bool = False
+    #: the transaction log has a hole, which is being mended
+    log_damaged: bool = False
+    #: when that part of the log was found whole which was looked at longest ago, in seconds since the epoch; None: some was
+    #: never looked at, or none is sealed
+    log_verified_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ that happens by itself. The log that is there is read until the new beginning is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -48,13 +49,13 @@ from spillway.engine.healing import (
     WholeFrom,
     begin_behind,
 )
+from spillway.engine.mending import Mending
 from spillway.engine.model import DatabaseSession
-from spillway.engine.signs import DecodingSigns, storage_error
+from spillway.engine.signs import DecodingSigns
 from spillway.engine.snapshots import Snapshots
 from spillway.errors import (
     Conflict,
     CorruptSnapshot,
-    CorruptTransactionLog,
     CorruptWal,
     DatabaseDropped,
     DecodingStateLost,
@@ -65,12 +66,14 @@ from spillway.errors import (
     WalLevelNotLogical,
 )
 from spillway.failpoints import failpoint
+from spillway.file_errors import file_error
 from spillway.memory import WORTH_BYTES, freed_memory
 from spillway.pg.encoding import readable, server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.receiver.primary import check_wal_level, wal_flush_lsn
 from spillway.txlog import TransactionLog
+from spillway.txlog.verification import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
     from spillway.engine.layout import DatabaseLayout
     from spillway.engine.settings import EngineSettings
+    from spillway.receiver.archive import WalArchive
     from spillway.receiver.primary import SourceDatabase
     from spillway.receiver.wal_store import WalStore
     from spillway.store.rows import SourceRow
@@ -118,15 +122,16 @@ class Session:
         store: WalStore,
         settings: EngineSettings,
         mend_wal: Callable[[int, int], bool],
+        archive: Callable[[], WalArchive | None],
         needed_lsn: int = 0,
     ) -> None:
         """Open the transaction log; nothing runs yet.
 
-        *mend_wal* puts stored WAL from one LSN to another right; *needed_lsn* is the oldest position that a slot has here, 0
+        *mend_wal* puts stored WAL from one LSN to another right; *archive* opens what has older WAL; *needed_lsn* is the oldest position that a slot has here, 0
         without slots.
 
         Raises:
-            CorruptTransactionLog, DiskFull: the log can't be opened.
+            CorruptTransactionLog, StorageError: the log can't be opened.
         """
         self.database = database.name
         self.database_oid = database.oid
@@ -148,6 +153,8 @@ class Session:
             admit=layout.reserve.admit,
             is_low=lambda: layout.reserve.is_low,
         )
+        if needed_lsn:
+            self.log.miss(needed_lsn)
         #: what is before the log's beginning was decoded by another service, in whose directory it is
         self.began_in_takeover = False
         #: why slots are invalidated that stand before the log's beginning
@@ -174,6 +181,18 @@ class Session:
         self._streams = False
         self._caught_up = False
         self._snapshots = Snapshots(layout)
+        self._mending = Mending(
+            source,
+            database.oid,
+            self.log,
+            self._snapshots,
+            layout,
+            store,
+            settings,
+            archive,
+            mend_wal,
+        )
+        self._verification = Verification(self.log, layout.root / "verified.json")
         self._questions = CatalogQuestions(database.name)
         self._thread = threading.Thread(
             target=self._run, name=f"spillway-decode-{source.name}-{database.name}", daemon=True
@@ -191,6 +210,7 @@ class Session:
         self._again.set()
         if self._thread.ident is not None:
             self._thread.join()
+        self._mending.stop()
         self._store.leave(self)
         self.log.close()
 
@@ -248,7 +268,18 @@ class Session:
     @property
     def required_lsn(self) -> int:
         """WAL from here on must be kept; 0 while that is not known."""
+        if self._mending.needs_wal:
+            return min(self._required_lsn, self._store.first_lsn)
         return self._required_lsn
+
+    def tend(self) -> None:
+        """Look after the log: verify a little of it, and mend what is damaged. The engine's upkeep calls it; blocks for a moment.
+
+        Raises:
+            StorageError: a segment can't be read.
+        """
+        self._mending.tend()
+        self._verification.step()
 
     @property
     def read_lsn(self) -> int:
@@ -327,6 +358,8 @@ class Session:
             state=self.signs.state,
             since=self.signs.since,
             current=self.signs.is_current(self._store.received_lsn - decoded),
+            log_damaged=self.log.is_damaged,
+            log_verified_at=self._verification.all_verified_at(),
         )
 
     def spill_stats(self) -> tuple[int, int, int]:
@@ -403,7 +436,9 @@ class Session:
             except DatabaseDropped as error:
                 # Nothing mends that; what was decoded is served until the session is ended.
                 self._fail(error)
-                self._stop.wait()
+                while not self._stop.wait(_IDLE_WAIT_S):
+                    with contextlib.suppress(SpillwayError):
+                        self.log.seal_damaged()
             except (CorruptWal, WalGap) as error:
                 if self._mend_wal(begin_behind(error, 0) or self._read_lsn, self._read_lsn):
                     continue
@@ -416,7 +451,7 @@ class Session:
             except SpillwayError as error:
                 self._fail(error)
             except OSError as error:
-                self._fail(storage_error(error, self._layout.root))
+                self._fail(file_error(error, self._layout.root))
             except Exception as error:
                 log.exception("decoding of %s failed", self.database)
                 self._fail(SpillwayError(f"{type(error).__name__}: {error}", hint="Report this."))
@@ -472,6 +507,8 @@ class Session:
         if before[1] == self._part_bytes:
             decoder.stream_from(*before)
         else:
+            # What was streamed in other parts can't be made again as it was.
+            self._snapshots.remove_bases()
             logged = max(self.log.last_final_lsn + 1, self.log.decoded_lsn, before[0])
             self._begin_streaming(decoder, logged)
 
@@ -487,7 +524,10 @@ class Session:
         self._snapshots.prepare()
         if self._anew_behind is None:
             found = self._snapshots.candidates(
-                self._store.first_lsn, self.log.restart_lsn, self.log.complete_to
+                self._store.first_lsn,
+                self.log.restart_lsn,
+                self.log.complete_to,
+                self._whole.needed_lsn,
             )
             for lsn, path, logged in found:
                 try:
@@ -564,10 +604,7 @@ class Session:
             if self._streaming_wanted and not self._streams:
                 self._begin_streaming(decoder, decoder.position)
             if self.log.is_damaged:
-                raise CorruptTransactionLog(
-                    f'a slot of database "{self.database}" met damage in the transaction log',
-                    hint="What WAL still covers is decoded again; slots that need more are invalidated.",
-                )
+                self.log.seal_damaged()
             self._read_lsn = lsn
             data = self._store.read(lsn, _READ_BYTES)
             if data:
@@ -631,6 +668,11 @@ class Session:
         failpoint("session.before_log_sync")
         self.log.checkpoint(restart_lsn)
         failpoint("session.after_log_sync")
+        self._snapshots.keep_base(needed, self.log.complete_to)
         self._snapshots.remove_before(needed)
+        self._snapshots.remove_bases(
+            (segment.start_lsn for segment in self.log.segments()),
+            0 if self._settings.wal_archives is not None else self._store.first_lsn,
+        )
         self._required_lsn = needed
         self._failing.got_to(decoder.position)

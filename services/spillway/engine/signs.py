@@ -10,13 +10,11 @@ The decoding thread writes, any thread reads.
 
 from __future__ import annotations
 
-import errno
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.engine.model import Decoding
-from spillway.errors import DiskFull, StorageError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -107,15 +105,3 @@ def newest_file_time(directory: Path) -> datetime | None:
     except OSError:
         return None
     return datetime.fromtimestamp(max(times), UTC) if times else None
-
-
-def storage_error(error: OSError, directory: Path) -> StorageError:
-    """Type what the system said of a file in *directory*."""
-    message = f"{error.strerror}: {error.filename or directory}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return DiskFull(
-            message,
-            hint="Free space on that file system or drop slots that nobody reads; decoding goes on by itself.",
-            directory=str(directory),
-        )
-    return StorageError(message, hint="Check the data directory.", directory=str(directory))

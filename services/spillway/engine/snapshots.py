@@ -3,24 +3,42 @@
 ``snapshots/<lsn>.snap`` is a decoder's state as of <lsn> (``decoding/serialization.py``): whole and durable under its name, or
 not there. One that carries transactions in progress names spill files, which several snapshots may share, each up to another
 byte; such a file goes when no snapshot names it any more, whether its transaction has ended or not.
+
+``snapshots/<lsn>-<logged>.base`` is an older one that names no files, kept for a transaction log that is damaged: with WAL from
+<lsn> on it gives all that commits from <logged> on again (``mending.py``). There is one for each segment of the log, at most
+:data:`_BASES_MAX`, as long as there is WAL from its <lsn> on. It is another link to the same file, so while a snapshot is the
+newest its base takes no space.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.failpoints import failpoint
+from spillway.file_errors import listed
 from spillway.receiver.store_state import sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from spillway.decoding.decoder import Decoder
     from spillway.engine.layout import DatabaseLayout
 
 _SNAPSHOTS_MAX: Final = 16
+_BASES_MAX: Final = 16
+
+
+class Base(NamedTuple):
+    """A state from which a range of the transaction log can be decoded again."""
+
+    #: WAL is needed from here on
+    lsn: int
+    #: all that commits from here on is given
+    logged: int
+    path: Path
 
 
 class Snapshots:
@@ -36,16 +54,16 @@ class Snapshots:
     def prepare(self) -> None:
         """Make the directory, without what a crash left half written."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self._directory.glob("*.tmp"):
+        for leftover in listed(self._directory, ".tmp"):
             leftover.unlink()
 
     def all(self) -> list[tuple[int, Path]]:
         """Return (lsn, path) of the snapshots, oldest first."""
-        found = [(int(p.stem, 16), p) for p in self._directory.glob("*.snap")]
+        found = [(int(p.stem, 16), p) for p in listed(self._directory, ".snap")]
         return sorted(found)
 
     def candidates(
-        self, wal_from: int, log_restart: int, logged: int
+        self, wal_from: int, log_restart: int, logged: int, needed: int = 0
     ) -> Iterator[tuple[int, Path, int | None]]:
         """Yield those to go on from, best first: LSN, file, and up to where all is logged that it does not have.
 
@@ -55,11 +73,19 @@ class Snapshots:
             wal_from: the WAL that is here begins here.
             log_restart: the restart_lsn that the transaction log names, 0 for none.
             logged: transactions that commit before this are all in the log that names it.
+            needed: the oldest position of a slot, 0 without slots; it counts when the log is lost.
         """
         usable = [found for found in self.all() if found[0] >= wal_from]
         for lsn, path in reversed(usable):
             if lsn <= log_restart:
                 yield lsn, path, logged
+        # Behind the log's end nothing is missed with one of these; without a log, nothing that a slot needs.
+        bases = [base for base in self.bases() if base.lsn >= wal_from]
+        for base in reversed(bases):
+            if base.logged <= (logged or needed):
+                yield base.lsn, base.path, base.logged
+        if not logged and needed and bases:
+            yield bases[0].lsn, bases[0].path, bases[0].logged
         for lsn, path in usable:
             if lsn > log_restart:
                 yield lsn, path, None
@@ -99,6 +125,8 @@ class Snapshots:
         """Remove every one; spill files are the next decoder's to remove."""
         for _, path in self.all():
             path.unlink()
+        for base in self.bases():
+            base.path.unlink()
         self._named = {}
 
     def remove_before(self, needed: int) -> None:
@@ -121,3 +149,42 @@ class Snapshots:
         self._named = {lsn: names for lsn, names in self._named.items() if lsn in kept}
         for name in before.difference(*self._named.values()):
             (self._spill_dir / name).unlink(missing_ok=True)
+
+    # -- bases --------------------------------------------------------------------------------
+
+    def bases(self) -> list[Base]:
+        """Return the bases, oldest first."""
+        found: list[Base] = []
+        for path in listed(self._directory, ".base"):
+            lsn, _, logged = path.stem.partition("-")
+            found.append(Base(int(lsn, 16), int(logged, 16), path))
+        return sorted(found)
+
+    def keep_base(self, needed: int, logged: int) -> None:
+        """Keep the snapshot at *needed*, with which all that commits from *logged* on is decoded, as a base.
+
+        One that carries transactions is of no use as one: its spill files are the decoder's.
+        """
+        if needed in self._named or any(base.lsn == needed for base in self.bases()):
+            return
+        path = self._directory / f"{needed:016X}-{logged:016X}.base"
+        # Without one, on a file system that has no links, damage costs more.
+        with contextlib.suppress(OSError):
+            path.hardlink_to(self._directory / f"{needed:016X}.snap")
+
+    def remove_bases(self, starts: Iterable[int] = (), wal_from: int = 1 << 63) -> None:
+        """Remove the bases but the newest, and the best for each of the log's segments, which start at *starts*.
+
+        There is WAL from *wal_from* on. A coarser choice only means more WAL to decode again.
+        """
+        bases = self.bases()
+        usable = [base for base in bases if base.lsn >= wal_from]
+        kept = set(usable[-1:])
+        for start in starts:
+            before = [base for base in usable if base.logged <= start]
+            kept.update(before[-1:] or usable[:1])
+        chosen = sorted(kept)
+        if len(chosen) > _BASES_MAX:
+            del chosen[1 : -_BASES_MAX // 2 : 2]
+        for base in set(bases).difference(chosen):
+            base.path.unlink(missing_ok=True)

@@ -32,12 +32,15 @@ from spillway.engine.session import Session
 from spillway.engine.signs import newest_file_time, storage_error
 from spillway.engine.wal_horizon import wal_kept_from, what_holds, who_counts
 from spillway.errors import (
+    CorruptTransactionLog,
     NotReady,
     ReplicationFailed,
     SpillwayError,
+    StorageError,
     UnknownDatabase,
     WalRemoved,
 )
+from spillway.file_errors import file_errors
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
@@ -119,25 +122,28 @@ class Source:
             SpillwayError: what stands in the way; it is also shown by ``info``.
         """
         with self._lock:
-            if self._stopped:
-                return
-            try:
-                self._needs_history = bool(needed)
-                self._start_receiver()
-                failure: SpillwayError | None = None
-                for database in sorted({*databases, *self._layout.databases()}):
-                    try:
-                        self._open_session(database, needed.get(database, 0))
-                    except SpillwayError as error:
-                        # One database's trouble is not the others'.
-                        failure = failure or error
-                if failure is not None:
-                    raise failure
-                self._complete = True
-            except SpillwayError as error:
-                self._error = error
-                raise
-            self._error = None
+            self._start(databases, needed)
+
+    def _start(self, databases: Iterable[str], needed: Mapping[str, int]) -> None:
+        if self._stopped:
+            return
+        try:
+            self._needs_history = bool(needed)
+            self._start_receiver()
+            failure: SpillwayError | None = self._layout.unreadable()
+            for database in sorted({*databases, *self._layout.databases()}):
+                try:
+                    self._open_session(database, needed.get(database, 0))
+                except SpillwayError as error:
+                    # One database's trouble is not the others'.
+                    failure = failure or error
+            if failure is not None:
+                raise failure
+            self._complete = True
+        except SpillwayError as error:
+            self._error = error
+            raise
+        self._error = None
 
     def _start_receiver(self) -> None:
         row = self.row
@@ -261,7 +267,9 @@ class Source:
         if self._settings.wal_archives is None:
             return None
         directory = self._settings.wal_archives / self.name
-        if not directory.is_dir():
+        with file_errors(directory, "read"):
+            is_there = directory.is_dir()
+        if not is_there:
             log.warning('source "%s" has no WAL archive: %s is no directory', self.name, directory)
             return None
         return WalArchive(directory, segment_size=segment_size, system_id=self.row.system_id)
@@ -349,6 +357,7 @@ class Source:
         conninfo = with_database(self.row.dsn, database)
         layout = self._layout.database(found.oid)
         elsewhere = self.taken_over and not layout.txlog.exists()
+        self._layout.remember_database(found)
         session = Session(
             self.row,
             found,
@@ -357,9 +366,9 @@ class Source:
             store,
             self._settings,
             self._mend_wal,
+            lambda: self._archive(store),
             needed_lsn,
         )
-        self._layout.remember_database(found)
         if elsewhere:
             layout.describe(began_in_takeover=True)
         session.began_in_takeover = elsewhere or layout.began_in_takeover()
@@ -387,6 +396,15 @@ class Source:
             if session is not None and not session.database_is_gone:
                 session.restart(needed.get(database, 0))
                 return
+            if self._store is None:
+                # Nothing could be opened; what was in the way may be gone.
+                try:
+                    self._start(needed, needed)
+                except SpillwayError:
+                    if database not in self._sessions:
+                        raise
+                if database in self._sessions:
+                    return
             if session is None and database not in {*needed, *self._layout.databases()}:
                 raise UnknownDatabase(
                     f'database "{database}" of source "{self.name}" is not decoded',
@@ -400,8 +418,13 @@ class Source:
                     del self._sessions[database]
                 if found.oid != session.database_oid:
                     self._layout.forget_database(session.database_oid)
-            shutil.rmtree(self._layout.database(found.oid).txlog, ignore_errors=True)
-            self._open_session(database, needed.get(database, 0))
+            try:
+                self._open_session(database, needed.get(database, 0))
+            except CorruptTransactionLog as error:
+                # Another cluster's, or of another format: nothing but that is given up. A file that can't be read stays.
+                log.error("the transaction log is given up: %s", error)  # noqa: TRY400
+                shutil.rmtree(self._layout.database(found.oid).txlog)
+                self._open_session(database, needed.get(database, 0))
 
     def _begin_behind_removed_wal(self, receiver: WalReceiver, needed: Mapping[str, int]) -> None:
         """Receive from where the primary still has WAL. It is every database's: all of them begin anew behind the gap."""
@@ -449,6 +472,11 @@ class Source:
         for session in sessions:
             horizon = horizons.get(session.database, session.decoded_lsn)
             session.log.remove_before(horizon, keep_bytes)
+            try:
+                session.tend()
+            except StorageError as error:
+                # One database's trouble is not the others'.
+                log.warning("%s", error)
         with self._trimming:
             store = self._store
             if store is not None and self._complete and self._sessions:

@@ -36,7 +36,6 @@ Memory: none for WAL; see :mod:`spillway.receiver.segment_directory` for open fi
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -44,10 +43,9 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spillway.errors import (
-    DiskFull,
     LsnNotRetained,
     NotReady,
     StorageError,
@@ -58,6 +56,7 @@ from spillway.errors import (
     WalStoreInUse,
 )
 from spillway.failpoints import failpoint
+from spillway.file_errors import NO_SPACE, file_error
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import (
     history_name,
@@ -75,8 +74,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 log = logging.getLogger(__name__)
-
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class WalStore:
@@ -447,6 +444,7 @@ class WalStore:
                 return self.read(lsn, max_bytes)
             raise
         except OSError as error:
+            error.filename = error.filename or str(self._segments.file_path(number))
             raise self._storage_error(error, "read", lsn) from error
         if not data:
             raise self._segments.gap(number, "is too short", self.timeline)
@@ -545,25 +543,19 @@ class WalStore:
 
     def _storage_error(self, error: OSError, verb: str, lsn: int | None = None) -> StorageError:
         where = "" if lsn is None else f" at {Lsn(lsn)}"
-        message = (
-            f"could not {verb} the WAL store {self.directory}{where}: {error.strerror or error}"
+        typed = file_error(
+            error,
+            self.directory,
+            f"{verb} the WAL store{where}:",
+            f"Free space on the file system of {self.directory}, or drop or advance the slot that retains most. "
+            "Receiving resumes by itself; until then the source keeps its WAL for the physical slot.",
         )
-        details: dict[str, object] = {"path": str(self.directory)}
         if lsn is not None:
-            details["lsn"] = str(Lsn(lsn))
-        if error.errno in _NO_SPACE:
-            return DiskFull(
-                message,
-                hint=f"Free space on the file system of {self.directory}, or drop or advance the slot that retains "
-                "most. Receiving resumes by itself; until then the source keeps its WAL for the physical slot.",
-                **details,
-            )
-        return StorageError(
-            message, hint="Check the file system and the service's rights on it.", **details
-        )
+            typed.details["lsn"] = str(Lsn(lsn))
+        return typed
 
     def _flush_error(self, error: OSError) -> StorageError:
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             return self._storage_error(error, "sync", self.flushed_lsn)
         return WalFlushFailed(
             f"could not sync the WAL store {self.directory} beyond {self.flushed_lsn}: {error.strerror or error}",

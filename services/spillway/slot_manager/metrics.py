@@ -178,6 +178,18 @@ class _Positions(Collector):
                 if d.state != "starting"
             ),
         )
+        yield _family(
+            "spillway_session_log_damaged",
+            "1 while a part of the transaction log can't be read, and is decoded again.",
+            ("source", "database"),
+            (((s.name, d.database), float(d.log_damaged)) for s, d in sessions),
+        )
+        yield _family(
+            "spillway_session_log_verified_timestamp_seconds",
+            "When all sealed segments of the transaction log had been verified; absent while one was not.",
+            ("source", "database"),
+            (((s.name, d.database), d.log_verified_at) for s, d in sessions),
+        )
         yield from self._collect_slots()
 
     def _collect_slots(self) -> Iterator[Metric]:

@@ -303,6 +303,9 @@ class TransactionCursor:
     def _enter(self, segment: Segment, limit: int) -> None:
         """Open *segment* at the cursor's LSN, with the descriptors that hold there."""
         self.close()
+        if segment.lost:
+            self._log.note_damage(segment)
+            raise frames.corrupt(str(segment.path), 0, self._lsn, "the segment is lost")
         try:
             reader = SegmentReader(segment.path)
         except FileNotFoundError as error:

@@ -10,11 +10,12 @@ dropped only before the restart_lsn that such a synced frame names. After a cras
 tail, the decoder starts again at the restart_lsn of the last PROGRESS frame left, and ``transaction``
 drops what is already here.
 
-Damage. What a disk lost or changed never stops the log from being opened. A header is written again; a segment before the
-last that is damaged or gone takes all before it with it, so that the log begins behind it; the last one is cut
-where damage begins. Then ``start_lsn`` and ``decoded_lsn`` say what is left. Whether decoding can go on from there without a
-gap is its owner's to find out (``engine/healing.py``), who else calls ``begin_anew``. Damage that only a reader
-meets is noted (``note_damage``) and treated so by the next ``recover``.
+Damage. What a disk lost or changed never stops the log from being opened. A header is written again; the last segment is cut
+where damage begins. Whether decoding can go on from there without a gap is its owner's to find out
+(``engine/healing.py``), who else calls ``begin_anew``. One before the last that is damaged or gone is a hole: its readers are
+told so, those behind it go on. Damage that a reader or the verification (``verification.py``) meets is noted (``note_damage``), in the
+last segment after the writer has begun another one (``seal_damaged``). The owner asks for such a hole
+(``damage``), and has it put back, decoded again (``put_back``), or given up with all before it (``drop_through``).
 
 Visibility. Readers see a :class:`Snapshot`, whose end only moves past whole transactions, and only after
 their bytes are in the file. A transaction of many chunks is written as it is merged and
@@ -26,23 +27,23 @@ from the front by ``remove_before``; the engine calls it with the slots' oldest 
 
 from __future__ import annotations
 
-import errno
+import itertools
 import json
 import logging
 import os
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from weakref import WeakValueDictionary
 
-from spillway.errors import DiskFull, TransactionLogError
+from spillway.errors import TransactionLogError
+from spillway.file_errors import file_errors
 from spillway.txlog import frames
 from spillway.txlog.opening import open_segments, remove_segments
 from spillway.txlog.segment import INDEX_STEP_BYTES, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from spillway._kernels.transaction_run import TransactionRun
@@ -83,7 +84,7 @@ class TransactionLog:
 
         Raises:
             CorruptTransactionLog: a segment is of another cluster or database, or of another format.
-            DiskFull: the directory can't be made.
+            StorageError: a file can't be used (DiskFull: the directory can't be made).
         """
         self.directory = Path(directory)
         self._system_id = system_id
@@ -98,10 +99,12 @@ class TransactionLog:
         self._written: WeakValueDictionary[int, RelationDescriptor] = WeakValueDictionary()
         self._fd = -1
         self._failed = False
-        with _storage_errors(self.directory, "open"):
+        with file_errors(self.directory, "open"):
             self.directory.mkdir(parents=True, exist_ok=True)
             self._segments = open_segments(self.directory, self._system_id, self._database_oid)
-        self._damaged: set[int] = set()
+        #: held while files of segments change places
+        self._moving = threading.RLock()
+        self._damaged = {segment.start_lsn for segment in self._segments if segment.lost}
         self._visible: Snapshot | None = None
         self._take_stock()
 
@@ -128,14 +131,105 @@ class TransactionLog:
     # -- opening ------------------------------------------------------------------------------
 
     def note_damage(self, segment: Segment) -> None:
-        """Hear from a reader that *segment* can't be read; the next :meth:`recover` looks itself."""
+        """Hear that *segment* is not what was written."""
         with self._lock:
             self._damaged.add(segment.start_lsn)
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a reader met damage since the last :meth:`recover`."""
+        """Whether some segment is not what was written."""
         return bool(self._damaged)
+
+    def damage(self) -> tuple[int, int] | None:
+        """Return [from, up to) of the newest hole: what commits there can't be read. None without one that is sealed."""
+        with self._lock:
+            for segment, following in reversed(tuple(itertools.pairwise(self._segments))):
+                if segment.start_lsn in self._damaged:
+                    return segment.start_lsn, following.start_lsn
+        return None
+
+    def miss(self, lsn: int) -> None:
+        """Have what commits from *lsn* to the log's beginning be a hole: somebody stands there, so it was here."""
+        with self._lock:
+            if self._segments and lsn < self._segments[0].start_lsn:
+                path = self.directory / frames.segment_name(lsn)
+                hole = Segment(path, lsn, size=0, lost=True)
+                self._segments[0].follows = lsn
+                self._segments.insert(0, hole)
+                self._damaged.add(lsn)
+                if self._visible is not None:
+                    shown = (hole, *self._visible.segments)
+                    self._visible = self._visible._replace(segments=shown)
+
+    def seal_damaged(self) -> None:
+        """Begin another segment if the last one is damaged, so that it can be mended as any other. For the writer."""
+        last = self._segments[-1] if self._segments else None
+        if last is None or last.start_lsn not in self._damaged or not self.restart_lsn:
+            return
+        self.publish()
+        self._new_segment(max(self._decoded_lsn, last.last_end_lsn, last.start_lsn + 1))
+        self.checkpoint(self.restart_lsn)
+
+    def put_back(self, start_lsn: int, path: Path, new_start_lsn: int) -> None:
+        """Take the segment file *path* for the one that starts at *start_lsn* and is damaged.
+
+        It has all that commits from *new_start_lsn* on. If that is later than what was there, what is before is given up.
+        Does nothing when the damaged one was removed meanwhile.
+
+        Raises:
+            CorruptTransactionLog: it is damaged, too.
+            StorageError: it can't be moved.
+        """
+        segment = Segment(self.directory / frames.segment_name(new_start_lsn), new_start_lsn)
+        with self._moving, file_errors(self.directory, "mend"):
+            at = self._index_of(start_lsn)
+            if at is None:
+                return
+            old, following = self._segments[at : at + 2]
+            whole = Segment(path, new_start_lsn)
+            if whole.scan() < path.stat().st_size:
+                raise frames.corrupt(str(path), whole.size, new_start_lsn, "written just now")
+            path.replace(segment.path)
+            _fsync_directory(self.directory)
+            segment.scan()
+            segment.save_index()
+            self._link(following, new_start_lsn)
+            with self._lock:
+                segment.follows = old.follows if new_start_lsn == start_lsn else None
+                following.follows = new_start_lsn
+                self._segments[at] = segment
+                self._damaged.discard(start_lsn)
+                if self._visible is not None:
+                    shown = tuple(segment if s is old else s for s in self._visible.segments)
+                    self._visible = self._visible._replace(segments=shown)
+            if new_start_lsn != start_lsn:
+                remove_segments([old.path])
+                self._remove_first(at)
+
+    def drop_through(self, start_lsn: int) -> None:
+        """Give up the damaged segment that starts at *start_lsn*, and all before it: no reader could go past it."""
+        with self._moving, file_errors(self.directory, "remove segments of"):
+            at = self._index_of(start_lsn)
+            if at is not None:
+                self._remove_first(at + 1)
+
+    def _index_of(self, start_lsn: int) -> int | None:
+        """Return which of the sealed segments starts at *start_lsn* and is damaged."""
+        with self._lock:
+            for at, segment in enumerate(self._segments[:-1]):
+                if segment.start_lsn == start_lsn and start_lsn in self._damaged:
+                    return at
+        return None
+
+    def _link(self, segment: Segment, before: int) -> None:
+        """Have the header of *segment* say that the segment before it starts at *before*."""
+        header = frames.encode_segment_header(
+            self._system_id, self._database_oid, segment.start_lsn, frames.segment_link(before)
+        )
+        with segment.path.open("r+b") as file:
+            file.write(header)
+            file.flush()
+            os.fsync(file.fileno())
 
     # -- what readers ask ---------------------------------------------------------------------
 
@@ -144,6 +238,11 @@ class TransactionLog:
         """Every transaction whose commit record starts here or later is in the log; None when empty."""
         with self._lock:
             return self._segments[0].start_lsn if self._segments else None
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the segments as of now, the oldest first; the last one is being written."""
+        with self._lock:
+            return tuple(self._segments)
 
     @property
     def decoded_lsn(self) -> int:
@@ -305,7 +404,7 @@ class TransactionLog:
             frames.encode_frame(frames.PROGRESS, frames.PROGRESS_PAYLOAD.pack(decoded, restart_lsn))
         )
         self._flush()
-        with _storage_errors(self.directory, "sync"):
+        with file_errors(self.directory, "sync"):
             os.fsync(self._fd)
         segment = self._segments[-1]
         segment.decoded_lsn, segment.restart_lsn = decoded, restart_lsn
@@ -315,57 +414,43 @@ class TransactionLog:
     def recover(self) -> None:
         """Go back to what readers see, after a failed write or to decode again from ``restart_lsn``.
 
-        Whatever was written but not published is cut off; cursors are not disturbed, unless there is damage.
+        Whatever was written but not published is cut off; cursors are not disturbed.
         """
-        if self._damaged:
-            self._open_again()
-            return
-        visible = self._visible
-        with _storage_errors(self.directory, "recover"):
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
-            self._pieces, self._pieces_bytes = [], 0
-            self._written.clear()
-            self._pending_decoded_lsn = self._decoded_lsn
-            if not self.restart_lsn:
-                self._visible = visible = None
-                self._decoded_lsn = self._pending_decoded_lsn = 0
-            shown = set(visible.segments) if visible else set()
-            with self._lock:
-                unseen = [s for s in self._segments if s not in shown]
-                self._segments = [s for s in self._segments if s in shown]
-            for segment in unseen:
-                segment.path.unlink(missing_ok=True)
-            if visible is not None:
-                last = visible.segments[-1]
-                if last.path.stat().st_size != visible.end:
-                    # Its time is when something was written last; who looks takes it for that.
-                    os.truncate(last.path, visible.end)
-                last.scan()
-                self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
-                os.lseek(self._fd, last.size, os.SEEK_SET)
-        self.last_final_lsn = max((s.last_final_lsn for s in self._segments), default=0)
-        self._failed = False
+        with self._moving, file_errors(self.directory, "go on with"):
+            self._recover()
+        self.seal_damaged()
 
-    def _open_again(self) -> None:
-        """Read every segment that a reader found damaged as a start would, and keep what is good."""
-        with _storage_errors(self.directory, "recover"):
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
-            self._pieces, self._pieces_bytes = [], 0
-            self._written.clear()
-            with self._lock:
-                damaged, self._damaged = self._damaged, set()
-            for start_lsn in damaged:
-                # The index would say that all is well.
-                path = self.directory / frames.segment_name(start_lsn)
-                path.with_suffix(".idx").unlink(missing_ok=True)
-            segments = open_segments(self.directory, self._system_id, self._database_oid)
-            with self._lock:
-                self._segments = segments
-        self._take_stock()
+    def _recover(self) -> None:
+        visible = self._visible
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._pieces, self._pieces_bytes = [], 0
+        self._written.clear()
+        self._pending_decoded_lsn = self._decoded_lsn
+        if not self.restart_lsn:
+            self._visible = visible = None
+            self._decoded_lsn = self._pending_decoded_lsn = 0
+        shown = set(visible.segments) if visible else set()
+        with self._lock:
+            unseen = [s for s in self._segments if s not in shown]
+            self._segments = [s for s in self._segments if s in shown]
+        for segment in unseen:
+            segment.path.unlink(missing_ok=True)
+        if visible is not None:
+            last = visible.segments[-1]
+            if not last.path.exists():
+                last.path.touch(0o600)
+            if last.path.stat().st_size != visible.end:
+                # Its time is when something was written last; who looks takes it for that.
+                os.truncate(last.path, visible.end)
+            if last.scan() < visible.end:
+                # What readers were shown is not there any more.
+                self.note_damage(last)
+                last.size = visible.end
+            self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
+            os.lseek(self._fd, last.size, os.SEEK_SET)
+        self.last_final_lsn = max((s.last_final_lsn for s in self._segments), default=0)
         self._failed = False
 
     def begin_anew(self, lsn: int) -> None:
@@ -374,7 +459,7 @@ class TransactionLog:
         Provisional until the next :meth:`checkpoint`, as after :meth:`start`. Cursors that still read what was here find
         the gap.
         """
-        with _storage_errors(self.directory, "begin"):
+        with self._moving, file_errors(self.directory, "begin"):
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
@@ -382,6 +467,7 @@ class TransactionLog:
             with self._lock:
                 old, self._segments = self._segments, []
                 self._visible = None
+                self._damaged.clear()
             remove_segments([segment.path for segment in old])
         self.last_final_lsn = self.restart_lsn = self.complete_to = 0
         self._decoded_lsn = self._pending_decoded_lsn = 0
@@ -393,14 +479,21 @@ class TransactionLog:
         At least *keep_bytes* of the newest segments stay. Cursors that still read a removed segment
         keep it open and go on.
         """
+        with self._moving:
+            with self._lock:
+                keep, left = 0, sum(segment.size for segment in self._segments)
+                while keep + 1 < len(self._segments) and self._segments[keep + 1].start_lsn <= lsn:
+                    left -= self._segments[keep].size
+                    if left < keep_bytes:
+                        break
+                    keep += 1
+            with file_errors(self.directory, "remove segments of"):
+                self._remove_first(keep)
+
+    def _remove_first(self, count: int) -> None:
         with self._lock:
-            keep, left = 0, sum(segment.size for segment in self._segments)
-            while keep + 1 < len(self._segments) and self._segments[keep + 1].start_lsn <= lsn:
-                left -= self._segments[keep].size
-                if left < keep_bytes:
-                    break
-                keep += 1
-            removed, self._segments[:keep] = self._segments[:keep], []
+            removed, self._segments[:count] = self._segments[:count], []
+            self._damaged.difference_update(segment.start_lsn for segment in removed)
             if removed and self._visible is not None:
                 shown = tuple(s for s in self._visible.segments if s not in removed)
                 self._visible = self._visible._replace(segments=shown)
@@ -465,7 +558,7 @@ class TransactionLog:
         data = b"".join(pieces)
         view = memoryview(data)
         try:
-            with _storage_errors(self.directory, "write"):
+            with file_errors(self.directory, "write"):
                 self._admit()
                 while written < total:
                     written += os.write(self._fd, view[written:])
@@ -477,7 +570,7 @@ class TransactionLog:
     def _new_segment(self, start_lsn: int) -> Segment:
         """Seal the segment being written, if any, and begin one at *start_lsn*."""
         path = self.directory / frames.segment_name(start_lsn)
-        with _storage_errors(self.directory, "create a segment in"):
+        with file_errors(self.directory, "create a segment in"):
             if self._segments:
                 old = self._segments[-1]
                 os.fsync(self._fd)
@@ -508,22 +601,3 @@ def _fsync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-@contextmanager
-def _storage_errors(directory: Path, verb: str) -> Iterator[None]:
-    """Turn an OSError into the typed error that says where and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DiskFull(
-                f"no space left to {verb} the transaction log {directory}",
-                hint="Free space on that file system or drop slots that nobody reads; decoding goes on by itself.",
-                directory=str(directory),
-            ) from error
-        raise TransactionLogError(
-            f"can't {verb} the transaction log {directory}: {error.strerror}",
-            hint="Check the disk and the directory's permissions.",
-            directory=str(directory),
-        ) from error

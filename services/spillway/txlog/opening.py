@@ -1,8 +1,8 @@
 """Which segment files of a transaction log may be believed, when it is opened.
 
-A damaged header is written again of what is known without it. A segment before the last that is damaged or missing is given
-up with all before it, since no reader could go past it. The last one is cut where damage, or what a crash left half
-written, begins.
+A damaged header is written again of what is known without it. A segment before the last that is damaged or missing is
+*lost*: its place stays, for it may be decoded again (``engine/mending.py``). The last one is cut where damage, or what a crash
+left half written, begins.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from spillway.errors import CorruptTransactionLog
+from spillway.file_errors import listed
 from spillway.txlog import frames
 from spillway.txlog.segment import Segment, SegmentReader
 
@@ -28,13 +29,13 @@ class _Damaged(Exception):
 
 
 def open_segments(directory: Path, system_id: int, database_oid: int) -> list[Segment]:
-    """Return the segments in *directory* that follow each other up to the newest; what is of no use is removed.
+    """Return the segments in *directory*, oldest first, with the lost ones between them; never is the newest one lost.
 
     Raises:
         CorruptTransactionLog: a segment is of another cluster or database, or of another format.
         OSError: the files can't be used.
     """
-    paths = sorted(directory.glob("*.txlog"))
+    paths = listed(directory, ".txlog")
     segments: list[Segment] = []
     for path in paths:
         is_last = path is paths[-1]
@@ -42,18 +43,23 @@ def open_segments(directory: Path, system_id: int, database_oid: int) -> list[Se
             segment, link = _open_segment(path, system_id, database_oid, is_last=is_last)
         except _Damaged as damage:
             log.error("%s", damage)  # noqa: TRY400 - the place is in the message
-            if is_last:
+            start_lsn = _start_lsn(path)
+            if is_last or start_lsn is None:
                 remove_segments([path])
-            else:
-                # A reader can't go past it: what is before is of no use to anybody.
-                remove_segments([*(s.path for s in segments), path])
-                segments = []
-            continue
-        if segments and link and link != frames.segment_link(segments[-1].start_lsn):
+                continue
+            segment, link = _lost(directory, start_lsn), 0
+        before = segments[-1] if segments else None
+        if (
+            before is not None
+            and not before.lost
+            and link
+            and link != frames.segment_link(before.start_lsn)
+        ):
             log.error("a segment of the transaction log before %s is missing", path)
-            remove_segments([s.path for s in segments])
-            segments = []
+            segments.append(_lost(directory, max(before.last_final_lsn, before.start_lsn) + 1))
         segments.append(segment)
+    while segments and segments[-1].lost:
+        remove_segments([segments.pop().path])
     # A last segment that lost its only PROGRESS frame still follows the one before it.
     for before, segment in itertools.pairwise(segments):
         segment.follows = before.start_lsn
@@ -107,12 +113,22 @@ def _open_segment(
     return segment, header.link
 
 
+def _lost(directory: Path, start_lsn: int) -> Segment:
+    return Segment(directory / frames.segment_name(start_lsn), start_lsn, size=0, lost=True)
+
+
+def _start_lsn(path: Path) -> int | None:
+    try:
+        return int(path.stem, 16)
+    except ValueError:
+        return None
+
+
 def _write_header_again(path: Path, system_id: int, database_oid: int) -> frames.SegmentHeader:
     """Make a damaged header of what is known, if what follows is a segment's content."""
-    try:
-        start_lsn = int(path.stem, 16)
-    except ValueError:
-        raise _Damaged(f"{path} is not a transaction log segment") from None
+    start_lsn = _start_lsn(path)
+    if start_lsn is None:
+        raise _Damaged(f"{path} is not a transaction log segment")
     with SegmentReader(path) as reader:
         frame = reader.frame(frames.SEGMENT_HEADER_SIZE, reader.file_size())
     if frame is None:

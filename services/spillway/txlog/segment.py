@@ -9,6 +9,7 @@ sidecar is only a cache: when it is missing or damaged the segment is scanned ag
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 import struct
 from array import array
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from spillway._kernels.crc32c import crc32c
+from spillway.file_errors import file_error
 from spillway.txlog import frames
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Segment:
     restart_lsn: int = 0
     #: start of the segment whose transactions come right before this one's; None: something is missing between
     follows: int | None = None
+    #: its file is gone or of no use: nothing of it can be read until it is put back
+    lost: bool = False
 
     def note_transaction(self, final_lsn: int, end_lsn: int, offset: int) -> None:
         """Account for a transaction whose first frame is at *offset*."""
@@ -165,7 +169,7 @@ class Segment:
 
 
 class SegmentReader:
-    """Reads frames of one segment through a window of one ``pread``.
+    """Reads frames of one segment through a window of one ``pread``. What can't be read is StorageError.
 
     Not thread-safe; every cursor has its own. Payloads are views of the window's bytes and stay valid
     as long as someone holds them.
@@ -175,7 +179,12 @@ class SegmentReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise file_error(error, path, "open") from error
         self._window = memoryview(b"")
         self._window_start = 0
 
@@ -192,9 +201,20 @@ class SegmentReader:
             self._fd = -1
         self._window = memoryview(b"")
 
+    def forget(self, upto: int) -> None:
+        """Let the kernel forget what is before *upto*: whoever reads once should not take the memory of those who read twice."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, 0, upto, os.POSIX_FADV_DONTNEED)
+
     def file_size(self) -> int:
         """Return the file's size now."""
         return os.fstat(self._fd).st_size
+
+    def _pread(self, size: int, offset: int) -> bytes:
+        try:
+            return os.pread(self._fd, size, offset)
+        except OSError as error:
+            raise file_error(error, self.path, "read") from error
 
     def _view(self, offset: int, length: int, limit: int) -> memoryview | None:
         """Return *length* bytes at *offset*, or None when they go past *limit* or the file."""
@@ -203,7 +223,7 @@ class SegmentReader:
         start = offset - self._window_start
         if start < 0 or start + length > len(self._window):
             wanted = min(max(length, self.WINDOW_BYTES), limit - offset)
-            self._window = memoryview(os.pread(self._fd, wanted, offset))
+            self._window = memoryview(self._pread(wanted, offset))
             self._window_start, start = offset, 0
             if len(self._window) < length:
                 return None
@@ -250,11 +270,11 @@ class SegmentReader:
 
     def payload(self, offset: int) -> bytes | None:
         """Read the payload of the frame at *offset*, beside the window; None if it fails its checksum."""
-        head = os.pread(self._fd, frames.FRAME_HEADER_SIZE, offset)
+        head = self._pread(frames.FRAME_HEADER_SIZE, offset)
         if len(head) < frames.FRAME_HEADER_SIZE:
             return None
         _, length, _, _ = frames.FRAME.unpack(head)
-        payload = os.pread(self._fd, length, offset + len(head))
+        payload = self._pread(length, offset + len(head))
         return payload if len(payload) == length and frames.check_frame(head, payload) else None
 
     def frames(self, offset: int, limit: int) -> Iterator[Frame]:
