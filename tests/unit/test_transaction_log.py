@@ -13,7 +13,13 @@ import pytest
 from harness.remedies import remedy
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor
 from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
-from spillway.errors import CorruptTransactionLog, DiskFull, LsnNotRetained, TransactionLogError
+from spillway.errors import (
+    CorruptTransactionLog,
+    DiskFull,
+    LsnNotRetained,
+    StorageError,
+    TransactionLogError,
+)
 from spillway.txlog import TransactionCursor, TransactionLog, frames
 from spillway.txlog import cursor as cursor_module
 from spillway.txlog import log as log_module
@@ -265,10 +271,12 @@ def test_a_disk_that_fails_for_a_while_loses_nothing(tmp_path, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(log_module.os, "write", write)
             log.transaction(transaction(1))
-            with pytest.raises(TransactionLogError, match="Input/output") as error:
+            with pytest.raises(StorageError, match="Input/output"):
                 log.publish()
-        assert "Check the disk" in remedy(error.value, "transaction_log_error")
-    # The disk is well again; the session opens the log again by itself.
+            with pytest.raises(TransactionLogError) as error:
+                log.transaction(transaction(2))
+        assert "opens it again by itself" in remedy(error.value, "transaction_log_error")
+    # The disk is well again, and so the session does.
     with open_log(tmp_path) as log:
         log.recover()
         log.transaction(transaction(1))

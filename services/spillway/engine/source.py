@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.decoding.capture import CaptureFilter, check_capture
 from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
-from spillway.engine.signs import newest_file_time, storage_error
+from spillway.engine.signs import newest_file_time
 from spillway.engine.wal_horizon import wal_kept_from, what_holds, who_counts
 from spillway.errors import (
     CorruptTransactionLog,
@@ -40,7 +40,7 @@ from spillway.errors import (
     UnknownDatabase,
     WalRemoved,
 )
-from spillway.file_errors import file_errors
+from spillway.file_errors import file_error, file_errors
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
@@ -297,7 +297,7 @@ class Source:
             try:
                 self._layout.clear()
             except OSError as error:
-                raise storage_error(error, self._layout.root) from error
+                raise file_error(error, self._layout.root) from error
             self._stored_at = datetime.now(UTC)
         # Slots can be dropped on a full disk, too; it is marked the next time.
         with contextlib.suppress(OSError):
