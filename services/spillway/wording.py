@@ -45,6 +45,11 @@ ACTIONS: Final = (
     Action("PATCH /v1/sources/{source}", "source alter {source}", "“Alter” on the source's page"),
     Action("DELETE /v1/sources/{source}", "source drop {source}", "“Drop” on the source's page"),
     Action(
+        "DELETE /v1/sources/{source}?keep_slot=true",
+        "source drop {source} --keep-slot",
+        "“Drop” on the source's page, with the server marked as gone,",
+    ),
+    Action(
         "GET /v1/publications?source={source}&database={database}",
         "source publications {source} --database {database}",
         "the form of a new subscription",

@@ -302,7 +302,7 @@ class FakeEngine:
         self.sources[source] = dataclasses.replace(info, sessions=sessions)
         return self.sources[source]
 
-    async def drop_source(self, name: str) -> None:
+    async def drop_source(self, name: str, *, keep_slot: bool = False) -> None:
         await self.get_source(name)
         if any(slot.source == name for slot in self.slots.values()):
             raise Conflict(f'source "{name}" still has slots', hint="Drop its slots first.")

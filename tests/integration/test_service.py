@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.oracle import create_slot
-from harness.remedies import remedy, statements
+from harness.remedies import command, remedy, statements
 from harness.service import Service, service_in_process
+from spillway.cli.program import main
 from spillway.demo.private_postgres import SUPERUSER
 from spillway.engine.settings import EngineSettings
 from spillway.errors import MetadataError, SlotActive
@@ -215,6 +216,29 @@ def test_slots_are_served_while_the_primary_is_down(tmp_path: Path, fresh_cluste
         database.execute("INSERT INTO t VALUES (2)")
         service.wait_decoded("s", database)
         assert len(service.peek("s")) == len(expected) + 3
+
+
+@pytest.mark.follows_hint("source_unreachable")
+def test_a_source_is_dropped_whose_server_is_gone_for_good(
+    tmp_path: Path, fresh_cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = fresh_cluster(18)
+    database = cluster.create_database("d")
+    with service_in_process(tmp_path / "data") as service:
+        service.create_source(database.dsn)
+        cluster.stop()
+        refused = service.problem("DELETE", "/sources/main")
+        hint = remedy(refused, "source_unreachable")
+        assert service.call("GET", "/sources/main")["name"] == "main"
+        monkeypatch.setenv("SPILLWAY_URL", f"http://127.0.0.1:{service.http_port}")
+        assert main(command(hint, "source drop")) == 0
+        assert service.call("GET", "/sources")["sources"] == []
+        # Should it come back.
+        cluster.start()
+        for statement in statements(hint):
+            cluster.execute(statement)
+        assert cluster.value("SELECT count(*) FROM pg_replication_slots") == 0
+        service.create_source(database.dsn)
 
 
 def test_greedy_slots_are_invalidated_with_a_reason(tmp_path: Path, pg15: Database) -> None:

@@ -166,9 +166,10 @@ class SourcePages(PageGroup):
 
     async def _drop(self, request: Request) -> Response:
         name = request.path_params["name"]
-        confirm_name(Form(request), name)
+        form = Form(request)
+        confirm_name(form, name)
         await self._subscriptions.check_unused(name)
-        await self._engine.drop_source(name)
+        await self._engine.drop_source(name, keep_slot=form.flag("keep_slot"))
         await self._sampler.look()
         return done(request, "/")
 

@@ -163,9 +163,18 @@ def publications(name: Name, database: Database, as_json: AsJson = False) -> Non
 
 
 @app.command()
-def drop(name: Name) -> None:
+def drop(
+    name: Name,
+    keep_slot: Annotated[
+        bool,
+        typer.Option(
+            "--keep-slot",
+            help="Leave its physical slot, and don't ask the server: for one that is gone for good.",
+        ),
+    ] = False,
+) -> None:
     """Stop receiving from a source and forget it; its slots must be gone."""
-    _call("DELETE", "sources", name)
+    _call("DELETE", "sources", name, query={"keep_slot": "true"} if keep_slot else None)
 
 
 def _read(dsn: str) -> str:

@@ -165,8 +165,8 @@ class Engine(Looking):
         """Reach the same cluster by another DSN; slots and their consumers notice nothing."""
         return await self._sources.alter(name, dsn)
 
-    async def drop_source(self, name: str) -> None:
-        """Drop a source without slots: its threads, its physical slot, its files."""
+    async def drop_source(self, name: str, *, keep_slot: bool = False) -> None:
+        """Drop a source without slots: its threads, its physical slot unless *keep_slot*, its files."""
         async with self._changing:
             self._sources.get(name)
             held = sorted(slot.name for slot in self._slots.values() if slot.row.source == name)
@@ -177,7 +177,7 @@ class Engine(Looking):
                     source=name,
                     slots=held,
                 )
-            await self._sources.drop(name)
+            await self._sources.drop(name, keep_slot=keep_slot)
 
     async def restart_database(self, source: str, database: str) -> SourceInfo:
         """Give the decoding of a database a way on from what has stopped it."""

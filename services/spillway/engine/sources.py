@@ -30,7 +30,14 @@ from spillway.decoding.capture import check_capture
 from spillway.engine.leases import held_by_another
 from spillway.engine.model import Decoding, PrimaryCost
 from spillway.engine.source import NOTHING_NEEDED, Source
-from spillway.errors import Conflict, DuplicateName, InvalidRequest, SpillwayError, UnknownSource
+from spillway.errors import (
+    Conflict,
+    DuplicateName,
+    InvalidRequest,
+    PhysicalSlotActive,
+    SpillwayError,
+    UnknownSource,
+)
 from spillway.receiver.checks import check_source
 from spillway.receiver.conninfo import check_dsn, odd_parameters
 from spillway.receiver.physical_slot import (
@@ -421,13 +428,14 @@ class Sources:
         kept = await self._in_worker(kept_by_primary, row.dsn, row.slot_name)
         return PrimaryCost(**kept._asdict())
 
-    async def drop(self, name: str) -> None:
+    async def drop(self, name: str, *, keep_slot: bool = False) -> None:
         """Take a source down and remove its physical slot, its row and its files.
 
-        The slot goes first: while it exists the primary keeps WAL for it.
+        The slot goes first: while it exists the primary keeps WAL for it. A primary that is gone for good has none to keep;
+        with *keep_slot* it is not asked.
 
         Raises:
-            SourceError: the primary can't be reached to drop the slot; the source stays.
+            SourceError: the primary can't be reached to drop the slot, or refuses; the source stays.
             LeaseLost: another process serves it.
         """
         async with self._changing:
@@ -438,8 +446,11 @@ class Sources:
                 raise held_by_another(name)
             await self._take_down(name)
             try:
-                await self._in_worker(drop_physical_slot, source.row.dsn, source.row.slot_name)
-            except SpillwayError:
+                if not keep_slot:
+                    await self._in_worker(drop_physical_slot, source.row.dsn, source.row.slot_name)
+            except SpillwayError as error:
+                if not isinstance(error, PhysicalSlotActive):
+                    error.hint = f"{error.hint} {_or_keep_slot(name, source.row.slot_name)}".strip()
                 self._sources[name] = self._new(source.row)
                 self._keep(name)
                 raise
@@ -515,6 +526,13 @@ class Sources:
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._workers, lambda: function(*args, **kwargs))
+
+
+def _or_keep_slot(name: str, slot_name: str) -> str:
+    return (
+        f"If the server is gone for good, DELETE /v1/sources/{name}?keep_slot=true drops the source without asking it. Should it "
+        f"come back, it keeps WAL until the slot is dropped there: SELECT pg_drop_replication_slot('{slot_name}');"
+    )
 
 
 def _longer(retry_s: float | None) -> float:

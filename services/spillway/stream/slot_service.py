@@ -87,7 +87,7 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
         self, request: slots_pb2.DropSourceRequest, context: Any
     ) -> slots_pb2.DropSourceResponse:
         await self._subscriptions.check_unused(request.name)
-        await self._engine.drop_source(request.name)
+        await self._engine.drop_source(request.name, keep_slot=request.keep_slot)
         return slots_pb2.DropSourceResponse()
 
     @errors_as_statuses

@@ -184,10 +184,12 @@ class Plugin(_message.Message):
     def __init__(self, name: _Optional[str] = ..., built_in: _Optional[bool] = ...) -> None: ...
 
 class DropSourceRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "keep_slot")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    KEEP_SLOT_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    keep_slot: bool
+    def __init__(self, name: _Optional[str] = ..., keep_slot: _Optional[bool] = ...) -> None: ...
 
 class DropSourceResponse(_message.Message):
     __slots__ = ()
