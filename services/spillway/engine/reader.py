@@ -204,7 +204,7 @@ class SlotReader:
         A large transaction is handed out in several steps. *message_limit* is looked at where a
         transaction ends, and so may be exceeded by the last one.
         """
-        out = self._out = _buffers.pop() if _buffers else MessageBuffer(64 * 1024)
+        out = self._out = _take_buffer()
         try:
             return self._step(out, batch_bytes, message_limit)
         finally:
@@ -516,6 +516,14 @@ class SlotReader:
             rest = changes_after(chunk, self._streamed_upto)
             if len(rest):
                 yield rest
+
+
+def _take_buffer() -> MessageBuffer:
+    # Steps are taken on several threads: between a look and a pop another one may be faster.
+    try:
+        return _buffers.pop()
+    except IndexError:
+        return MessageBuffer(64 * 1024)
 
 
 def _invalidations(header: TransactionHeader) -> Iterator[memoryview]:

@@ -233,7 +233,7 @@ class SegmentReader:
         """Return as :meth:`_view` does, beside the window."""
         if offset + length > limit:
             return None
-        read = memoryview(os.pread(self._fd, length, offset))
+        read = memoryview(self._pread(length, offset))
         return read if len(read) == length else None
 
     def window(self, offset: int, limit: int) -> memoryview:
