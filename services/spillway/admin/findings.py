@@ -117,6 +117,15 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
                 "Wait: how far slots lag is not known until it is done.",
                 link,
             )
+        if session.log_damaged:
+            yield Finding(
+                "warn",
+                f"The transaction log of {info.name} / {session.database} is damaged",
+                "Slots that stand behind the damage go on, those that come to it wait. The service's log says from where to where.",
+                "What WAL still covers is decoded again by itself; slots that need more than that are invalidated. Check the disk, which "
+                "returned other bytes than were written.",
+                link,
+            )
     if source.behind_bytes is not None and source.behind_bytes > _BEHIND_BYTES:
         yield Finding(
             "warn",

@@ -55,6 +55,7 @@ def _session_message(session: DatabaseSession) -> slots_pb2.DecodingSession:
         database=session.database,
         datoid=session.datoid,
         snapshot_state=session.snapshot_state,
+        log_damaged=session.log_damaged,
         decoded_lsn=session.decoded_lsn or 0,
         restart_lsn=session.restart_lsn or 0,
         error=session.error,

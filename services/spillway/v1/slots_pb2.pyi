@@ -236,7 +236,7 @@ class Source(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dsn: _Optional[str] = ..., system_id: _Optional[str] = ..., server_version_num: _Optional[int] = ..., timeline: _Optional[int] = ..., wal_segment_size: _Optional[int] = ..., slot_name: _Optional[str] = ..., state: _Optional[str] = ..., received_lsn: _Optional[int] = ..., flushed_lsn: _Optional[int] = ..., sessions: _Optional[_Iterable[_Union[DecodingSession, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ..., capture: _Optional[_Union[Capture, _Mapping]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., heard_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DecodingSession(_message.Message):
-    __slots__ = ("database", "datoid", "snapshot_state", "decoded_lsn", "restart_lsn", "error", "error_code", "hint", "state", "since")
+    __slots__ = ("database", "datoid", "snapshot_state", "decoded_lsn", "restart_lsn", "error", "error_code", "hint", "state", "since", "log_damaged")
     DATABASE_FIELD_NUMBER: _ClassVar[int]
     DATOID_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +247,7 @@ class DecodingSession(_message.Message):
     HINT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    LOG_DAMAGED_FIELD_NUMBER: _ClassVar[int]
     database: str
     datoid: int
     snapshot_state: str
@@ -257,7 +258,8 @@ class DecodingSession(_message.Message):
     hint: str
     state: str
     since: _timestamp_pb2.Timestamp
-    def __init__(self, database: _Optional[str] = ..., datoid: _Optional[int] = ..., snapshot_state: _Optional[str] = ..., decoded_lsn: _Optional[int] = ..., restart_lsn: _Optional[int] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ..., state: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    log_damaged: bool
+    def __init__(self, database: _Optional[str] = ..., datoid: _Optional[int] = ..., snapshot_state: _Optional[str] = ..., decoded_lsn: _Optional[int] = ..., restart_lsn: _Optional[int] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ..., state: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., log_damaged: _Optional[bool] = ...) -> None: ...
 
 class CreateSlotRequest(_message.Message):
     __slots__ = ("slot_name", "source", "database", "plugin", "temporary", "two_phase", "failover", "options", "start_lsn")

@@ -285,6 +285,17 @@ async def test_findings_come_worst_first() -> None:
     assert not findings_of([], [], [])
 
 
+async def test_a_hole_in_a_log_is_found() -> None:
+    engine = FakeEngine()
+    engine.add_source("shop")
+    source = engine.sources["shop"]
+    sessions = tuple(replace(one, log_damaged=True) for one in source.sessions)
+    engine.sources["shop"] = replace(source, sessions=sessions)
+    (found,) = (await Sampler(engine, FakeSubscriptions()).look()).findings
+    assert found.title == "The transaction log of shop / shop is damaged"
+    assert "decoded again by itself" in found.remedy
+
+
 async def page(engine: FakeEngine, path: str) -> str:
     subscriptions = FakeSubscriptions()
     admin = Admin(engine, subscriptions, token=None, version="0")

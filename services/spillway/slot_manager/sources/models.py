@@ -72,6 +72,9 @@ class SessionView(ResponseModel):
     error: str | None
     error_code: str | None
     hint: str | None
+    log_damaged: bool = Field(
+        description="Its transaction log has a hole, which is being decoded again from WAL."
+    )
 
 
 class SourceView(ResponseModel):
