@@ -2,7 +2,7 @@
 """Invalidation messages → the items that count, each once; ``decoding/invalidations.py`` says which and why.
 
 A command that makes a table sends a dozen messages, and a transaction that makes and drops one more than a hundred,
-of which a handful count.
+of which a handful count. So the loop over records has them taken here (:meth:`InvalidationParser.take`), without a call of Python.
 
 Source: src/include/storage/sinval.h
 """
@@ -22,17 +22,18 @@ cdef enum:
     OF_RELSYNC = 0xFA
 
 
-cdef class InvalidationParser:
-    """What to look for in the messages of one major, for one database."""
+cdef class PendingItems:
+    """What one top-level transaction in progress will execute at its end. Insertion order is kept."""
 
-    cdef uint32_t _database
-    cdef uint32_t _first_normal_oid
-    cdef bint _reset_counts
-    # By the number of a system cache: whether all relations are meant, and the catalog of publications that it is of.
-    cdef uint8_t _resets[256]
-    cdef uint32_t _catalogs[256]
-    cdef frozenset _resetting_catalogs
-    cdef frozenset _publication_catalogs
+    def __init__(self, own=(), own_count=0, distributed=(), distributed_count=0):
+        self.own = dict.fromkeys(own)
+        self.own_count = own_count
+        self.distributed = dict.fromkeys(distributed)
+        self.distributed_count = distributed_count
+
+
+cdef class InvalidationParser:
+    """What to look for in the messages of one major, for one database; and what transactions in progress have of them."""
 
     def __init__(self, database_oid, first_normal_oid, *, reset_counts, caches, catalogs, publication_caches):
         """Make it.
@@ -56,19 +57,40 @@ cdef class InvalidationParser:
             self._catalogs[<uint8_t> number] = oid
         self._resetting_catalogs = frozenset(catalogs)
         self._publication_catalogs = frozenset(publication_caches.values())
+        self.pending = {}
 
     def parse(self, bytes data not None):
         """Return how many messages the main data of a record has, and the items; None when it is cut short."""
-        cdef const uint8_t *at = <const uint8_t *> PyBytes_AS_STRING(data)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        cdef int32_t count = <int32_t> load_u32(at) if size >= COUNT_BYTES else -1
+        cdef int32_t count = 0
+        cdef dict items = self._items(<const uint8_t *> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &count)
+        return None if items is None else (count, tuple(items))
+
+    cdef dict take(self, uint32_t top_xid, const uint8_t *data, Py_ssize_t size):
+        """Add what the main data of a record has to what *top_xid* executes at its end; return its items, None when cut short."""
+        cdef int32_t count = 0
+        cdef dict items = self._items(data, size, &count)
+        cdef PendingItems pending
+        if items is None:
+            return None
+        found = self.pending.get(top_xid)
+        if found is None:
+            found = self.pending[top_xid] = PendingItems()
+        pending = <PendingItems?> found
+        pending.own_count += count
+        if items:
+            pending.own.update(items)
+        return items
+
+    cdef dict _items(self, const uint8_t *at, Py_ssize_t size, int32_t *count):
+        """Return the items of *size* bytes at *at*, and how many messages there are; None when they are cut short."""
         cdef int32_t _i
         cdef uint32_t database, oid
         cdef dict items = {}
-        if count < 0 or size - COUNT_BYTES < <Py_ssize_t> count * MESSAGE_BYTES:
+        count[0] = <int32_t> load_u32(at) if size >= COUNT_BYTES else -1
+        if count[0] < 0 or size - COUNT_BYTES < <Py_ssize_t> count[0] * MESSAGE_BYTES:
             return None
         at += COUNT_BYTES
-        for _i in range(count):
+        for _i in range(count[0]):
             database = load_u32(at + 4)
             if database == 0 or database == self._database:
                 oid = load_u32(at + 8)
@@ -87,4 +109,4 @@ cdef class InvalidationParser:
                         # In place of an oid, a message for a system cache has a hash value.
                         items[<uint64_t> self._catalogs[at[0]] << 32 | oid] = None
             at += MESSAGE_BYTES
-        return count, tuple(items)
+        return items

@@ -19,7 +19,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
-from spillway._kernels.changes cimport FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
+from spillway._kernels.changes cimport FROM_ORIGIN, HAS_NEW, TRUNCATE, ChangeHeader
 from spillway._kernels.reorder_own_xids cimport own_xids_of
 from spillway._kernels.record_batch cimport RecordBatch, WalRecord
 from spillway._kernels.reorder_carry cimport dump_transactions, load_transactions, spill_large
@@ -120,30 +120,9 @@ cdef class ReorderBuffer(RecordLoop):
     def add_invalidation(self, uint32_t xid, uint64_t lsn, items):
         """Queue an INVALIDATION of *items* in *xid*, which has an entry."""
         cdef Txn *txn = self._table.lookup(xid)
-        cdef size_t new_size = 8 + 8 * <size_t> len(items)
-        cdef ChangeHeader *change
-        cdef uint64_t *section
-        cdef size_t at = 1
         if txn == NULL:
             raise KeyError(xid)
-        change = <ChangeHeader *> self._table.reserve(txn, sizeof(ChangeHeader) + pad8(new_size))
-        if change == NULL:
-            raise MemoryError
-        change.size = <uint32_t> (sizeof(ChangeHeader) + pad8(new_size))
-        change.action = INVALIDATION
-        change.flags = HAS_NEW
-        change.toast_count = 0
-        change.relation = 0
-        change.xid = xid
-        change.lsn = lsn
-        change.new_size = <uint32_t> new_size
-        change.old_size = 0
-        section = <uint64_t *> (change + 1)
-        section[0] = len(items)
-        for item in items:
-            section[at] = item
-            at += 1
-        note_change(txn, lsn, False)
+        self.queue_invalidation(txn, lsn, items)
 
     def expect_invalidations(self, uint32_t xid):
         """Note that at the end of top-level *xid* invalidations are to be executed."""

@@ -4,6 +4,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.catalog_tuples cimport CatalogRedo
+from spillway._kernels.invalidation_items cimport InvalidationParser
 from spillway._kernels.record_batch cimport RecordBatch, WalRecord
 from spillway._kernels.reorder_commit cimport CommitRun
 from spillway._kernels.reorder_extract cimport ExtractStatus
@@ -23,8 +24,10 @@ cdef class RecordLoop:
     cdef TrackedLocators _tracked
     # The mirror's, for plain records of tracked catalogs; None: all of them are Python's.
     cdef CatalogRedo _catalog
-    # What went wrong in it.
+    # What went wrong in it, or in taking invalidations.
     cdef object _redo_error
+    # Takes the invalidations of transactions; None: they are Python's.
+    cdef InvalidationParser _invalidations
     cdef RelationPlans _plans
     cdef Spiller _spiller
     # Plain commits that are not handed over yet.
@@ -50,6 +53,8 @@ cdef class RecordLoop:
 
     cdef int _run(self, RecordBatch batch, Py_ssize_t i) noexcept nogil
     cdef bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil
+    cdef int _invalidate(self, const WalRecord *record, Txn *txn) noexcept nogil
+    cdef int queue_invalidation(self, Txn *txn, uint64_t lsn, items) except -1
     cdef int _redo(self, RecordBatch batch, const WalRecord *record, uint32_t number) noexcept nogil
     cdef int _change(self, RecordBatch batch, const WalRecord *record, Txn *txn, uint8_t action,
                      bint tracked) noexcept nogil

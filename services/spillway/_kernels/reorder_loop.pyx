@@ -33,6 +33,7 @@ from libc.errno cimport EDQUOT, ENOMEM, ENOSPC
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from spillway._kernels.changes cimport HAS_NEW, INVALIDATION, ChangeHeader
 from spillway._kernels.reorder_commit cimport (
     COMMIT_FAILED,
     COMMIT_FOR_PYTHON,
@@ -91,10 +92,12 @@ from spillway._kernels.reorder_table cimport (
     TXN_HAS_PARTIAL_CHANGE,
     TXN_HAS_STREAMABLE_CHANGE,
     TXN_INCOMPLETE,
+    TXN_INVALIDATES,
     TXN_TOUCHED_CATALOG,
     TransactionTable,
     Txn,
     note_change,
+    pad8,
     precedes,
     top_of,
 )
@@ -314,6 +317,48 @@ cdef class RecordLoop:
                 self._redo_error = error
                 return STOP_REDO
 
+    cdef int _invalidate(self, const WalRecord *record, Txn *txn) noexcept nogil:
+        """Queue what a command of *txn* has invalidated; Python says what is wrong with a record that is cut short."""
+        if self._invalidations is None:
+            return STOP_FOR_INVALIDATIONS
+        with gil:
+            try:
+                items = self._invalidations.take(top_of(txn).xid, record.main_data, record.main_len)
+                if items is None:
+                    return STOP_FOR_INVALIDATIONS
+                top_of(txn).flags |= TXN_INVALIDATES
+                if items:
+                    self.queue_invalidation(txn, record.lsn, items)
+                return STOP_AT_END
+            except BaseException as error:
+                self._redo_error = error
+                return STOP_REDO
+
+    cdef int queue_invalidation(self, Txn *txn, uint64_t lsn, items) except -1:
+        """Queue an INVALIDATION of *items* in *txn*."""
+        cdef size_t new_size = 8 + 8 * <size_t> len(items)
+        cdef ChangeHeader *change = <ChangeHeader *> self._table.reserve(txn, sizeof(ChangeHeader) + pad8(new_size))
+        cdef uint64_t *section
+        cdef size_t at = 1
+        if change == NULL:
+            raise MemoryError
+        change.size = <uint32_t> (sizeof(ChangeHeader) + pad8(new_size))
+        change.action = INVALIDATION
+        change.flags = HAS_NEW
+        change.toast_count = 0
+        change.relation = 0
+        change.xid = txn.xid
+        change.lsn = lsn
+        change.new_size = <uint32_t> new_size
+        change.old_size = 0
+        section = <uint64_t *> (change + 1)
+        section[0] = len(items)
+        for item in items:
+            section[at] = item
+            at += 1
+        note_change(txn, lsn, False)
+        return 0
+
     cdef inline bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil:
         """SnapBuildProcessChange: give the transaction its base snapshot, or say that it can't be decoded.
 
@@ -355,7 +400,7 @@ cdef class RecordLoop:
                 self._count(txn, record.lsn, False)
             if action == ACTION_NEW_CID:
                 return STOP_FOR_PYTHON if self._audit else STOP_AT_END
-            return STOP_FOR_INVALIDATIONS if action == ACTION_INVALIDATIONS else STOP_AT_END
+            return self._invalidate(record, txn) if action == ACTION_INVALIDATIONS else STOP_AT_END
         if self._state < SNAPSHOT_FULL:
             return STOP_AT_END
         if action == ACTION_MESSAGE:
@@ -576,6 +621,10 @@ cdef class RecordLoop:
     def set_partial_values(self, bint partial_values):
         """Say whether tables come to be read at any record, so that of a TOAST value the beginning may be missing."""
         self._plans.partial_values = partial_values
+
+    def set_invalidations(self, InvalidationParser invalidations not None):
+        """Say who takes the invalidation messages of transactions."""
+        self._invalidations = invalidations
 
     def set_catalog(self, CatalogRedo catalog not None):
         """Say who redoes plain records of tracked catalogs; it knows storages by the numbers that set_tracked gives."""

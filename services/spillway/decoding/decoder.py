@@ -144,6 +144,7 @@ class Decoder:
         self._buffer.set_only_local(capture.only_local)
         self._buffer.set_partial_values(capture.selects_tables)
         self._invalidations = Invalidations(version, database_oid, self._buffer)
+        self._buffer.set_invalidations(self._invalidations.parser)
         self._position = start
         self._spill_dir = spill_dir
         #: spill files that the state named last needs, and where it was taken; 0: there is none

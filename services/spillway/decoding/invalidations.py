@@ -29,10 +29,9 @@ src/backend/replication/pgoutput/pgoutput.c; src/include/storage/sinval.h
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from spillway._kernels.invalidation_items import InvalidationParser
+from spillway._kernels.invalidation_items import InvalidationParser, PendingItems
 from spillway.catalog.descriptor import FIRST_NORMAL_OID
 from spillway.decoding.change_format import HAS_NEW, HEADER_SIZE, INVALIDATION
 from spillway.errors import CorruptWal
@@ -73,16 +72,6 @@ class Ending(NamedTuple):
 NOTHING: Final = Ending((), ())
 
 
-@dataclass(slots=True)
-class _Pending:
-    """What one top-level transaction in progress will execute at its end. Insertion order is kept."""
-
-    own: dict[int, None] = field(default_factory=dict)
-    own_count: int = 0
-    distributed: dict[int, None] = field(default_factory=dict)
-    distributed_count: int = 0
-
-
 class ChangeQueue(Protocol):
     """What is needed of the reorder buffer."""
 
@@ -109,7 +98,8 @@ class Invalidations:
     def __init__(self, version: WalVersion, database_oid: int, buffer: ChangeQueue) -> None:
         """Begin with no transaction; changes are queued in *buffer*."""
         self._version: Final = version
-        self._parser: Final = InvalidationParser(
+        #: the reorder buffer's loop has it take the messages of transactions by itself
+        self.parser: Final = InvalidationParser(
             database_oid,
             FIRST_NORMAL_OID,
             reset_counts=version.relcache_reset_counts,
@@ -118,7 +108,7 @@ class Invalidations:
             publication_caches=version.publication_caches,
         )
         self._buffer: Final = buffer
-        self._pending: dict[int, _Pending] = {}
+        self._pending: Final = self.parser.pending
 
     def record(self, xid: int, data: bytes, lsn: int) -> tuple[int, ...]:
         """Take an XLOG_XACT_INVALIDATIONS record: queue it in its (sub)transaction *xid*.
@@ -161,10 +151,10 @@ class Invalidations:
         self.forget((xid,))
         return ending
 
-    def _pending_of(self, top_xid: int) -> _Pending:
+    def _pending_of(self, top_xid: int) -> PendingItems:
         pending = self._pending.get(top_xid)
         if pending is None:
-            pending = self._pending[top_xid] = _Pending()
+            pending = self._pending[top_xid] = PendingItems()
             self._buffer.expect_invalidations(top_xid)
         return pending
 
@@ -176,7 +166,7 @@ class Invalidations:
         Raises:
             CorruptWal: it says that it has more messages than fit.
         """
-        parsed = self._parser.parse(data)
+        parsed = self.parser.parse(data)
         if parsed is None:
             raise CorruptWal(
                 f"the invalidations at {Lsn(lsn)} are cut short",
@@ -231,8 +221,8 @@ class Invalidations:
             at += _SAVED.size
             items = struct.unpack_from(f"<{own + distributed}Q", data, at)
             at += 8 * len(items)
-            self._pending[xid] = _Pending(
-                dict.fromkeys(items[:own]), own_count, dict.fromkeys(items[own:]), distributed_count
+            self._pending[xid] = PendingItems(
+                items[:own], own_count, items[own:], distributed_count
             )
 
 
