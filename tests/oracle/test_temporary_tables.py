@@ -187,8 +187,8 @@ def what_is_found(mirror: CatalogMirror) -> list[list[dict[Any, dict[int, Any]]]
         list(storage.tuples())
     return [
         [
-            {key: {tid: tup.row for tid, tup in found.items()} for key, found in index.items()}
-            for index in storage.indexes
+            {key: {tup.tid: tup.row for tup in storage.indexed(number, key)} for key in index}
+            for number, index in enumerate(storage.indexes)
         ]
         for _, storage in sorted(mirror.locations.current.items())
     ]

@@ -50,6 +50,7 @@ cdef class TupleStorage:
     cdef public dict pages
     cdef public dict stand_ins
     cdef public bint unplaced
+    # For each index: key → the tuple that has it, or tid → tuple where several do.
     cdef public list indexes
     cdef object _catalog_oid
     cdef int _count
@@ -67,6 +68,8 @@ cdef class TupleStorage:
                         uint8_t hoff) noexcept nogil
     cpdef index(self, CatalogTuple tup)
     cpdef unindex(self, CatalogTuple tup)
+    cpdef touch(self, CatalogTuple tup)
+    cdef int add_depended(self, CatalogTuple tup, dict dependents, whole_catalog, list found) except -1
 
 
 cdef struct NewTuple:

@@ -23,6 +23,8 @@ Source: heap_xlog_insert and its siblings, src/backend/access/heap/heapam_xlog.c
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.object cimport PyObject
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -207,6 +209,7 @@ cdef class TupleStorage:
         """Enter *tup*, which must not be dead, into every index, unless nobody can see it; safe to repeat."""
         cdef int i
         cdef dict index
+        cdef PyObject *held
         if tup.deleter != 0 and tup.xmin_pending:
             return
         for i in range(self._count):
@@ -214,26 +217,42 @@ cdef class TupleStorage:
             if self._skips_zero[i] and not key:
                 continue
             index = <dict> self.indexes[i]
-            bucket = index.get(key)
-            if bucket is None:
-                index[key] = {tup.tid: tup}
-            else:
-                (<dict> bucket)[tup.tid] = tup
+            held = PyDict_GetItemWithError(index, key)
+            if held == NULL:
+                index[key] = tup
+            elif type(<object> held) is dict:
+                (<dict> held)[tup.tid] = tup
+            elif (<CatalogTuple?> <object> held).tid != tup.tid:
+                index[key] = {(<CatalogTuple> held).tid: <object> held, tup.tid: tup}
+            elif <object> held is not tup:
+                index[key] = tup
 
     cpdef unindex(self, CatalogTuple tup):
         """Take *tup* out of every index; harmless when it is in none."""
         cdef int i
         cdef dict index
+        cdef PyObject *held
         for i in range(self._count):
             index = <dict> self.indexes[i]
             key = self._key(tup, i)
-            bucket = index.get(key)
-            if bucket is not None and (<dict> bucket).get(tup.tid) is tup:
-                del (<dict> bucket)[tup.tid]
-                if not bucket:
+            held = PyDict_GetItemWithError(index, key)
+            if held == NULL:
+                continue
+            if <object> held is tup:
+                del index[key]
+            elif type(<object> held) is dict and (<dict> held).get(tup.tid) is tup:
+                del (<dict> held)[tup.tid]
+                if not <dict> held:
                     del index[key]
 
-    def touch(self, CatalogTuple tup not None):
+    def indexed(self, int number, key):
+        """Return the tuples with *key* in an index, those of packed pages excepted."""
+        held = (<dict?> self.indexes[number]).get(key)
+        if held is None:
+            return ()
+        return list((<dict> held).values()) if type(held) is dict else (held,)
+
+    cpdef touch(self, CatalogTuple tup):
         """Note that a tuple's state has changed: its page is not as it was written last."""
         page = self.pages.get(tup.tid >> 16)
         if page is not None:
@@ -241,8 +260,14 @@ cdef class TupleStorage:
 
     def depended(self, CatalogTuple tup not None, dict dependents not None, whole_catalog):
         """Return those keys of *dependents*, (catalog, index, key) each, that *tup* has."""
-        cdef int i
         cdef list found = []
+        self.add_depended(tup, dependents, whole_catalog, found)
+        return found
+
+    cdef int add_depended(self, CatalogTuple tup, dict dependents, whole_catalog, list found) except -1:
+        cdef int i
+        if not dependents:
+            return 0
         for i in range(self._count):
             key = (self._catalog_oid, i, self._key(tup, i))
             if key in dependents:
@@ -250,7 +275,7 @@ cdef class TupleStorage:
         key = (self._catalog_oid, whole_catalog, None)
         if key in dependents:
             found.append(key)
-        return found
+        return 0
 
 
 cdef class CatalogRedo:
@@ -554,29 +579,42 @@ cdef class CatalogRedo:
 
     # ---- ends of transactions
 
-    def commit(self, tuples, uint32_t xid):
-        """Stamp the tuples of *xid*, which committed; return those that others see from now on, and those they saw.
+    def commit(self, tuples, uint32_t xid, dict dependents not None, whole_catalog):
+        """Stamp the tuples of *xid*, which committed: others see from now on what it wrote, and no more what it deleted.
 
-        What came and went in it nobody else has ever seen: it is in no index, and nothing was made of it.
+        Returns those keys of *dependents* that a row has which appeared or went; None if no row did. What came and went
+        in it nobody else has ever seen: it is in no index, and nothing was made of it.
         """
         cdef CatalogTuple tup
-        cdef list appeared = []
-        cdef list gone = []
+        cdef TupleStorage storage
+        cdef list found = None
         for tup in tuples:
             if tup.dead:
                 continue
-            (<TupleStorage?> tup.storage).touch(tup)
+            storage = <TupleStorage?> tup.storage
+            storage.touch(tup)
             if tup.xmin_pending and tup.xmin == xid:
                 tup.xmin_pending = False
                 if tup.deleter == xid:
                     tup.dead = True
                     tup.deleter = 0
                     tup.forget_row()
-                else:
-                    appeared.append(tup)
+                    continue
+                if found is None:
+                    found = []
+                storage.add_depended(tup, dependents, whole_catalog, found)
+                if tup.deleter != 0:
+                    storage.index(tup)
             elif tup.deleter == xid:
-                gone.append(tup)
-        return appeared, gone
+                if found is None:
+                    found = []
+                storage.add_depended(tup, dependents, whole_catalog, found)
+                storage.unindex(tup)
+                tup.dead = True
+                tup.deleter = 0
+                tup.xmin_pending = False
+                tup.forget_row()
+        return found
 
     def abort(self, tuples, uint32_t xid):
         """Stamp the tuples of *xid*, which aborted."""
@@ -609,10 +647,7 @@ cdef class CatalogRedo:
             number = index
             if number < 0:
                 return True
-            bucket = (<dict> (<TupleStorage?> current[oid]).indexes[number]).get(key)
-            if bucket is None:
-                continue
-            for tup in (<dict> bucket).values():
+            for tup in (<TupleStorage?> current[oid]).indexed(number, key):
                 if (tup.xmin_pending and tup.xmin in own_xids) or (tup.deleter != 0 and tup.deleter in own_xids):
                     return True
         return False

@@ -2,7 +2,8 @@
 """Invalidation messages → the items that count, each once; ``decoding/invalidations.py`` says which and why.
 
 A command that makes a table sends a dozen messages, and a transaction that makes and drops one more than a hundred,
-of which a handful count. So the loop over records has them taken here (:meth:`InvalidationParser.take`), without a call of Python.
+of which a handful count. So the loop over records has them taken here (:meth:`InvalidationParser.take`), without a call
+of Python.
 
 Source: src/include/storage/sinval.h
 """
@@ -33,7 +34,7 @@ cdef class PendingItems:
 
 
 cdef class InvalidationParser:
-    """What to look for in the messages of one major, for one database; and what transactions in progress have of them."""
+    """What to look for in the messages of one major, for one database, and what transactions in progress have of it."""
 
     def __init__(self, database_oid, first_normal_oid, *, reset_counts, caches, catalogs, publication_caches):
         """Make it.
@@ -66,7 +67,10 @@ cdef class InvalidationParser:
         return None if items is None else (count, tuple(items))
 
     cdef dict take(self, uint32_t top_xid, const uint8_t *data, Py_ssize_t size):
-        """Add what the main data of a record has to what *top_xid* executes at its end; return its items, None when cut short."""
+        """Add what the main data of a record has to what *top_xid* executes at its end; return its items.
+
+        None when it is cut short.
+        """
         cdef int32_t count = 0
         cdef dict items = self._items(data, size, &count)
         cdef PendingItems pending

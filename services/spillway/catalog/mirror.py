@@ -43,6 +43,7 @@ from spillway.catalog.layout import (
     PG_PUBLICATION_REL,
     PG_REPLICATION_ORIGIN,
     TRACKED_CATALOGS,
+    WHOLE_CATALOG,
 )
 from spillway.catalog.page import (
     HEAP_XMAX_COMMITTED,
@@ -220,18 +221,16 @@ class CatalogMirror:
             if tuples is None and self.consistent:
                 continue
             self._finished[xid] = True
-            appeared, gone = self.plain_redo.commit(tuples or (), xid)
-            self._invalidate(appeared)
-            for tup in appeared:
-                if tup.deleter:
-                    tup.storage.index(tup)
-            for tup in gone:
-                self._bury(tup)
+            if not tuples:
+                continue
+            changed = self.plain_redo.commit(tuples, xid, self._cache.dependents, WHOLE_CATALOG)
+            if changed is not None:
+                self._dropped |= self._cache.invalidate(changed) or self._private
         self._forget_storages(self.locations.finish(xids))
-        changed, self._dropped = self._dropped, False
-        if changed:
+        dropped, self._dropped = self._dropped, False
+        if dropped:
             self._private = False
-        return changed
+        return dropped
 
     def abort(self, xids: Sequence[int], lsn: int) -> bool:
         """Say that transactions aborted: a top-level one with all its subtransactions, or one of these.
@@ -299,8 +298,8 @@ class CatalogMirror:
         self, catalog: TrackedCatalog, index: int, key: Any, own_xids: Collection[int]
     ) -> list[CatalogTuple]:
         """Find the tuples with *key* that a transaction with *own_xids* sees."""
-        bucket = self.locations.of(catalog.oid, own_xids).bucket(index, key)
-        return [tup for tup in bucket.values() if tup.visible(own_xids)]
+        found = self.locations.of(catalog.oid, own_xids).with_key(index, key)
+        return [tup for tup in found if tup.visible(own_xids)]
 
     def all_visible(
         self, catalog: TrackedCatalog, own_xids: Collection[int] = NO_XIDS

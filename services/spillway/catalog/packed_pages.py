@@ -7,7 +7,7 @@ that was read is *unpacked*, into tuples in the indexes, when something on it is
 not changed since the one before is packed again.
 
 What is asked for is rows by a key. The bytes say which keys a page has; of all packed pages a storage keeps them as
-one sorted array of numbers for each index, ``key << 32 | block`` (``Storage.bucket`` looks there first).
+one sorted array of numbers for each index, ``key << 32 | block`` (``Storage.with_key`` looks there first).
 
 ::
 

@@ -27,7 +27,8 @@ class ResolutionCache:
 
     def __init__(self) -> None:
         self._entries: Final[dict[EntryKey, tuple[Any, frozenset[DependencyKey]]]] = {}
-        self._dependents: Final[dict[DependencyKey, set[EntryKey]]] = {}
+        #: what was made from what: to be looked at only
+        self.dependents: Final[dict[DependencyKey, set[EntryKey]]] = {}
 
     def get(self, key: EntryKey) -> tuple[Any, frozenset[DependencyKey]] | None:
         """Return the value for *key* and what it depends on."""
@@ -38,44 +39,44 @@ class ResolutionCache:
         frozen = frozenset(dependencies)
         self._entries[key] = (value, frozen)
         for dependency in frozen:
-            self._dependents.setdefault(dependency, set()).add(key)
+            self.dependents.setdefault(dependency, set()).add(key)
 
     def invalidate(self, dependencies: Iterable[DependencyKey]) -> bool:
         """Drop what depends on any of *dependencies*; returns whether there was something."""
         found = False
         for dependency in dependencies:
-            for key in self._dependents.pop(dependency, ()):
+            for key in self.dependents.pop(dependency, ()):
                 entry = self._entries.pop(key, None)
                 if entry is None:
                     continue
                 found = True
                 for other in entry[1]:
-                    if other != dependency and other in self._dependents:
-                        keys = self._dependents[other]
+                    if other != dependency and other in self.dependents:
+                        keys = self.dependents[other]
                         keys.discard(key)
                         if not keys:
-                            del self._dependents[other]
+                            del self.dependents[other]
         return found
 
     def forget_of(self, tup: CatalogTuple) -> bool:
         """Drop what depends on a row that changed; returns whether there was something."""
-        found = tup.storage.depended(tup, self._dependents, WHOLE_CATALOG)
+        found = tup.storage.depended(tup, self.dependents, WHOLE_CATALOG)
         return bool(found) and self.invalidate(found)
 
     def drop(self, key: EntryKey) -> None:
         """Drop what was kept for *key*."""
         entry = self._entries.pop(key, None)
         for dependency in entry[1] if entry is not None else ():
-            keys = self._dependents.get(dependency)
+            keys = self.dependents.get(dependency)
             if keys is not None:
                 keys.discard(key)
                 if not keys:
-                    del self._dependents[dependency]
+                    del self.dependents[dependency]
 
     def clear(self) -> None:
         """Drop everything."""
         self._entries.clear()
-        self._dependents.clear()
+        self.dependents.clear()
 
     def __len__(self) -> int:
         return len(self._entries)

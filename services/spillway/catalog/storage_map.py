@@ -206,15 +206,15 @@ class StorageMap:
     def _locator_in_pg_class(
         self, catalog_oid: int, own_xids: Collection[int]
     ) -> RelFileLocator | None:
-        bucket = self.of(PG_CLASS.oid, own_xids).bucket(CLASS_BY_OID, catalog_oid)
-        rows = [tup.row for tup in bucket.values() if tup.visible(own_xids)]
+        found = self.of(PG_CLASS.oid, own_xids).with_key(CLASS_BY_OID, catalog_oid)
+        rows = [tup.row for tup in found if tup.visible(own_xids)]
         if len(rows) != 1:
             raise DecodingError(
                 f"pg_class has {len(rows)} visible rows for the catalog {catalog_oid}",
                 hint="The catalog mirror went wrong: bootstrap this database again, and report it"
                 " as a bug.",
                 relation="pg_class",
-                ctids=[list(tup.ctid) for tup in bucket.values()],
+                ctids=[list(tup.ctid) for tup in found],
             )
         return self._locator(rows[0], rows[0].relfilenode)
 

@@ -22,7 +22,7 @@ from spillway.catalog.layout import NULL_KEYS, WHOLE_CATALOG
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from spillway.catalog.layout import CatalogLayout
     from spillway.wal.record import RelFileLocator
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 DependencyKey = tuple[int, int, Any]
 
 __all__ = ["CatalogTuple", "DependencyKey", "Page", "Storage"]
-
-_NONE: Final[Mapping[int, CatalogTuple]] = {}
 
 
 class Storage(TupleStorage):
@@ -65,8 +63,8 @@ class Storage(TupleStorage):
         page = self.pages.get(block)
         return None if page is None else page.tuples.get(offset)
 
-    def bucket(self, number: int, key: Any) -> Mapping[int, CatalogTuple]:
-        """Return the tuples with *key* in an index, which are not dead, by their tids."""
+    def with_key(self, number: int, key: Any) -> Sequence[CatalogTuple]:
+        """Return the tuples with *key* in an index, which are not dead."""
         if self.packed_keys:
             keys = self.packed_keys[number]
             at = bisect_left(keys, key << 32)
@@ -75,7 +73,7 @@ class Storage(TupleStorage):
                 if page is not None and page.unpack is not None:
                     page.tuples  # noqa: B018 - asked for, it is unpacked
                 at += 1
-        return self.indexes[number].get(key, _NONE)
+        return self.indexed(number, key)
 
     def keys_after(self, number: int, after: int) -> Iterator[int]:
         """Yield the keys of an index that are larger than *after*, in order, each once; some may have no tuple any more.
