@@ -580,7 +580,7 @@ cdef class CatalogRedo:
     # ---- ends of transactions
 
     def commit(self, tuples, uint32_t xid, dict dependents not None, whole_catalog):
-        """Stamp the tuples of *xid*, which committed: others see from now on what it wrote, and no more what it deleted.
+        """Stamp the tuples of *xid*, which committed: others see now what it wrote, and no more what it deleted.
 
         Returns those keys of *dependents* that a row has which appeared or went; None if no row did. What came and went
         in it nobody else has ever seen: it is in no index, and nothing was made of it.
