@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from spillway.lake import layout
-from spillway.lake.clustering import columns_due
+from spillway.lake.tables import layout
+from spillway.lake.tables.delta.clustering import columns_due
 
 if TYPE_CHECKING:
     from pathlib import Path
