@@ -30,12 +30,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.errors import LakeError
 from spillway.lake.shape.changes import EVENTS
+from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
 from spillway.lake.shape.net_effect import COPIES
 from spillway.lake.state import commit_points, position
 from spillway.lake.state.quarantine import AS_JSON, QUARANTINE, AsJson
 from spillway.lake.storage import ObjectPath, lake_path, spark_address
 from spillway.lake.tables import partitions
-from spillway.lake.tables.contract import CURRENT, DDL, HISTORY
 from spillway.lake.tables.delta.tables import application_of, version_at
 from spillway.lake.tables.iceberg.catalog import LakeCatalog
 from spillway.lake.tables.parquet.tables import copy_at, read_batches

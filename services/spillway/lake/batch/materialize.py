@@ -47,6 +47,7 @@ from spillway.lake.shape.changes import (
     KnownShapes,
     event_rows,
 )
+from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
 from spillway.lake.shape.payload import (
     CHANGE_COLUMNS,
     Relation,
@@ -58,15 +59,7 @@ from spillway.lake.shape.payload import (
 from spillway.lake.state import commit_points, position, quarantine
 from spillway.lake.state.loads import is_loading, loading_tables, table_lock
 from spillway.lake.state.quarantine import QUARANTINE, SET_ASIDE, SetAside
-from spillway.lake.tables.contract import (
-    CURRENT,
-    DDL,
-    HISTORY,
-    MULTISET,
-    Batch,
-    LakeTables,
-    check_same_key,
-)
+from spillway.lake.tables.contract import MULTISET, Batch, LakeTables, check_same_key
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:

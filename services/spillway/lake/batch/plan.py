@@ -22,11 +22,12 @@ from spillway.failpoints import failpoint
 from spillway.lake.batch.schema_policy import OnSchemaChange, TableChanges, decide
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape.changes import changes_of, shape_from_text
+from spillway.lake.shape.kinds import CURRENT
 from spillway.lake.shape.payload import relation_of, table_of
 from spillway.lake.state import quarantine
 from spillway.lake.state.loads import is_loading, load_state, loaded_tables
 from spillway.lake.state.quarantine import QUARANTINE
-from spillway.lake.tables.contract import CURRENT, row_key
+from spillway.lake.tables.contract import row_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

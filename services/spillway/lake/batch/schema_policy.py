@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from spillway.errors import SpillwayError
     from spillway.lake.shape.changes import SchemaChange
+    from spillway.lake.shape.partition import Partition
     from spillway.lake.state.quarantine import Quarantine
-    from spillway.lake.tables.layout import Partition
 
 
 class OnSchemaChange(StrEnum):

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from spillway.consumer.slot import DEFAULT_ADDRESS
+from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.errors import InvalidRequest
 from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.commands.load import load

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spillway.consumer.slot import DEFAULT_ADDRESS
+from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.lake.commands.options import (
     ClusterBy,
     DriverMemory,

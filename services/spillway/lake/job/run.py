@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from spillway.consumer.slot import DEFAULT_ADDRESS, SlotClient, connect, handed_on
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect, handed_on
 from spillway.errors import LakeError, NotReady, SpillwayError, UnsupportedFeature
 from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.load import run as initial_load_run
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spillway.consumer.slot import SlotPosition
+    from spillway.consumer.slot import SlotClient, SlotPosition
     from spillway.lake.batch.materialize import BatchReport
     from spillway.lake.job.status_file import StatusFile
     from spillway.lake.metrics import LakeMetrics

@@ -43,6 +43,7 @@ from spillway.lake.load.copy_ranges import DDL_WAITS, CopyRanges
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape import net_effect
 from spillway.lake.shape.changes import shape_text
+from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES, quoted
 from spillway.lake.shape.payload import directory_of, lake_schema, merge_schemas, relation_of
 from spillway.lake.state.loads import (
@@ -55,7 +56,7 @@ from spillway.lake.state.loads import (
     table_lock,
 )
 from spillway.lake.tables import layout
-from spillway.lake.tables.contract import CURRENT, HISTORY, MULTISET, Batch, row_key
+from spillway.lake.tables.contract import MULTISET, Batch, row_key
 from spillway.lake.tables.load_contract import NO_BATCH, loaded_rows
 from spillway.lake.workers.errors import typed_error
 from spillway.lake.workers.late import Patience

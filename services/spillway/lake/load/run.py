@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spillway.consumer.slot import DEFAULT_ADDRESS, connect
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect
 from spillway.consumer.snapshots import Source
 from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake.session import session_for

@@ -18,23 +18,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spillway.lake.shape.columns import Shape, TableColumn
+from spillway.lake.shape.kinds import DDL
 from spillway.lake.shape.type_changes import SourceType
-from spillway.lake.tables.contract import DDL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Row
+    from pyspark.sql import DataFrame, Row
 
     from spillway.lake.shape.columns import Place
-    from spillway.lake.tables.contract import LakeTables
 
 #: The one table of its kind.
 EVENTS: Final = "events"
@@ -182,10 +181,18 @@ def _differences(table: str, before: Shape, after: Shape) -> Iterator[SchemaChan
             yield SchemaChange(table, RETYPE, after, was, column)
 
 
+class EventsTable(Protocol):
+    """What is asked of :class:`spillway.lake.tables.contract.LakeTables`."""
+
+    def durable_lsn(self, kind: str, name: str) -> int: ...
+
+    def history(self, name: str, start_lsn: int, end_lsn: int, kind: str) -> DataFrame: ...
+
+
 class KnownShapes:
     """The shapes that the events of a lake say; of one job, on the driver."""
 
-    def __init__(self, tables: LakeTables) -> None:
+    def __init__(self, tables: EventsTable) -> None:
         self._tables = tables
         self._shapes: dict[str, list[tuple[Place, Shape]]] | None = None
 

@@ -70,7 +70,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spillway.consumer.slot import SlotPosition, connect
+from spillway.consumer.connect import connect
 from spillway.errors import InvalidOption, LakeError, SlotInvalidated
 from spillway.lake.shape import payload as payloads
 from spillway.lake.shape.payload import ENVELOPE
@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     )
 
     from pyspark.sql.types import StructType
+
+    from spillway.consumer.slot import SlotPosition
 
 DEFAULT_MAX_BYTES_PER_BATCH: Final = 256 << 20
 _DEFAULT_PARTITIONS: Final = 2

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final
 from spillway.errors import LakeTableConflict
 from spillway.lake import lease
 from spillway.lake.files import replace_json
+from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.storage import ObjectPath
-from spillway.lake.tables.contract import CURRENT, HISTORY
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spillway.errors import LakeTableConflict
+from spillway.lake.shape.kinds import HISTORY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,13 +30,8 @@ if TYPE_CHECKING:
 
     from spillway.lake.shape.columns import Followed
     from spillway.lake.shape.net_effect import NetEffect
+    from spillway.lake.shape.partition import Partition
     from spillway.lake.shape.payload import Relation
-    from spillway.lake.tables.layout import Partition
-
-HISTORY: Final = "history"
-CURRENT: Final = "current"
-#: Its one table is :data:`spillway.lake.shape.changes.EVENTS`. Those of source tables have a dot in their name.
-DDL: Final = "ddl"
 
 #: The key of a table whose rows nothing tells apart: its current state counts copies.
 MULTISET: Final[tuple[str, ...]] = ()

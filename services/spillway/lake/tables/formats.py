@@ -67,10 +67,8 @@ def load_tables(
     table_format: str, spark: SparkSession, path: LakePath, slot_name: str
 ) -> LoadTables:
     """Return the same tables as an initial load writes them."""
-    from spillway.lake.tables.load_contract import (  # noqa: PLC0415 - imports PySpark
-        DeltaLoadTables,
-        ParquetLoadTables,
-    )
+    from spillway.lake.tables.delta.load_tables import DeltaLoadTables  # noqa: PLC0415 - imports PySpark
+    from spillway.lake.tables.parquet.load_tables import ParquetLoadTables  # noqa: PLC0415 - imports PySpark
 
     if table_format == "delta":
         return DeltaLoadTables(spark, path.absolute(), slot_name)

@@ -11,26 +11,15 @@ The current table is written in one commit from all loaded rows, and is as of th
 
 from __future__ import annotations
 
-import json
-import shutil
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from spillway.lake import lease
-from spillway.lake.files import replace_json, sync_directory
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.net_effect import COPIES_FIELD, quoted
-from spillway.lake.tables import layout, partitions
-from spillway.lake.tables.contract import CURRENT, HISTORY, MULTISET, Batch, LakeTables
-from spillway.lake.tables.delta.tables import _KEY_PROPERTY, DeltaTables
-from spillway.lake.tables.parquet.tables import LOAD_MARK, ParquetTables
-from spillway.pg.lsn import Lsn
+from spillway.lake.tables.contract import MULTISET, Batch, LakeTables
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -80,128 +69,3 @@ def in_shape(rows: DataFrame, columns: pa.Schema, key: tuple[str, ...]) -> DataF
     return rows.select(
         *(F.col(quoted(f.name)).alias(f.name, metadata=f.metadata) for f in wanted.fields)
     )
-
-
-class DeltaLoadTables(DeltaTables):
-    """See :class:`LoadTables`. A chunk's mark is its number, as version of the load's own application id."""
-
-    def prepare_history(self, name: str, schema: StructType, lsn: int) -> None:
-        empty = self._spark.createDataFrame([], schema)
-        if not self._exists(HISTORY, name):
-            self._create(HISTORY, name, schema, {})
-        if self.durable_lsn(HISTORY, name) == 0:
-            self._append(HISTORY, name, empty, Batch(self._slot_name, lsn, lsn, NO_BATCH))
-            return
-        self._widen(HISTORY, name, schema)
-        self._allow_timestamps(HISTORY, name, schema)
-        if set(schema.names) - set(self._frame(HISTORY, name).schema.names):
-            writer = self._to_append(HISTORY, name, empty).option("mergeSchema", "true")
-            writer.save(self._location(HISTORY, name))
-
-    def loaded_chunks(self, name: str, lsn: int) -> int:
-        if not self._exists(HISTORY, name):
-            return 0
-        found = self._snapshot(HISTORY, name).transactions().get(self._load(lsn))
-        return int(found.get()) + 1 if found.isDefined() else 0
-
-    def append_loaded(self, name: str, rows: DataFrame, lsn: int, chunk: int) -> None:
-        lease.check(self._path)
-        writer = self._to_append(HISTORY, name, rows)
-        writer = writer.option("txnAppId", self._load(lsn)).option("txnVersion", chunk)
-        about = {"slot": self._slot_name, "load": str(Lsn(lsn)), "chunk": chunk}
-        writer = writer.option("userMetadata", json.dumps({"spillway": about}))
-        writer.save(self._location(HISTORY, name))
-
-    def seal_loaded(self, name: str, lsn: int) -> None:
-        """Do nothing: history shows each chunk from its commit on."""
-
-    def drop_loaded(self, name: str, lsn: int) -> None:
-        lease.check(self._path)
-        if self._exists(HISTORY, name):
-            table = f"delta.{quoted(self._location(HISTORY, name))}"
-            self._spark.sql(f"DELETE FROM {table} WHERE _op = 'R' AND _commit_lsn = {lsn - 1}")  # noqa: S608 - quoted
-
-    def replace_current(
-        self, name: str, rows: DataFrame, columns: pa.Schema, key: tuple[str, ...], batch: Batch
-    ) -> None:
-        lease.check(self._path)
-        rows = in_shape(rows, columns, key)
-        if not self._exists(CURRENT, name):
-            self._create(CURRENT, name, rows.schema, {_KEY_PROPERTY: json.dumps(key)})
-        elif self.key(name) != key:
-            self._set_key(name, key)
-        self._allow_timestamps(CURRENT, name, rows.schema)
-        # Written whole, it has what partitions are asked for now, whatever it was made with.
-        made = layout.load(self._path).partitions(CURRENT, name)
-        rows = partitions.added(rows, made)
-        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer = writer.partitionBy(*partitions.names(made))
-        writer = writer.option("txnAppId", self._application).option("txnVersion", batch.end_lsn)
-        about = {"slot": self._slot_name, "load": str(Lsn(batch.end_lsn))}
-        writer = writer.option("userMetadata", json.dumps({"spillway": about}))
-        writer.save(self._location(CURRENT, name))
-
-    def _load(self, lsn: int) -> str:
-        return f"{self._application}/load/{Lsn(lsn)}"
-
-
-class ParquetLoadTables(ParquetTables):
-    """See :class:`LoadTables`. Chunks wait where readers don't look, and become one of history's directories together.
-
-    ::
-
-    history/<table>/.load-<LSN>/chunk-000000/part-*.parquet
-    history/<table>/end_lsn=<LSN - 1>/part-*.parquet, _load.json
-    """
-
-    def prepare_history(self, name: str, schema: StructType, lsn: int) -> None:
-        (self._path / HISTORY / name).mkdir(parents=True, exist_ok=True)
-        self._widen(name, to_arrow_schema(schema, timezone="UTC"), begins=lsn)
-
-    def loaded_chunks(self, name: str, lsn: int) -> int:
-        mark = self._sealed(name, lsn) / LOAD_MARK
-        if mark.exists():
-            return int(json.loads(mark.read_text())["chunks"])
-        return sum(1 for _ in self._gathered(name, lsn).glob("chunk-*"))
-
-    def append_loaded(self, name: str, rows: DataFrame, lsn: int, chunk: int) -> None:
-        if self.loaded_chunks(name, lsn) <= chunk:
-            gathered = self._gathered(name, lsn)
-            gathered.mkdir(exist_ok=True)
-            self._write(rows, gathered, f"chunk-{chunk:06d}")
-
-    def seal_loaded(self, name: str, lsn: int) -> None:
-        sealed, gathered = self._sealed(name, lsn), self._gathered(name, lsn)
-        if sealed.exists():
-            return
-        # Moved, not copied, in steps that can be repeated; the last one is the commit.
-        whole = gathered / "whole"
-        whole.mkdir(parents=True, exist_ok=True)
-        chunks = sorted(gathered.glob("chunk-*"))
-        for chunk in chunks:
-            for part in chunk.glob("*.parquet"):
-                part.rename(whole / f"{part.stem}-{chunk.name}.parquet")
-        replace_json(whole / LOAD_MARK, {"lsn": str(Lsn(lsn)), "chunks": len(chunks)})
-        sync_directory(whole)
-        whole.rename(sealed)
-        sync_directory(sealed.parent)
-        shutil.rmtree(gathered)
-
-    def drop_loaded(self, name: str, lsn: int) -> None:
-        for directory in (self._gathered(name, lsn), self._sealed(name, lsn)):
-            if directory.exists():
-                shutil.rmtree(directory)
-
-    def replace_current(
-        self, name: str, rows: DataFrame, columns: pa.Schema, key: tuple[str, ...], batch: Batch
-    ) -> None:
-        (self._path / CURRENT / name).mkdir(parents=True, exist_ok=True)
-        rows = in_shape(rows, columns, key)
-        copy = f"v-{batch.end_lsn:020d}"
-        self._replace(name, rows, rows.schema, copy, lsn=batch.end_lsn, key=key)
-
-    def _gathered(self, name: str, lsn: int) -> Path:
-        return self._path / HISTORY / name / f".load-{lsn:020d}"
-
-    def _sealed(self, name: str, lsn: int) -> Path:
-        return self._path / HISTORY / name / f"end_lsn={lsn - 1:020d}"

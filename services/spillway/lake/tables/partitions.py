@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 from spillway.lake.shape.net_effect import KEEP, quoted
-from spillway.lake.tables.layout import Partition
+from spillway.lake.shape.partition import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

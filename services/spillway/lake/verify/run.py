@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
-from spillway.consumer.slot import DEFAULT_ADDRESS, connect
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect
 from spillway.consumer.snapshots import Source
 from spillway.errors import LakeError, LakeTableConflict, NotReady
 from spillway.lake.job.run import JobSettings, run_job

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from spillway.lake.files import replace_json
+from spillway.lake.shape.kinds import CURRENT
 from spillway.lake.shape.net_effect import quoted
 from spillway.lake.storage import ObjectPath, spark_address, storage_options
 from spillway.lake.tables import layout
-from spillway.lake.tables.contract import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,11 +33,12 @@ from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake import lease
 from spillway.lake.shape.columns import spark_schema
+from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.shape.type_changes import widest
 from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.tables import layout, partitions
-from spillway.lake.tables.contract import CURRENT, HISTORY, MULTISET, Batch, check_same_key
+from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.direct_merge import (
     NotDirect,
     check_files,
@@ -59,12 +60,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from spillway.lake.shape.columns import Followed
+    from spillway.lake.shape.partition import Partition
     from spillway.lake.storage import LakePath
-    from spillway.lake.tables.layout import Partition
 
 _log = logging.getLogger(__name__)
 
-_KEY_PROPERTY: Final = "spillway.key"
+KEY_PROPERTY: Final = "spillway.key"
 _SLOT_PROPERTY: Final = "spillway.slot"
 #: Names that Delta stores only with column mapping.
 _NEEDS_MAPPING: Final = re.compile(r"[ ,;{}()\n\t=]")
@@ -163,7 +164,7 @@ class DeltaTables:
     def key(self, name: str) -> tuple[str, ...] | None:
         if not self._exists(CURRENT, name):
             return None
-        stored = self._snapshot(CURRENT, name).metadata().configuration().get(_KEY_PROPERTY)
+        stored = self._snapshot(CURRENT, name).metadata().configuration().get(KEY_PROPERTY)
         return tuple(json.loads(stored.get())) if stored.isDefined() else None
 
     def reshape(self, name: str, followed: Followed) -> None:
@@ -222,7 +223,7 @@ class DeltaTables:
         wanted = partitions.with_fields(spark_schema(columns), made)
         if _described(fields) != _described(wanted.jsonValue()["fields"]):
             raise NotDirect("the table's columns change")
-        if current.metadata().configuration.get(_KEY_PROPERTY) != json.dumps(key):
+        if current.metadata().configuration.get(KEY_PROPERTY) != json.dumps(key):
             raise NotDirect("the table's key changes")
         # delta-rs takes any transaction version, one that is there already too.
         if (
@@ -274,7 +275,7 @@ class DeltaTables:
                 CURRENT,
                 name,
                 schema,
-                {_KEY_PROPERTY: json.dumps(key)},
+                {KEY_PROPERTY: json.dumps(key)},
             )
             present = F.col(COPIES) > 0 if key == MULTISET else F.col(SET)
             rows = effect.frame.where(present).select(*(quoted(c) for c in schema.names))
@@ -330,7 +331,7 @@ class DeltaTables:
     def _set_key(self, name: str, key: tuple[str, ...]) -> None:
         table = f"delta.{quoted(self._location(CURRENT, name))}"
         text = json.dumps(key).replace("\\", "\\\\").replace("'", "\\'")
-        self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_KEY_PROPERTY}' = '{text}')")
+        self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{KEY_PROPERTY}' = '{text}')")
 
     def _widen(self, kind: str, name: str, schema: StructType) -> None:
         """Make the columns of a table as wide as those of *schema*: Delta's type widening, no file is written."""

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spillway.lake.tables.contract import CURRENT, HISTORY, Batch
+from spillway.lake.shape.kinds import CURRENT, HISTORY
+from spillway.lake.tables.contract import Batch
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import typed
 from spillway.lake.tables.iceberg.files import data_file, write_rows

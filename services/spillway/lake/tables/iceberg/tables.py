@@ -30,9 +30,10 @@ from spillway.errors import LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake import lease
 from spillway.lake.shape.columns import spark_schema
+from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, SET, NetEffect, quoted
 from spillway.lake.storage import spark_address, stored_path
-from spillway.lake.tables.contract import CURRENT, HISTORY, MULTISET, Batch, check_same_key
+from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.direct_merge import NotDirect
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import LakeCatalog, typed
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from spillway.lake.shape.columns import Followed
+    from spillway.lake.shape.partition import Partition
     from spillway.lake.storage import LakePath
-    from spillway.lake.tables.layout import Partition
 
 _log = logging.getLogger(__name__)
 

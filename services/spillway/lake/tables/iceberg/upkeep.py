@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spillway.lake.shape.kinds import HISTORY
 from spillway.lake.storage import ObjectPath, stored_path
-from spillway.lake.tables.contract import HISTORY
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.files import DataFileWriter
 from spillway.lake.tables.iceberg.merge import read_file, without

@@ -30,10 +30,11 @@ from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake.files import replace_json, sync_directory, sync_tree
 from spillway.lake.shape.columns import spark_schema
+from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES_FIELD, NetEffect, quoted
 from spillway.lake.shape.payload import merge_schemas
 from spillway.lake.shape.type_changes import widest
-from spillway.lake.tables.contract import CURRENT, HISTORY, MULTISET, Batch, check_same_key
+from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.joined_merge import merged_copies, merged_rows
 from spillway.pg.lsn import Lsn
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.shape.columns import Followed
-    from spillway.lake.tables.layout import Partition
+    from spillway.lake.shape.partition import Partition
 
 _DESCRIPTION: Final = "_table.json"
 _BATCH: Final = "end_lsn="
