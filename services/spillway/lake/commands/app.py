@@ -39,7 +39,7 @@ from spillway.lake.commands.replay import replay
 from spillway.lake.commands.verify import points, verify
 from spillway.lake.job.run import JobSettings
 from spillway.lake.job.several import run_jobs, settings_of
-from spillway.lake.job.status_file import StatusFile
+from spillway.lake.job.status_file import LakeStatusFile
 from spillway.lake.metrics import LakeMetrics, MetricsServer
 from spillway.lake.storage import lake_path
 from spillway.lake.tables import layout
@@ -159,7 +159,7 @@ def run(
             "a status file is about one slot", hint="Run a job a slot, or scrape --metrics-port."
         )
     with ExitStack() as held:
-        status = None if status_file is None else held.enter_context(StatusFile(status_file))
+        status = None if status_file is None else held.enter_context(LakeStatusFile(status_file))
         lake = lake_path(path)
         every = JobSettings(
             slot="",

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from spillway.consumer.slot import SlotClient, SlotPosition
     from spillway.lake.batch.materialize import BatchReport
-    from spillway.lake.job.status_file import StatusFile
+    from spillway.lake.job.status_file import LakeStatusFile
     from spillway.lake.metrics import LakeMetrics
     from spillway.lake.storage import LakePath
 
@@ -157,7 +157,7 @@ def run_job(
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
     metrics: LakeMetrics | None = None,
-    status: StatusFile | None = None,
+    status: LakeStatusFile | None = None,
 ) -> JobSummary:
     """Run the job to its end and return what it did.
 
@@ -311,7 +311,7 @@ class _Run:
         on_batch: Callable[[BatchReport], None],
         stopping: threading.Event,
         metrics: LakeMetrics | None,
-        status: StatusFile | None,
+        status: LakeStatusFile | None,
     ) -> None:
         from spillway.lake.batch.materialize import Materializer  # noqa: PLC0415 - imports PySpark
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spillway.lake.job.status_file import StatusFile
+    from spillway.lake.job.status_file import LakeStatusFile
     from spillway.lake.metrics import LakeMetrics
     from spillway.lake.storage import LakePath
 
@@ -78,7 +78,7 @@ def run_jobs(
     *,
     tell: Callable[[str], None],
     metrics: LakeMetrics | None = None,
-    status: StatusFile | None = None,
+    status: LakeStatusFile | None = None,
     stop: threading.Event | None = None,
     spark: SparkSession | None = None,
 ) -> dict[str, JobSummary]:
@@ -135,7 +135,7 @@ def _run(
     metrics: LakeMetrics | None,
     stopping: threading.Event,
     spark: SparkSession,
-    status: StatusFile | None = None,
+    status: LakeStatusFile | None = None,
 ) -> JobSummary:
     def heard(news: object) -> None:
         tell(str(news))

@@ -37,9 +37,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from spillway.consumer.table_copy import DDL_WAITS
 from spillway.errors import LakeError, LakeTableConflict, NotReady
 from spillway.failpoints import failpoint
-from spillway.lake.load.copy_ranges import DDL_WAITS, CopyRanges
+from spillway.lake.load.copy_ranges import CopyRanges
 from spillway.lake.shape import columns as table_shape
 from spillway.lake.shape import net_effect
 from spillway.lake.shape.changes import shape_text
