@@ -23,7 +23,7 @@ from bench.freshness import CHANGES_PER_S, written
 from bench.freshness import figures as freshness_figures
 from bench.service import bench_source
 from bench.source import flushed_lsn
-from spillway.lake.job import JobSettings, run_job
+from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.session import spark_session
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bench.scenarios import Scene
     from harness.cluster import Database
-    from spillway.lake.materialize import BatchReport
+    from spillway.lake.batch.materialize import BatchReport
 
 _WARM_UPS: Final = 3
 _WARM_UP_ROWS: Final = 20_000

@@ -16,7 +16,7 @@ import typer
 
 from spillway import errors
 from spillway.cli.program import app
-from spillway.lake.command import app as lake_app
+from spillway.lake.commands.app import app as lake_app
 from spillway.settings import Settings
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from spillway.consumer.slot import SlotPosition
 from spillway.errors import LsnNotRetained, UnknownSlot
-from spillway.lake.slot import SlotPosition
 
 CLIENT = "harness.arrow_slot:open_client"
 
@@ -226,7 +226,7 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 
 class DirectoryClient:
-    """:class:`spillway.lake.slot.SlotClient` on such a directory."""
+    """:class:`spillway.consumer.slot.SlotClient` on such a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

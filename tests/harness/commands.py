@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from spillway.cli.program import app
-from spillway.lake.command import app as lake_app
+from spillway.lake.commands.app import app as lake_app
 
 
 def parse_command(words: list[str]) -> dict[str, Any]:

@@ -119,8 +119,8 @@ def drive(what: str, settings: dict[str, Any]) -> None:
     """Be that process."""
     from pathlib import Path
 
-    from spillway.lake.initial_load_run import LoadSettings, run_load
-    from spillway.lake.job import JobSettings, run_job
+    from spillway.lake.job.run import JobSettings, run_job
+    from spillway.lake.load.run import LoadSettings, run_load
 
     for name in ("path", "checkpoint", "jars"):
         if name in settings:

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
 from harness.arrow_slot import ArrowSlot
-from spillway.lake.job import JobSettings, JobSummary, run_job
-from spillway.lake.parquet_tables import current_path
+from spillway.lake.job.run import JobSettings, JobSummary, run_job
+from spillway.lake.tables.parquet.tables import current_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
-    from spillway.lake.materialize import BatchReport
+    from spillway.lake.batch.materialize import BatchReport
 
 
 class Lake:

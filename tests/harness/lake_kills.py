@@ -39,11 +39,11 @@ import psycopg
 from harness import jvm
 from harness.cluster import Cluster
 from harness.serve_process import ServeProcess
-from spillway.lake import commit_points, position
-from spillway.lake.job import JobSettings, run_job
+from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.read import Lake
 from spillway.lake.session import spark_session
-from spillway.lake.verify import VerifySettings, verify
+from spillway.lake.state import commit_points, position
+from spillway.lake.verify.run import VerifySettings, verify
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:

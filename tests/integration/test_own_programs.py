@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.certificates import Authority
+from spillway.consumer.grpc_slot import GrpcSlotClient
 from spillway.errors import Unauthenticated, UnknownSlot
-from spillway.lake.grpc_slot import GrpcSlotClient
 from spillway.serve import ServeSettings, running
 from spillway.subscriber.subscriptions import Subscriptions
 from spillway.tls import TlsFiles

@@ -19,8 +19,8 @@ from harness.certificates import Authority
 from harness.remedies import remedy
 from harness.serve_process import ServeProcess
 from spillway.cli.rest_client import RestClient
+from spillway.consumer.connect import connect
 from spillway.errors import NotReady, TlsFailed, UnknownSlot
-from spillway.lake.slot import connect
 from spillway.settings import Settings
 from spillway.stream.client import get_slot, open_stream
 from spillway.tls import ClientTls

@@ -11,11 +11,11 @@ import pytest
 
 from harness.service import service_in_process
 from harness.type_values import SETUP, cases
+from spillway.consumer.grpc_slot import GrpcSlotClient
+from spillway.consumer.snapshots import Source
 from spillway.errors import ValueNotRepresentable
-from spillway.lake.grpc_slot import GrpcSlotClient
-from spillway.lake.initial_load_copy import BlockRange, CopyRanges
-from spillway.lake.initial_load_source import Source
-from spillway.lake.payload import conform, lake_schema, parse_message, relation_of
+from spillway.lake.load.copy_ranges import CopyRanges
+from spillway.lake.shape.payload import conform, lake_schema, parse_message, relation_of
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
+    from spillway.consumer.table_copy import BlockRange
 
 #: The plugin's own columns, where a row came from, differ.
 OWN = ("_op", "_lsn", "_commit_lsn", "_commit_end_lsn", "_xid", "_seq", "_commit_time")

@@ -47,6 +47,7 @@ LAYERS = (
     ("engine",),
     ("subscriber",),
     ("slot_manager", "stream", "admin"),
+    ("consumer",),
     ("interfaces", "lake", "certify"),
     ("serve", "demo"),
     ("cli",),
@@ -74,19 +75,15 @@ KNOWS_ONLY = {
     "receiver": GROUND,
     # Metadata is rows of slots and sources.
     "store": GROUND,
-    # A client like any other: it knows the wire, and could be a package of its own. Without a service it decodes
-    # archives, of which it knows what it hands its executors.
-    # Its initial load asks the source itself, and makes of rows what the plugin makes of changes.
-    "lake": GROUND
-    | {
-        "stream.client",
-        "v1",
-        "replay",
-        "receiver.checks",
-        "receiver.table_privileges",
-        "receiver.connect_errors",
-    }
+    # A client like any other: it knows the wire, and could be a package of its own. Of the source's tables it asks the
+    # source itself, and makes of rows what the plugin makes of changes.
+    "consumer": GROUND
+    | {"stream.client", "v1", "receiver.table_privileges", "receiver.connect_errors"}
     | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
+    # What a consumer knows, and without a service it decodes archives, of which it knows what it hands its executors.
+    "lake": GROUND
+    | {"consumer", "replay", "receiver.checks", "receiver.table_privileges", "receiver.conninfo"}
+    | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # What it starts are clients; slots are the engine's, and what must be remembered the store's.
     "subscriber": GROUND | {"engine", "store"},
     # Interfaces serve the engine; what is below is the engine's business, but for what its values are made of.
@@ -129,7 +126,7 @@ KERNELS = {
 
 #: Loaded by name, not by an import: programs, entry points, migrations.
 ENTRY_POINTS = re.compile(
-    r"cli(\.__main__)?|serve|slot_manager\.openapi|demo\.__main__|lake\.(job|jars)|subscriber\.hold|store\.migrations\.(env|versions\.\w+)|_kernels"
+    r"cli(\.__main__)?|serve|slot_manager\.openapi|demo\.__main__|lake\.jars|subscriber\.hold|store\.migrations\.(env|versions\.\w+)|_kernels"
 )
 
 #: Modules that the service itself does not import, and what they are for.

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from harness.commands import parse_command
-from spillway.lake.job import _STOP_TIMEOUT_S
+from spillway.lake.job.run import _STOP_TIMEOUT_S
 from spillway.lake.storage import ObjectPath, lake_path
 from spillway.settings import Settings
 from spillway.subscriber.supervisor import STOP_GRACE_S

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from harness.commands import parse_command
-from spillway.lake.initial_load_run import ENVIRONMENT
+from spillway.lake.load.run import ENVIRONMENT
 from spillway.settings import Settings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "lake-on-kubernetes.yaml"

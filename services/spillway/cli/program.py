@@ -149,8 +149,8 @@ _PASS_ON: Final = {
 
 @app.command(context_settings=_PASS_ON, help="Materialise a slot into lake tables, with Spark.")
 def lake(context: typer.Context) -> None:
-    """Run ``spillway.lake.command``, which imports Spark."""
-    from spillway.lake.command import app as lake_app  # noqa: PLC0415 - heavy
+    """Run ``spillway.lake.commands.app``, which imports Spark."""
+    from spillway.lake.commands.app import app as lake_app  # noqa: PLC0415 - heavy
 
     lake_app.rich_markup_mode = _MARKUP
     code = lake_app(args=context.args, prog_name="spillway lake", standalone_mode=False)
@@ -207,7 +207,7 @@ def _complete_lake() -> None:
         return
     # What can't be loaded completes nothing; the command itself says why.
     with contextlib.suppress(ImportError):
-        from spillway.lake.command import app as lake_app  # noqa: PLC0415 - heavy
+        from spillway.lake.commands.app import app as lake_app  # noqa: PLC0415 - heavy
 
         app.registered_commands = [c for c in app.registered_commands if c.callback is not lake]
         app.add_typer(lake_app, name="lake")

@@ -11,9 +11,9 @@ import json
 import sys
 from pathlib import Path
 
-from spillway.lake import position
 from spillway.lake.read import Lake
 from spillway.lake.session import spark_session
+from spillway.lake.state import position
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,7 +12,7 @@ A holder that could not write for that long, less a margin, counts itself as out
 asks before each commit to a table and before the lake's position, which the slot is confirmed by, is
 written. What remains is a process that stops between asking and the request's arrival for longer than the margin.
 Tables are still safe from most of that: a commit by delta-rs is a conditional PUT, and a batch's transaction version is refused by a table
-that has it; one of Iceberg's is its catalog's compare-and-swap. The position, too, is replaced on condition (:func:`spillway.lake.position.store`).
+that has it; one of Iceberg's is its catalog's compare-and-swap. The position, too, is replaced on condition (:func:`spillway.lake.state.position.store`).
 
 Locks within a process, for a load that runs beside its job, are threads' own (:func:`thread_lock`): the lease keeps other
 processes out of all of it.

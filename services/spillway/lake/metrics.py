@@ -28,8 +28,8 @@ from prometheus_client import (
 from spillway.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from spillway.lake.maintenance import TableUpkeep
-    from spillway.lake.materialize import BatchReport
+    from spillway.lake.batch.materialize import BatchReport
+    from spillway.lake.tables.maintenance import TableUpkeep
 
 _SECONDS: Final = (0.25, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 

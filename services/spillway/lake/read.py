@@ -13,7 +13,7 @@
 
 Whoever opens two Delta tables by their paths may see a transaction in one and not yet in the other, as the job commits them one
 after the other. A :class:`Pin` takes each table's version from the table's own commits: the newest that is not after the pinned
-LSN (:mod:`spillway.lake.commit_points` says why that is consistent). It stays what it is while the job goes on, as
+LSN (:mod:`spillway.lake.state.commit_points` says why that is consistent). It stays what it is while the job goes on, as
 long as the tables keep that version: Delta until VACUUM removes its files, Iceberg until its snapshot is expired, Parquet for the
 last two batches.
 
@@ -29,15 +29,16 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.errors import LakeError
-from spillway.lake import commit_points, partitions, position
-from spillway.lake.delta_tables import application_of, version_at
-from spillway.lake.iceberg_catalog import LakeCatalog
-from spillway.lake.net_effect import COPIES
-from spillway.lake.parquet_tables import copy_at, read_batches
-from spillway.lake.quarantine import AS_JSON, QUARANTINE, AsJson
-from spillway.lake.schema_changes import EVENTS
+from spillway.lake.shape.changes import EVENTS
+from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
+from spillway.lake.shape.net_effect import COPIES
+from spillway.lake.state import commit_points, position
+from spillway.lake.state.quarantine import AS_JSON, QUARANTINE, AsJson
 from spillway.lake.storage import ObjectPath, lake_path, spark_address
-from spillway.lake.tables import CURRENT, DDL, HISTORY
+from spillway.lake.tables import partitions
+from spillway.lake.tables.delta.tables import application_of, version_at
+from spillway.lake.tables.iceberg.catalog import LakeCatalog
+from spillway.lake.tables.parquet.tables import copy_at, read_batches
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spillway.lake.commit_points import CommitPoint
+    from spillway.lake.state.commit_points import CommitPoint
     from spillway.lake.storage import LakePath
 
 
@@ -121,7 +122,7 @@ class Pin:
         return self._wanted(HISTORY, name).where(F.col("_commit_lsn") < int(self.lsn))
 
     def ddl(self) -> DataFrame:
-        """Return what changed in the tables' shapes up to the LSN (:mod:`spillway.lake.schema_changes`), in no order."""
+        """Return what changed in the tables' shapes up to the LSN (:mod:`spillway.lake.shape.changes`), in no order."""
         return self._pinned(DDL, EVENTS)
 
     def quarantine(self, name: str) -> DataFrame:
@@ -178,7 +179,7 @@ class Pin:
             reader = lake.spark.read.format("delta").option("versionAsOf", version)
             return reader.load(spark_address(folder))
         if lake.position.table_format == "iceberg":
-            from spillway.lake.iceberg_tables import read_at  # noqa: PLC0415 - imports PyIceberg
+            from spillway.lake.tables.iceberg.tables import read_at  # noqa: PLC0415 - imports PyIceberg
 
             slot = lake.position.slot
             return read_at(lake.spark, lake.catalog(), slot, kind, name, self.lsn)

@@ -13,7 +13,7 @@ committed. A server, and `spillway serve`, sort in a reorder buffer as WAL comes
 processes may decode at once. What a stretch needs to begin in the middle, the light pass leaves it (:mod:`spillway.replay.plan`).
 
 The envelopes are those of a slot with the plugin `arrow`, and what makes tables of them is the streaming job's own
-:class:`~spillway.lake.materialize.Materializer`: history, current, each commit with its LSN, the lake's position. So a replay that
+:class:`~spillway.lake.batch.materialize.Materializer`: history, current, each commit with its LSN, the lake's position. So a replay that
 is repeated does nothing, one that was killed goes on, and `spillway lake run` goes on where a replay ended.
 
 Memory: on executors a decoder each (:mod:`spillway.replay.parse`, :mod:`spillway.replay.assemble`), its rows sorted by Spark, which
@@ -32,15 +32,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from spillway.consumer.slot import SlotPosition
 from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError
-from spillway.lake import iceberg_catalog, position
-from spillway.lake.iceberg_catalog import CatalogChoice
-from spillway.lake.payload import ENVELOPE
 from spillway.lake.session import session_for
-from spillway.lake.slot import SlotPosition
-from spillway.lake.spark_errors import typed_error
+from spillway.lake.shape.payload import ENVELOPE
+from spillway.lake.state import position
 from spillway.lake.storage import ObjectPath
-from spillway.lake.table_formats import check_format, lake_tables
+from spillway.lake.tables.formats import check_format, lake_tables
+from spillway.lake.tables.iceberg import catalog as iceberg_catalog
+from spillway.lake.tables.iceberg.catalog import CatalogChoice
+from spillway.lake.workers.errors import typed_error
 from spillway.pg.lsn import Lsn
 from spillway.replay import pieces
 from spillway.replay.assemble import Encoding, messages
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from spillway.lake.materialize import BatchReport
+    from spillway.lake.batch.materialize import BatchReport
     from spillway.lake.storage import LakePath
 
 #: An Arrow batch between the JVM and Python; rows are megabytes here, and the bound by rows would hold thousands of them.
@@ -80,7 +81,7 @@ class ReplaySettings:
     #: of the plugin `arrow`, as the slot has them
     options: dict[str, str] = field(default_factory=dict)
     table_format: str = "delta"
-    #: of Iceberg tables: see :class:`spillway.lake.job.JobSettings`
+    #: of Iceberg tables: see :class:`spillway.lake.job.run.JobSettings`
     iceberg_catalog: str | None = None
     iceberg_prefix: str = ""
     #: ``schema.table`` names; empty: all
@@ -234,7 +235,7 @@ class _Replay:
 
     def _decode(self, plan: Plan, identity: tuple[str, str, str]) -> dict[str, int]:
         """Have Spark decode the plan's stretches, and write the tables."""
-        from spillway.lake.materialize import Materializer  # noqa: PLC0415 - imports PySpark
+        from spillway.lake.batch.materialize import Materializer  # noqa: PLC0415 - imports PySpark
 
         settings = self._settings
         slot, source, database = identity
@@ -331,7 +332,7 @@ class AssembleParts:
         self._encoding = encoding
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from spillway.lake.source import envelopes  # noqa: PLC0415 - imports PySpark
+        from spillway.lake.source.data_source import envelopes  # noqa: PLC0415 - imports PySpark
 
         for part, rows in groupby(pieces.rows(batches), lambda row: row.part):
             start, end = self._ranges[part]

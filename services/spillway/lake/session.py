@@ -163,7 +163,7 @@ def spark_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, checked above
 
-    from spillway.lake.source import SpillwayDataSource  # noqa: PLC0415 - imports PySpark
+    from spillway.lake.source.data_source import SpillwayDataSource  # noqa: PLC0415 - imports PySpark
 
     # It logs every exception of a callback with its trace; the job raises them, typed.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

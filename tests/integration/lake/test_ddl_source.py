@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.service import service_in_process
-from spillway.lake.job import JobSettings, run_job
-from spillway.lake.parquet_tables import current_path
+from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.tables.parquet.tables import current_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,12 +16,12 @@ from harness.killed_driver import run_killed
 from harness.lake import Lake
 from harness.service import service_in_process
 from spillway.errors import LakeError, LakeTableConflict
-from spillway.lake.initial_load_run import LoadSettings, run_load
-from spillway.lake.job import JobSettings, run_job
-from spillway.lake.maintenance import Upkeep, maintain
+from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.read import Lake as Reader
-from spillway.lake.table_formats import lake_tables, load_tables
-from spillway.lake.verify import VerifySettings, verify
+from spillway.lake.tables.formats import lake_tables, load_tables
+from spillway.lake.tables.maintenance import Upkeep, maintain
+from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def test_killed_between_commits(iceberg_lake: Lake) -> None:
 def test_columns_by_id(iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """ALTER TABLE that moves columns about writes no file anew; what was pinned before has them as they were."""
     lake = iceberg_lake
-    monkeypatch.setattr("spillway.lake.iceberg_tables._WHOLE_BYTES", 0)
+    monkeypatch.setattr("spillway.lake.tables.iceberg.tables._WHOLE_BYTES", 0)
     before = Table("items", {"id": pa.int32(), "a": pa.string(), "b": pa.string(), "n": pa.int16()})
     lake.slot.commit(*(insert(before, id=i, a=f"a{i}", b=f"b{i}", n=i) for i in range(1, 4)))
     lake.run()
@@ -161,7 +161,7 @@ def test_only_touched_files_are_written_anew(
     assert low not in after
     assert set(others) < set(after)
     # By Spark, too: a row whose value is not logged, and the table too large to be joined whole.
-    monkeypatch.setattr("spillway.lake.iceberg_tables._WHOLE_BYTES", 0)
+    monkeypatch.setattr("spillway.lake.tables.iceberg.tables._WHOLE_BYTES", 0)
     lake.slot.commit(
         update(ITEMS, {"id": 103, "name": None}, unchanged=("name",)), insert(ITEMS, id=300, name="z")
     )  # fmt: skip

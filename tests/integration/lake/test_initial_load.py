@@ -24,11 +24,11 @@ from spillway.errors import (
     ValueNotRepresentable,
 )
 from spillway.failpoints import armed
-from spillway.lake import layout, partitions
-from spillway.lake.initial_load_run import LoadSettings, run_load
-from spillway.lake.initial_load_state import LoadState, Stage, load_state
-from spillway.lake.job import JobSettings, run_job
-from spillway.lake.parquet_tables import current_path
+from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.load.run import LoadSettings, run_load
+from spillway.lake.state.loads import LoadState, Stage, load_state
+from spillway.lake.tables import layout, partitions
+from spillway.lake.tables.parquet.tables import current_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,11 +16,11 @@ from spillway.errors import (
     LakeTableConflict,
     UnknownSlot,
 )
-from spillway.lake.job import run_job
+from spillway.lake.job.run import run_job
 
 if TYPE_CHECKING:
     from harness.lake import Lake
-    from spillway.lake.materialize import BatchReport
+    from spillway.lake.batch.materialize import BatchReport
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 LOG = Table(

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from harness.cluster import Cluster
-from spillway.lake import checksums
-from spillway.lake.comparison import Difference, compare
+from spillway.lake.verify import checksums
+from spillway.lake.verify.comparison import Difference, compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

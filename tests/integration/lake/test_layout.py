@@ -13,10 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from harness.arrow_slot import Table, delete, insert, truncate, update
 from harness.lake import Lake
 from spillway.errors import LakeSchemaConflict, LakeTableConflict, UnsupportedFeature
-from spillway.lake import layout, partitions, quarantine
-from spillway.lake.delta_tables import DeltaTables
-from spillway.lake.maintenance import Upkeep, maintain
 from spillway.lake.read import Lake as Reader
+from spillway.lake.state import quarantine
+from spillway.lake.tables import layout, partitions
+from spillway.lake.tables.delta.tables import DeltaTables
+from spillway.lake.tables.maintenance import Upkeep, maintain
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,10 @@ from harness.arrow_slot import Table, delete, insert, truncate, update
 from harness.killed_driver import run_killed
 from harness.lake import Lake
 from spillway.errors import InvalidRequest, LakeError
-from spillway.lake.job import run_job
-from spillway.lake.maintenance import Upkeep, maintain
+from spillway.lake.job.run import run_job
 from spillway.lake.read import Lake as Reader
-from spillway.lake.table_formats import lake_tables
+from spillway.lake.tables.formats import lake_tables
+from spillway.lake.tables.maintenance import Upkeep, maintain
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spillway.lake.maintenance import Round
+    from spillway.lake.tables.maintenance import Round
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 ODD = Table("odd name", {"id": pa.int64(), "a b": pa.string()})

@@ -11,8 +11,8 @@ import pytest
 
 from harness.service import service_in_process
 from spillway.errors import LakeError
-from spillway.lake.job import JobSettings
-from spillway.lake.jobs import run_jobs, settings_of
+from spillway.lake.job.run import JobSettings
+from spillway.lake.job.several import run_jobs, settings_of
 from spillway.lake.metrics import LakeMetrics, MetricsServer
 from spillway.lake.read import Lake
 

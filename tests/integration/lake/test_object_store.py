@@ -27,9 +27,10 @@ from harness.object_store import BUCKET, object_store
 from harness.service import service_in_process
 from spillway.cli import main
 from spillway.errors import InvalidRequest, JarsMissing, LakeTableConflict, UnsupportedFeature
-from spillway.lake import commit_points, jars, job_record, position
-from spillway.lake.job import JobSettings, run_job
+from spillway.lake import jars
+from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.replay import ReplaySettings, run_replay
+from spillway.lake.state import commit_points, job_record, position
 from spillway.lake.storage import ObjectPath, storage_options
 
 if TYPE_CHECKING:
@@ -47,11 +48,14 @@ from datetime import UTC, datetime, timedelta
 from dataclasses import replace
 from pathlib import Path
 from spillway.failpoints import armed
-from spillway.lake import delta_tables, maintenance, position, table_formats
-from spillway.lake.initial_load_run import LoadSettings, run_load
-from spillway.lake.job import JobSettings, run_job
+from spillway.lake.tables.delta import tables as delta_tables
+from spillway.lake.tables import maintenance
+from spillway.lake.state import position
+from spillway.lake.tables import formats as table_formats
+from spillway.lake.load.run import LoadSettings, run_load
+from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.read import Lake
-from spillway.lake.verify import VerifySettings, verify
+from spillway.lake.verify.run import VerifySettings, verify
 from spillway.lake.replay import ReplaySettings, run_replay
 from spillway.lake.session import session_for
 from spillway.lake.storage import lake_path

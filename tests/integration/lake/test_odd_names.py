@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.service import service_in_process
-from spillway.lake.initial_load_run import LoadSettings, run_load
-from spillway.lake.job import JobSettings, run_job
-from spillway.lake.verify import VerifySettings, verify
+from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.load.run import LoadSettings, run_load
+from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import pytest
 
 from harness.lake_workload import SETUP, LakeWorkload
 from harness.service import service_in_process
-from spillway.lake.job import JobSettings, run_job
-from spillway.lake.verify import VerifySettings, verify
+from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

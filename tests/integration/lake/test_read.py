@@ -9,9 +9,9 @@ import pytest
 
 from harness.arrow_slot import Table, delete, insert, update
 from spillway.errors import LakeError
-from spillway.lake import commit_points
-from spillway.lake.initial_load_state import LoadState, store_state
 from spillway.lake.read import Lake as Reader
+from spillway.lake.state import commit_points
+from spillway.lake.state.loads import LoadState, store_state
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:

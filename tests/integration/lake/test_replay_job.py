@@ -13,10 +13,10 @@ import pytest
 from harness.service import service_in_process
 from spillway.cli import main
 from spillway.errors import InvalidOption, InvalidRequest, LakeBehindSlot, LakeTableConflict
-from spillway.lake import position
-from spillway.lake.job import JobSettings, run_job
-from spillway.lake.parquet_tables import current_path
+from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.replay import ReplaySettings, ReplaySummary, run_replay
+from spillway.lake.state import position
+from spillway.lake.tables.parquet.tables import current_path
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:

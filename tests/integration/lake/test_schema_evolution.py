@@ -13,11 +13,11 @@ from harness.arrow_slot import Table, delete, insert, update
 from harness.service import service_in_process
 from spillway.errors import LakeError, LakeSchemaChange, LakeSchemaConflict
 from spillway.failpoints import armed
-from spillway.lake import commit_points
-from spillway.lake.initial_load_run import LoadSettings, run_load
-from spillway.lake.job import JobSettings, run_job
+from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.read import Lake as Reader
-from spillway.lake.verify import VerifySettings, verify
+from spillway.lake.state import commit_points
+from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ ITEMS = Table("items", {"id": pa.int64(), "body": pa.string()})
 _CLIENT = """
 import json, sys
 from pyspark.sql import SparkSession
-from spillway.lake.source import SpillwayDataSource
+from spillway.lake.source.data_source import SpillwayDataSource
 
 slot = json.loads(sys.argv[1])
 builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from harness.serve_process import ServeProcess
-from spillway.lake.parquet_tables import current_path
+from spillway.lake.tables.parquet.tables import current_path
 from spillway.subscriber.run_processes import RunRecord, processes_of
 
 if TYPE_CHECKING:

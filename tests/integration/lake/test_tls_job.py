@@ -10,7 +10,7 @@ import pytest
 from harness.certificates import Authority
 from harness.service import service_in_process
 from spillway.errors import SpillwayError
-from spillway.lake.job import JobSettings, run_job
+from spillway.lake.job.run import JobSettings, run_job
 from spillway.tls import TlsFiles
 
 if TYPE_CHECKING:

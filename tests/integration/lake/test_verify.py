@@ -9,11 +9,11 @@ import pytest
 
 from harness.service import service_in_process
 from spillway.errors import LakeError
-from spillway.lake import boundaries
-from spillway.lake.comparison import Difference
-from spillway.lake.job import JobSettings, run_job
+from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.read import Lake
-from spillway.lake.verify import VerifySettings, verify
+from spillway.lake.state import boundaries
+from spillway.lake.verify.comparison import Difference
+from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from spillway.lake import layout
-from spillway.lake.clustering import columns_due
+from spillway.lake.tables import layout
+from spillway.lake.tables.delta.clustering import columns_due
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+    from spillway.lake.shape.partition import Partition
 
 NAME = "shop.orders"
 
@@ -25,7 +27,7 @@ class Tables:
     def schema(self, _kind: str, _name: str) -> pa.Schema:
         return pa.schema([("id", pa.int64()), ("n", pa.int64())])
 
-    def partitions(self, _kind: str, _name: str) -> tuple[layout.Partition, ...]:
+    def partitions(self, _kind: str, _name: str) -> tuple[Partition, ...]:
         return ()
 
 

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from spillway.lake import direct_merge
-from spillway.lake.delta_tables import DeltaTables
-from spillway.lake.direct_merge import (
+from spillway.lake.tables import direct_merge
+from spillway.lake.tables.contract import Batch
+from spillway.lake.tables.delta.tables import DeltaTables
+from spillway.lake.tables.direct_merge import (
     NotDirect,
     check_files,
     compact,
@@ -29,7 +30,6 @@ from spillway.lake.direct_merge import (
     open_table,
     read_changes,
 )
-from spillway.lake.tables import Batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -331,8 +331,8 @@ _KILLED = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from spillway.lake.delta_tables import DeltaTables
-from spillway.lake.tables import Batch
+from spillway.lake.tables.delta.tables import DeltaTables
+from spillway.lake.tables.contract import Batch
 
 columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
 tables = DeltaTables(None, Path(sys.argv[1]), "shop")
@@ -411,7 +411,7 @@ def test_another_one_commits_first(lake: Path, monkeypatch: pytest.MonkeyPatch) 
             # All files are replaced by others with the same rows.
             write_deltalake(table, table.to_pyarrow_table(), mode="overwrite")
 
-    monkeypatch.setattr("spillway.lake.delta_tables.failpoint", rewritten)
+    monkeypatch.setattr("spillway.lake.tables.delta.tables.failpoint", rewritten)
     assert merge_batch(lake)
     assert times == 2
     assert current(lake) == _AFTER

@@ -11,13 +11,12 @@ import pytest
 from pyiceberg.types import IntegerType, LongType
 
 from spillway.errors import LakeError, LakeTableConflict
-from spillway.lake import iceberg_snapshots as snapshots
-from spillway.lake import iceberg_types as types
-from spillway.lake.iceberg_catalog import CatalogChoice, LakeCatalog, choose
-from spillway.lake.iceberg_files import DataFileWriter, data_file
-from spillway.lake.iceberg_merge import merge, without
-from spillway.lake.iceberg_tables import _PROPERTIES, data_directory
-from spillway.lake.tables import Batch
+from spillway.lake.tables.contract import Batch
+from spillway.lake.tables.iceberg import snapshots, types
+from spillway.lake.tables.iceberg.catalog import CatalogChoice, LakeCatalog, choose
+from spillway.lake.tables.iceberg.files import DataFileWriter, data_file
+from spillway.lake.tables.iceberg.merge import merge, without
+from spillway.lake.tables.iceberg.tables import _PROPERTIES, data_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

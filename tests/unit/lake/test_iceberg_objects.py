@@ -14,14 +14,13 @@ from pyiceberg.utils.config import Config
 
 from harness.object_store import BUCKET, object_store
 from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, UnsupportedFeature
-from spillway.lake import iceberg_snapshots as snapshots
-from spillway.lake import iceberg_types as types
-from spillway.lake.iceberg_catalog import CatalogChoice, LakeCatalog, check_choice, choose
-from spillway.lake.iceberg_files import DataFileWriter, StoreFileIO, data_file
-from spillway.lake.iceberg_merge import merge
-from spillway.lake.iceberg_tables import _PROPERTIES, data_directory
 from spillway.lake.storage import ObjectPath, stored_path
-from spillway.lake.tables import Batch
+from spillway.lake.tables.contract import Batch
+from spillway.lake.tables.iceberg import snapshots, types
+from spillway.lake.tables.iceberg.catalog import CatalogChoice, LakeCatalog, check_choice, choose
+from spillway.lake.tables.iceberg.files import DataFileWriter, StoreFileIO, data_file
+from spillway.lake.tables.iceberg.merge import merge
+from spillway.lake.tables.iceberg.tables import _PROPERTIES, data_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +124,7 @@ def test_a_table_in_a_bucket(store: dict[str, str], monkeypatch: pytest.MonkeyPa
     batch = [data_file(each, history.schema()) for each in writer.close()]
     current = catalog.load("current", NAME)
     assert current is not None
-    monkeypatch.setattr("spillway.lake.iceberg_files._WHOLE_BYTES", 1 << 20)
+    monkeypatch.setattr("spillway.lake.tables.iceberg.files._WHOLE_BYTES", 1 << 20)
     gone, written = merge(current, batch, 5, ROWS, ("id",))
     with current.transaction() as transaction:
         added = [data_file(each, current.schema()) for each in written]

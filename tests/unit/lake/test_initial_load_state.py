@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from spillway._kernels.arrow_copy import CopiedRows
 from spillway.catalog.descriptor import ColumnDescriptor
 from spillway.errors import DecodingError, InvalidRequest, LakeTableConflict, ValueNotRepresentable
-from spillway.lake.command import app
-from spillway.lake.initial_load_run import LoadSettings
-from spillway.lake.initial_load_state import (
+from spillway.lake.commands.app import app
+from spillway.lake.job.run import JobSettings
+from spillway.lake.load.run import LoadSettings
+from spillway.lake.state.loads import (
     LoadState,
     Stage,
     is_loading,
@@ -26,7 +27,6 @@ from spillway.lake.initial_load_state import (
     store_state,
     table_lock,
 )
-from spillway.lake.job import JobSettings
 from spillway.plugins.arrow_copy import take_columns
 from spillway.plugins.arrow_schema import ColumnPlan
 

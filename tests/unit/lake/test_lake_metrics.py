@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from spillway.errors import InvalidRequest, LakeTableConflict
-from spillway.lake import position
-from spillway.lake.job import JobSettings
-from spillway.lake.jobs import settings_of
+from spillway.lake.batch.materialize import BatchReport
+from spillway.lake.job.run import JobSettings
+from spillway.lake.job.several import settings_of
 from spillway.lake.listener import SlotQueryListener
-from spillway.lake.materialize import BatchReport
 from spillway.lake.metrics import LakeMetrics, MetricsServer
-from spillway.lake.position import LakePosition
+from spillway.lake.state import position
+from spillway.lake.state.position import LakePosition
 from spillway.pg.lsn import Lsn
 
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
-from spillway.lake import iceberg_types
-from spillway.lake.columns import columns_of
-from spillway.lake.iceberg_types import iceberg_type
-from spillway.lake.payload import CHANGE_COLUMNS, lake_schema
-from spillway.lake.schema_types import type_token, widest
+from spillway.lake.shape.columns import columns_of
+from spillway.lake.shape.payload import CHANGE_COLUMNS, lake_schema
+from spillway.lake.shape.type_changes import type_token, widest
+from spillway.lake.tables.iceberg import types as iceberg_types
+from spillway.lake.tables.iceberg.types import iceberg_type
 from spillway.plugins.arrow_schema import SchemaOptions, plan_table
 
 PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "reference" / "lake-types.md"

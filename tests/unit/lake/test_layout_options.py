@@ -10,8 +10,9 @@ import pytest
 
 from harness.remedies import remedy
 from spillway.errors import InvalidRequest, LakeSchemaConflict, LakeTableConflict
-from spillway.lake import layout, partitions
-from spillway.lake.layout import Layout, Partition
+from spillway.lake.shape.partition import Partition
+from spillway.lake.tables import layout, partitions
+from spillway.lake.tables.layout import Layout
 
 if TYPE_CHECKING:
     from pathlib import Path

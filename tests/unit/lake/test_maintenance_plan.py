@@ -11,9 +11,10 @@ import pytest
 import typer
 
 from spillway.errors import InvalidRequest, LakeError
-from spillway.lake import commit_points, maintenance
-from spillway.lake.command_options import duration
-from spillway.lake.maintenance import Round, Upkeep
+from spillway.lake.commands.options import duration
+from spillway.lake.state import commit_points
+from spillway.lake.tables import maintenance
+from spillway.lake.tables.maintenance import Round, Upkeep
 
 if TYPE_CHECKING:
     import threading

@@ -9,7 +9,7 @@ import pytest
 
 from harness.arrow_slot import Table
 from spillway.errors import LakeError, LakeSchemaConflict
-from spillway.lake.payload import (
+from spillway.lake.shape.payload import (
     Relation,
     conform,
     lake_schema,
@@ -20,7 +20,7 @@ from spillway.lake.payload import (
     table_columns,
     table_of,
 )
-from spillway.lake.tables import MULTISET, row_key
+from spillway.lake.tables.contract import MULTISET, row_key
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 

@@ -9,9 +9,9 @@ import pytest
 
 from harness.commands import parse_command
 from harness.remedies import command, remedy
+from spillway.consumer.slot import SlotPosition
 from spillway.errors import LakeBehindSlot, LakeError, LakeTableConflict
-from spillway.lake import position
-from spillway.lake.slot import SlotPosition
+from spillway.lake.state import position
 from spillway.pg.lsn import Lsn
 
 SLOT = SlotPosition(

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from spillway.consumer.slot import SlotPosition
 from spillway.errors import LakeError, SpillwayError
-from spillway.lake import job, late_workers
-from spillway.lake.slot import SlotPosition
+from spillway.lake.job import run as job
+from spillway.lake.workers import late as late_workers
 
 LATE = "terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 

@@ -9,9 +9,8 @@ import pytest
 
 from harness.remedies import remedy
 from spillway.errors import LakeSchemaChange, LakeSchemaConflict
-from spillway.lake.columns import Shape, TableColumn
-from spillway.lake.quarantine import Quarantine
-from spillway.lake.schema_changes import (
+from spillway.lake.batch.schema_policy import Decision, OnSchemaChange, TableChanges, decide
+from spillway.lake.shape.changes import (
     ADD,
     CREATED_AGAIN,
     DROP,
@@ -24,8 +23,9 @@ from spillway.lake.schema_changes import (
     shape_from_text,
     shape_text,
 )
-from spillway.lake.schema_policy import Decision, OnSchemaChange, TableChanges, decide
-from spillway.lake.schema_types import SourceType
+from spillway.lake.shape.columns import Shape, TableColumn
+from spillway.lake.shape.type_changes import SourceType
+from spillway.lake.state.quarantine import Quarantine
 
 EVOLVE, PAUSE, QUARANTINE = OnSchemaChange
 ID = TableColumn(1, "id", pa.int64(), source=SourceType("bigint", 20))

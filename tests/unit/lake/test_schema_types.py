@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spillway.lake.schema_types import SourceType, cast_is_exact, type_token, widest
+from spillway.lake.shape.type_changes import SourceType, cast_is_exact, type_token, widest
 
 I16, I32, I64 = pa.int16(), pa.int32(), pa.int64()
 F32, F64, TEXT = pa.float32(), pa.float64(), pa.string()

@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from harness.arrow_slot import ArrowSlot, Table, insert, truncate, update
 from spillway.errors import InvalidLsn, InvalidOption, LakeError, SlotInvalidated, UnknownSlot
-from spillway.lake import boundaries
-from spillway.lake.payload import parse_message
-from spillway.lake.source import LsnRange, SpillwayDataSource, SpillwayStreamReader
+from spillway.lake.shape.payload import parse_message
+from spillway.lake.source.data_source import LsnRange, SpillwayDataSource, SpillwayStreamReader
+from spillway.lake.state import boundaries
 
 if TYPE_CHECKING:
     from pathlib import Path

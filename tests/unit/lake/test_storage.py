@@ -12,10 +12,11 @@ import pytest
 
 from harness.object_store import BUCKET, object_store
 from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, LeaseLost
-from spillway.lake import boundaries, commit_points, job_record, lease, position
-from spillway.lake.delta_tables import last_transaction
+from spillway.lake import lease
 from spillway.lake.files import replace_json, replace_text
-from spillway.lake.initial_load_state import (
+from spillway.lake.state import boundaries, commit_points, job_record, position
+from spillway.lake.state.job_record import JobRecord
+from spillway.lake.state.loads import (
     LoadState,
     Stage,
     forget_state,
@@ -25,8 +26,7 @@ from spillway.lake.initial_load_state import (
     store_state,
     table_lock,
 )
-from spillway.lake.job_record import JobRecord
-from spillway.lake.position import LakePosition
+from spillway.lake.state.position import LakePosition
 from spillway.lake.storage import (
     ObjectPath,
     StorageChanged,
@@ -34,6 +34,7 @@ from spillway.lake.storage import (
     spark_address,
     storage_options,
 )
+from spillway.lake.tables.delta.tables import last_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

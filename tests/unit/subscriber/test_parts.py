@@ -79,8 +79,8 @@ def test_a_status_that_can_not_be_read_says_nothing(tmp_path: Path, text: str) -
 def test_a_status_is_read_as_the_lake_writes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spillway.lake.initial_load_state import LoadState, Stage, store_state
-    from spillway.lake.status_file import StatusFile
+    from spillway.lake.job.status_file import LakeStatusFile
+    from spillway.lake.state.loads import LoadState, Stage, store_state
 
     monkeypatch.setenv("SPILLWAY_SUBSCRIPTION_RUN", "r1")
     lake = tmp_path / "lake"
@@ -90,7 +90,7 @@ def test_a_status_is_read_as_the_lake_writes_it(
     )
     store_state(lake, "public.u", copying)
     file = tmp_path / "status.json"
-    status = StatusFile(file).__enter__()
+    status = LakeStatusFile(file).__enter__()
     assert RunStatus.load(tmp_path) == RunStatus(run="r1")
     status.loads(lake)
     assert RunStatus.load(tmp_path) is not None
@@ -111,7 +111,7 @@ def test_a_status_is_read_as_the_lake_writes_it(
     value = json.loads(file.read_text())
     file.write_text(json.dumps({**value, "changes": 7}))
     monkeypatch.setenv("SPILLWAY_SUBSCRIPTION_RUN", "r2")
-    StatusFile(file).__enter__()
+    LakeStatusFile(file).__enter__()
     again = RunStatus.load(tmp_path)
     assert again is not None
     assert (again.run, again.changes, len(again.tables), again.error) == ("r2", 7, 2, None)
@@ -275,7 +275,7 @@ def test_every_option_of_a_lake_is_one_of_its_job() -> None:
     ],
 )
 def test_a_layout_is_refused_where_the_job_would_refuse_it(layout: dict[str, Any]) -> None:
-    from spillway.lake import layout as of_job
+    from spillway.lake.tables import layout as of_job
 
     options = {
         name: [f"{table}={','.join(columns)}" for table, columns in layout.get(name, {}).items()]

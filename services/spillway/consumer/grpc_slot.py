@@ -1,0 +1,65 @@
+"""A slot over gRPC: the change stream for reading, the slot service for where it stands and for confirming."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spillway.consumer.slot import SlotPosition
+from spillway.pg.lsn import Lsn
+from spillway.stream.client import advance_slot, get_slot, open_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spillway.tls import ClientTls
+
+#: What the plugin gathers in a message, and gRPC in a batch: large, as nobody waits for the first row of a micro-batch.
+_BATCH_BYTES: Final = 4 << 20
+_PLUGIN_OPTIONS: Final = {"batch_bytes": str(_BATCH_BYTES)}
+
+
+class GrpcSlotClient:
+    """See :class:`spillway.consumer.slot.SlotClient`. Holds no connection between calls."""
+
+    def __init__(self, target: str, token: str, tls: ClientTls | None = None) -> None:
+        self._target = target
+        self._token = token or None
+        self._tls = tls
+
+    def position(self, slot_name: str) -> SlotPosition:
+        slot = get_slot(self._target, slot_name, token=self._token, tls=self._tls)
+        return SlotPosition(
+            slot_name=slot.slot_name,
+            plugin=slot.plugin,
+            source=slot.source,
+            database=slot.database,
+            confirmed_flush_lsn=slot.confirmed_flush_lsn,
+            decoded_lsn=slot.decoded_lsn,
+            invalidation_reason=slot.invalidation_reason,
+            options=dict(slot.options),
+        )
+
+    def read(self, slot_name: str, start_lsn: int, upto_lsn: int) -> Iterator[bytes]:
+        # The slot's own position counts where it is later, and a range before it is empty.
+        if upto_lsn <= max(start_lsn, self.position(slot_name).confirmed_flush_lsn):
+            return
+        with open_stream(
+            self._target,
+            slot_name,
+            start_lsn=Lsn(start_lsn),
+            upto_lsn=Lsn(upto_lsn),
+            options=_PLUGIN_OPTIONS,
+            batch_bytes=_BATCH_BYTES,
+            peek=True,
+            token=self._token,
+            tls=self._tls,
+        ) as stream:
+            for batch in stream:
+                for _, _, payload in batch.messages():
+                    yield payload
+
+    def advance(self, slot_name: str, upto_lsn: int) -> int:
+        return advance_slot(self._target, slot_name, upto_lsn, token=self._token, tls=self._tls)
+
+    def close(self) -> None:
+        """Do nothing: streams end with their iterator."""

@@ -1,0 +1,469 @@
+"""The source as an initial load sees it: a snapshot at an exact LSN, and the tables as of it.
+
+A snapshot that SQL takes has no LSN: transactions become visible in another order than their commit records stand in WAL.
+Creating a logical slot gives both, a ``consistent_point`` S and a snapshot that has every transaction
+whose commit record starts before S and no other; and that is just how a lake table's LSN is meant. So::
+
+    replication connection   CREATE_REPLICATION_SLOT … TEMPORARY LOGICAL … EXPORT_SNAPSHOT ──▶ S, snapshot
+    holder (SQL)             BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what executors import
+    replication connection   closed: the slot goes, nothing keeps WAL
+    holder                   LOCK … ACCESS SHARE; describe the tables; stay open until the load is done
+
+The holder keeps two things: the snapshot, so VACUUM keeps the rows that it sees, and the shape of the tables: DDL waits
+(as for pg_dump). What happened to a table between S and the lock would show other columns, or an empty heap, to an
+older snapshot; the tables are described by the snapshot and as they are now, and where that differs a new
+snapshot is taken.
+
+Runs on the driver. The DSN's password is in no message and no ``repr``.
+
+Source: SnapBuildInitialSnapshot (src/backend/replication/logical/snapbuild.c), CreateReplicationSlot (walsender.c)
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.conninfo import make_conninfo
+
+from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
+from spillway.errors import LakeError, NotReady, SourceError
+from spillway.pg.lsn import Lsn
+from spillway.pg.text_settings import TextSettings
+from spillway.plugins.arrow_copy import session_settings
+from spillway.plugins.arrow_schema import SchemaOptions, TablePlan, plan_table
+from spillway.receiver.connect_errors import connect_error
+from spillway.receiver.conninfo import parse_dsn, redact, resolve_hosts, sql_conninfo
+from spillway.receiver.table_privileges import check_readable
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_ATTEMPTS: Final = 5
+_LOCK_TIMEOUT: Final = "10s"
+_POLL_S: Final = 0.2
+_TELL_AFTER_S: Final = 3.0
+
+_TABLES: Final = """
+SELECT nspname, relname, pg_catalog.pg_table_size(c.oid)::int8
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = relnamespace
+ WHERE relkind = 'r' AND relpersistence = 'p' AND c.oid >= 16384
+   AND nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
+ ORDER BY 1, 2
+"""
+#: A partitioned table's rows are in its leaves, and each of them is a table of its own in WAL.
+_LEAVES: Final = """
+SELECT leaf_schema.nspname, leaf.relname
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace,
+       LATERAL pg_catalog.pg_partition_tree(c.oid) t
+  JOIN pg_catalog.pg_class leaf ON leaf.oid = t.relid
+  JOIN pg_catalog.pg_namespace leaf_schema ON leaf_schema.oid = leaf.relnamespace
+ WHERE c.relkind = 'p' AND n.nspname || '.' || c.relname = %s AND t.isleaf ORDER BY 1, 2
+"""
+_RELATION: Final = """
+SELECT c.oid::int8, relkind::text, relpersistence::text, relreplident::text, relfilenode::int8,
+       pg_catalog.has_table_privilege(c.oid, 'SELECT')
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relname = %s
+"""
+_COLUMNS: Final = """
+SELECT attnum::int, attname::text, atttypid::int8, atttypmod, attlen::int, attbyval, attalign::text, attisdropped,
+       attnotnull, attgenerated::text, attidentity::text
+  FROM pg_catalog.pg_attribute WHERE attrelid = %s AND attnum > 0 ORDER BY attnum
+"""
+_KEYS: Final = """
+SELECT indisprimary, indisreplident, indisvalid AND indimmediate, indimmediate,
+       (indkey::int2[])[0:indnkeyatts - 1]
+  FROM pg_catalog.pg_index WHERE indrelid = %s ORDER BY indexrelid
+"""
+_TYPES: Final = """
+WITH RECURSIVE used(oid) AS (
+    SELECT pg_catalog.unnest(%s::oid[])
+    UNION
+    SELECT x.oid FROM used JOIN pg_catalog.pg_type t USING (oid), LATERAL (VALUES (typelem), (typbasetype)) x(oid)
+     WHERE x.oid <> 0
+)
+SELECT t.oid::int8, nspname::text, typname::text, typtype::text, typcategory::text, typlen::int, typbyval, typalign::text,
+       typelem::int8, typelem <> 0 AND typsubscript = 'pg_catalog.array_subscript_handler'::regproc,
+       typdelim::text, typbasetype::int8, typtypmod
+  FROM used JOIN pg_catalog.pg_type t USING (oid) JOIN pg_catalog.pg_namespace n ON n.oid = typnamespace
+"""
+
+
+class _Changed(Exception):
+    """A table is not what it was at the snapshot's LSN: take another snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table that could be loaded, with about what it holds."""
+
+    schema: str
+    table: str
+    size_bytes: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTable:
+    """A table as of a snapshot: how its rows become columns, and how far its heap reaches."""
+
+    plan: TablePlan
+    #: pg_class.relfilenode
+    relfilenode: int
+    #: no row that the snapshot sees is in a block from here on
+    blocks: int
+
+    def same_shape(self, other: CopiedTable) -> bool:
+        """Say whether the rows of both mean the same, and are in the same heap."""
+        return (
+            self.plan.descriptor == other.plan.descriptor and self.relfilenode == other.relfilenode
+        )
+
+
+class Snapshot:
+    """The source as of :attr:`lsn`, for as long as this is open."""
+
+    def __init__(
+        self, holder: Connection, lsn: int, name: str, contents: str, taken_at_us: int
+    ) -> None:
+        self._holder = holder
+        #: everything whose commit record starts before it is in the snapshot
+        self.lsn = lsn
+        #: what SET TRANSACTION SNAPSHOT is given
+        self.name = name
+        #: pg_current_snapshot(): tells it from another one of the same name
+        self.contents = contents
+        #: microseconds since 1970
+        self.taken_at_us = taken_at_us
+        self.tables: dict[str, CopiedTable] = {}
+
+    @property
+    def connection(self) -> Connection:
+        """The session that holds it, which may read as of it."""
+        return self._holder
+
+    def alive(self) -> bool:
+        """Say whether it can still be imported."""
+        try:
+            self._holder.execute("SELECT 1")
+        except psycopg.Error:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._holder.close()
+
+
+class Source:
+    """The database that a slot decodes, over SQL.
+
+    Args:
+        dsn: a libpq connection string.
+        options: the slot's plugin options: they say how values are shown.
+    """
+
+    def __init__(self, dsn: str, options: Mapping[str, str]) -> None:
+        self._dsn = dsn
+        self._conninfo = resolve_hosts(sql_conninfo(dsn))
+        with self._session() as connection:
+            version = connection.info.server_version
+            self.database = connection.info.dbname
+        settings, rest = TextSettings.from_options(options, version)
+        self.session_settings = session_settings(settings)
+        self._schema_options = SchemaOptions(
+            version,
+            numeric_as_text=rest.get("numeric_as") == "text",
+            temporal_as_text=rest.get("temporal_as") == "text",
+            settings=settings,
+        )
+
+    @property
+    def conninfo(self) -> str:
+        """How an executor connects. Holds the password: for a connection only, never for a message."""
+        return self._conninfo
+
+    def wal_lsn(self) -> int:
+        """Return how far the server's WAL is written."""
+        with self._session() as connection:
+            row = connection.execute("SELECT pg_catalog.pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        return int(Lsn.parse(row[0]))
+
+    def tables(self, wanted: Sequence[str]) -> list[SourceTable]:
+        """Return the tables that *wanted* names, a partitioned one's leaves in its place; all of them when it is empty.
+
+        Raises:
+            LakeError: there is none of a name.
+        """
+        with self._session() as connection:
+            rows = cast("list[tuple[str, str, int]]", connection.execute(_TABLES).fetchall())
+            found = {table.name: table for table in (SourceTable(*row) for row in rows)}
+            if not wanted:
+                return list(found.values())
+            chosen: dict[str, SourceTable] = {}
+            for name in wanted:
+                names = [name] if name in found else self._leaves(connection, name)
+                unknown = [n for n in names if n not in found]
+                if unknown or not names:
+                    raise LakeError(
+                        f"there is no table {name} in database {self.database} that WAL has changes of",
+                        hint="Give schema.table of a permanent table; spillway lake load without --table takes all.",
+                        relation=name,
+                    )
+                chosen.update((n, found[n]) for n in names)
+        return list(chosen.values())
+
+    def _leaves(self, connection: Connection, name: str) -> list[str]:
+        return [".".join(row) for row in connection.execute(_LEAVES, [name]).fetchall()]
+
+    def snapshot(
+        self, tables: Sequence[SourceTable], tell: Callable[[str], None], stopping: threading.Event
+    ) -> Snapshot:
+        """Take a snapshot and describe *tables* as of it.
+
+        Raises:
+            SourceError: the server refuses.
+            LakeError: a table is locked, gone, or may not be read.
+            NotReady: *stopping* was set.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            taken = self._take(tell, stopping)
+            try:
+                self._describe_all(taken, tables)
+            except _Changed as change:
+                taken.close()
+                tell(f"{change} while the snapshot was taken: taking another one")
+                if attempt == _ATTEMPTS or stopping.wait(attempt * _POLL_S):
+                    break
+            except BaseException:
+                taken.close()
+                raise
+            else:
+                return taken
+        raise LakeError(
+            f"the tables were altered each time that a snapshot was taken, {attempt} times",
+            hint="Load again when no ALTER TABLE, TRUNCATE or VACUUM FULL is at work on them.",
+        )
+
+    def reopened(
+        self, name: str, contents: str, lsn: int, tables: Sequence[SourceTable]
+    ) -> Snapshot | None:
+        """Return a snapshot that somebody took before, None when it is there no more."""
+        connection = self._connect()
+        try:
+            taken = self._import(connection, name, lsn)
+            if taken.contents == contents:
+                self._describe_all(taken, tables)
+                return taken
+        except (psycopg.Error, _Changed, LakeError):
+            pass
+        connection.close()
+        return None
+
+    def _take(self, tell: Callable[[str], None], stopping: threading.Event) -> Snapshot:
+        with self._replication() as replication:
+            slot = f"spillway_load_{time.time_ns():x}"
+            # The form without parentheses is the only one that 14 knows, and all later ones do.
+            row = _command(
+                replication,
+                f'CREATE_REPLICATION_SLOT "{slot}" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT',
+                lambda: tell("waiting for the transactions that run on the source to finish"),
+                stopping,
+            )
+            lsn, name = int(Lsn.parse(row[1])), row[2]
+            holder = self._connect()
+            try:
+                return self._import(holder, name, lsn)
+            except psycopg.Error as error:
+                holder.close()
+                raise self._failed(error) from error
+            except BaseException:
+                holder.close()
+                raise
+
+    def _import(self, holder: Connection, name: str, lsn: int) -> Snapshot:
+        begin_with_snapshot(holder, self.session_settings, name)
+        row = holder.execute(
+            "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text,"
+            " (EXTRACT(epoch FROM pg_catalog.now()) * 1000000)::int8"
+        ).fetchone()
+        assert row is not None
+        return Snapshot(holder, lsn, *row)
+
+    def _describe_all(self, taken: Snapshot, tables: Sequence[SourceTable]) -> None:
+        holder = taken._holder  # noqa: SLF001 - made here
+        holder.execute(
+            sql.SQL("SELECT pg_catalog.set_config('lock_timeout', {}, true)").format(_LOCK_TIMEOUT)
+        )
+        with self._session() as now:
+            for wanted in tables:
+                schema, table, name = wanted.schema, wanted.table, wanted.name
+                try:
+                    with holder.transaction():
+                        lock(holder, schema, table)
+                except psycopg.errors.LockNotAvailable:
+                    raise LakeError(
+                        f"{name} is locked by somebody else for more than {_LOCK_TIMEOUT}",
+                        hint="Load it when the ALTER TABLE, TRUNCATE or VACUUM FULL is done; pg_locks shows whose.",
+                        relation=name,
+                    ) from None
+                except psycopg.errors.InsufficientPrivilege:
+                    # It was revoked since it was looked at.
+                    check_readable(self._dsn, [name])
+                    raise _Changed(f"privileges on {name} were granted") from None
+                except psycopg.errors.UndefinedTable:
+                    raise _Changed(f"{name} was dropped") from None
+                except psycopg.Error as error:
+                    raise self._failed(error) from error
+                described = self._describe(holder, schema, table)
+                present = self._describe(now, schema, table)
+                if described is None or present is None or not described.same_shape(present):
+                    raise _Changed(f"{name} was altered")
+                taken.tables[name] = described
+
+    def _describe(self, connection: Connection, schema: str, table: str) -> CopiedTable | None:
+        row = connection.execute(_RELATION, [schema, table]).fetchone()
+        if row is None:
+            return None
+        oid, kind, persistence, identity, relfilenode, readable = row
+        if not readable:
+            check_readable(self._dsn, [f"{schema}.{table}"])
+            raise _Changed(f"privileges on {schema}.{table} were granted")
+        columns = tuple(
+            ColumnDescriptor(*column) for column in connection.execute(_COLUMNS, [oid]).fetchall()
+        )
+        primary, deferrable, identifying = self._keys(connection, oid, identity, columns)
+        oids = [c.type_oid for c in columns if not c.dropped]
+        types = {
+            t.oid: t
+            for t in (TypeDescriptor(*r) for r in connection.execute(_TYPES, [oids]).fetchall())
+        }
+        descriptor = RelationDescriptor(
+            oid, schema, table, kind, persistence, identity, columns, types,
+            primary_key=primary, primary_key_deferrable=deferrable, identity_columns=identifying,
+        )  # fmt: skip
+        sizes = connection.execute(
+            "SELECT pg_catalog.pg_relation_size(%s::oid::regclass) / current_setting('block_size')::int8",
+            [oid],
+        ).fetchone()
+        assert sizes is not None
+        return CopiedTable(plan_table(descriptor, self._schema_options), relfilenode, sizes[0])
+
+    @staticmethod
+    def _keys(
+        connection: Connection, oid: int, identity: str, columns: tuple[ColumnDescriptor, ...]
+    ) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
+        """Return the primary key's attnums, whether it is deferrable, and the replica identity's attnums."""
+        primary: tuple[int, ...] = ()
+        deferrable = False
+        of: dict[str, tuple[int, ...]] = {"f": tuple(c.attnum for c in columns if not c.dropped)}
+        for is_primary, is_identity, usable, immediate, attnums in connection.execute(
+            _KEYS, [oid]
+        ).fetchall():
+            key = tuple(n for n in attnums if n > 0)
+            if is_primary:
+                primary, deferrable = key, not immediate
+                of["d"] = key if usable else ()
+            if is_identity and usable:
+                of["i"] = key
+        return primary, deferrable, of.get(identity, ())
+
+    def _connect(self) -> Connection:
+        try:
+            return psycopg.connect(self._conninfo, autocommit=True, client_encoding="UTF8")
+        except psycopg.Error as error:
+            raise connect_error(str(error), self._dsn, parse_dsn(self._conninfo)) from None
+
+    @contextmanager
+    def _session(self) -> Iterator[Connection]:
+        with self._connect() as connection:
+            connection.execute("SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)")
+            try:
+                yield connection
+            except psycopg.Error as error:
+                raise self._failed(error) from error
+
+    @contextmanager
+    def _replication(self) -> Iterator[Connection]:
+        conninfo = make_conninfo(self._conninfo, replication="database")
+        try:
+            connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
+        except psycopg.Error as error:
+            raise connect_error(str(error), self._dsn, parse_dsn(conninfo)) from None
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def _failed(self, error: psycopg.Error) -> SourceError:
+        return SourceError(
+            f"the source refused: {' '.join(redact(str(error), self._dsn).split())}",
+            hint="Check the source's log.",
+            sqlstate=error.sqlstate,
+        )
+
+
+def begin_with_snapshot(connection: Connection, settings: Mapping[str, str], name: str) -> None:
+    """Make *connection* see what the snapshot *name* sees, and print as *settings* say."""
+    names, values = list(settings), list(settings.values())
+    connection.execute(
+        "SELECT pg_catalog.set_config(w.name, w.value, false)"
+        " FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) w(name, value)"
+        " JOIN pg_catalog.pg_settings s ON pg_catalog.lower(s.name) = pg_catalog.lower(w.name)",
+        [names, values],
+    )
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(name))
+
+
+def lock(connection: Connection, schema: str, table: str, *, wait: bool = True) -> None:
+    """Keep others from altering a table until the transaction's end."""
+    connection.execute(
+        sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE{}").format(
+            sql.Identifier(schema, table), sql.SQL("" if wait else " NOWAIT")
+        )
+    )
+
+
+def _command(
+    connection: Connection, command: str, slow: Callable[[], None], stopping: threading.Event
+) -> list[str]:
+    """Run a replication command that answers with one row, interruptibly."""
+    pgconn = connection.pgconn
+    pgconn.send_query(command.encode())
+    began, told = time.monotonic(), False
+    while pgconn.is_busy():
+        select.select([pgconn.socket], [], [], _POLL_S)
+        pgconn.consume_input()
+        if stopping.is_set():
+            with suppress(psycopg.Error):
+                pgconn.get_cancel().cancel()
+            raise NotReady(
+                "the load was stopped while it waited for a snapshot", hint="Run it again."
+            )
+        if not told and time.monotonic() - began > _TELL_AFTER_S:
+            told = True
+            slow()
+    result = pgconn.get_result()
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        message = "" if result is None else result.get_error_message("utf-8")
+        raise SourceError(
+            f"the source gives no snapshot: {' '.join(message.split())}",
+            hint="It needs wal_level = logical, a role with REPLICATION, and a free replication slot and WAL sender for "
+            "a moment: max_replication_slots, max_wal_senders.",
+        )
+    row = [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
+    while pgconn.get_result() is not None:
+        pass
+    return row

@@ -1,0 +1,129 @@
+"""A table copied by ranges of its blocks, as of an exact snapshot of the source, by as many processes as one likes.
+
+A range is one COPY in a session of its own, which imports the snapshot; a TID range scan reads just these blocks. Columns are
+what :mod:`spillway.plugins.arrow_copy` makes of them: the types and values that a slot's changes have.
+
+Memory: one batch of rows. In Python, one call a row, which hands it to a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import pq
+
+from spillway._kernels.arrow_copy import CopiedRows
+from spillway.consumer.snapshots import begin_with_snapshot, lock
+from spillway.errors import LakeError, SpillwayError
+from spillway.plugins.arrow_copy import copy_statement, take_columns
+from spillway.receiver.conninfo import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from spillway.consumer.snapshots import Snapshot, Source
+    from spillway.plugins.arrow_schema import TablePlan
+
+#: In the message of the error of whoever copies: the snapshot is in somebody's way.
+DDL_WAITS: Final = "an ALTER TABLE, TRUNCATE or VACUUM FULL waits for the load"
+
+_ROWS_PER_BATCH: Final = 100_000
+_BYTES_PER_BATCH: Final = 16 << 20
+
+#: blocks [first, end); None: to the table's end
+BlockRange = tuple[int, int | None]
+
+
+class TableCopy:
+    """Rows of one table, from anywhere: it can be pickled, and holds no connection between calls.
+
+    Args:
+        source: where from.
+        snapshot: what is copied is as of it; it must stay open.
+        plan: of the table.
+    """
+
+    def __init__(self, source: Source, snapshot: Snapshot, plan: TablePlan) -> None:
+        self._conninfo = source.conninfo
+        self._settings: Mapping[str, str] = source.session_settings
+        self._snapshot = snapshot.name
+        self._plan = plan
+
+    def __repr__(self) -> str:
+        # The state has a password in it.
+        return f"{type(self).__name__}({self._plan.descriptor.schema}.{self._plan.descriptor.name})"
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of what :meth:`batches` yields, in order."""
+        return [column.name for column in self._plan.columns]
+
+    def batches(self, first: int, end: int | None) -> Iterator[tuple[pa.Array, list[pa.Array]]]:
+        """Yield the rows in blocks [*first*, *end*); without an end: all the rest.
+
+        Yields:
+            where each row stands, its block's number times 65536 plus the offset, and its columns.
+
+        Raises:
+            LakeError: the source refuses, or the connection broke; :data:`DDL_WAITS` in its message: somebody waits to alter
+                the table.
+            SpillwayError: a value can't be represented.
+        """
+        descriptor = self._plan.descriptor
+        try:
+            with psycopg.connect(
+                self._conninfo, autocommit=True, client_encoding="UTF8"
+            ) as connection:
+                begin_with_snapshot(connection, self._settings, self._snapshot)
+                # Not to be in line behind DDL that waits for the load itself: nobody would see that deadlock.
+                lock(connection, descriptor.schema, descriptor.name, wait=False)
+                yield from self._rows(connection, first, end)
+                connection.execute("COMMIT")
+        except psycopg.errors.LockNotAvailable:
+            raise LakeError(
+                f"{descriptor.schema}.{descriptor.name}: {DDL_WAITS}",
+                hint="The load lets it go first, and begins anew.",
+            ) from None
+        except psycopg.Error as error:
+            raise LakeError(
+                f"copying {descriptor.schema}.{descriptor.name} from block {first} failed: "
+                f"{' '.join(redact(str(error), self._conninfo).split())}",
+                hint="The load goes on where it is when it is run again.",
+            ) from None
+
+    def _rows(
+        self, connection: psycopg.Connection[Any], first: int, end: int | None
+    ) -> Iterator[tuple[pa.Array, list[pa.Array]]]:
+        pgconn = connection.pgconn
+        statement = copy_statement(self._plan, first, end).as_bytes(connection)
+        result = pgconn.exec_(statement)
+        if result.status != pq.ExecStatus.COPY_OUT:
+            raise psycopg.errors.error_from_result(result)
+        rows = CopiedRows(self._plan.columns)
+        put, receive = rows.put, pgconn.get_copy_data
+        try:
+            while True:
+                size, message = receive(0)
+                if size < 0:
+                    break
+                put(message)
+                if rows.rows >= _ROWS_PER_BATCH or rows.size >= _BYTES_PER_BATCH:
+                    yield take_columns(rows, self._plan.columns)
+        except SpillwayError as error:
+            descriptor = self._plan.descriptor
+            raise type(error)(
+                f"table {descriptor.schema}.{descriptor.name}: {error.message}",
+                hint=error.hint,
+                **error.details,
+            ) from error
+        ended = pgconn.get_result()
+        if ended is None or not rows.ended:
+            raise psycopg.OperationalError("the copy ended early")
+        if ended.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(ended)
+        pgconn.get_result()
+        if rows.rows:
+            yield take_columns(rows, self._plan.columns)

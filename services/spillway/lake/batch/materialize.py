@@ -1,0 +1,431 @@
+"""A micro-batch of envelopes becomes table commits, then the slot is confirmed.
+
+::
+
+    envelopes ──cache──▶ which tables, which schemas                    one pass over the slot
+        │ what changed in a table's shape: follow, stop there, or set the table aside (schema_policy)
+        │ per table
+        ├─▶ mapInArrow ─▶ history: append, commit carries end_lsn       rows before the table's LSN left out
+        └─▶ history [current's LSN, end_lsn) ─▶ net effect ─▶ current: merge, commit carries end_lsn
+    ddl events: append, commit carries end_lsn                          only where there are any
+    all tables' own commits read back ≥ end_lsn  ──▶  lake position  ──▶  slot confirmed to end_lsn
+
+Current is fed from history, not from the envelopes: whatever a crash left undone between the two is found by comparing
+their LSNs, and one table format's fast columnar files are read instead of Python decoding again.
+
+While a table is being loaded (:mod:`spillway.lake.load.initial_load`), its current table is the load's, which leaves it as of an
+LSN that may be in the middle of a batch; history is ours alone.
+
+Runs on the driver, in ``foreachBatch``, one batch at a time. A batch may come again after a crash; each step finds
+what it did before and passes on. Memory: the envelopes of one batch, cached in Spark with spilling to disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from spillway.errors import LakeBehindSlot, LakeError, LakeSchemaConflict
+from spillway.failpoints import failpoint
+from spillway.lake.batch.plan import Plan, Planner, TableBatch, head_facts
+from spillway.lake.batch.schema_policy import OnSchemaChange
+from spillway.lake.shape import columns as table_shape
+from spillway.lake.shape import net_effect
+from spillway.lake.shape.changes import (
+    EVENT,
+    EVENTS,
+    KnownShapes,
+    event_rows,
+)
+from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
+from spillway.lake.shape.payload import (
+    CHANGE_COLUMNS,
+    Relation,
+    conform,
+    lake_schema,
+    merge_schemas,
+    parse_message,
+)
+from spillway.lake.state import commit_points, position, quarantine
+from spillway.lake.state.loads import is_loading, loading_tables, table_lock
+from spillway.lake.state.quarantine import QUARANTINE, SET_ASIDE, SetAside
+from spillway.lake.tables.contract import MULTISET, Batch, LakeTables, check_same_key
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, Row
+
+    from spillway.consumer.slot import SlotClient
+    from spillway.lake.shape.columns import Place
+    from spillway.lake.state.position import LakePosition
+    from spillway.lake.storage import LakePath
+
+_log = logging.getLogger(__name__)
+
+#: Rows that one Arrow batch carries from mapInArrow to the JVM: messages are joined up to it.
+_ROWS_PER_BATCH = 100_000
+#: Below this many changes a batch of a table is written as one file.
+_CHANGES_PER_FILE = 250_000
+_TABLES_AT_ONCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a batch did; ``changes`` counts what was new to history."""
+
+    batch_id: int
+    start_lsn: Lsn
+    end_lsn: Lsn
+    changes: dict[str, int]
+    confirmed_lsn: Lsn
+    seconds: float
+    #: when the newest change was committed, by the source's clock; None: the batch has none
+    newest_commit: datetime | None = None
+    #: from the oldest change's commit until the batch was durable
+    delay_s: float | None = None
+    #: tables that are set aside, and why
+    quarantined: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        total = sum(self.changes.values())
+        return (
+            f"batch {self.batch_id}: {total} changes in {len(self.changes)} tables, up to {self.end_lsn}, "
+            f"{self.seconds:.1f} s, slot confirmed to {self.confirmed_lsn}{self._freshness()}"
+            + "".join(f"; {table}" for table in self.quarantined)
+        )
+
+    def _freshness(self) -> str:
+        return "" if self.delay_s is None else f", {self.delay_s:.1f} s after its oldest commit"
+
+
+class DecodeMessages:
+    """The function given to mapInArrow: payloads in, rows of one schema out. Pickled to executors."""
+
+    def __init__(self, columns: pa.Schema, from_lsn: int, upto_lsn: int) -> None:
+        self._columns = columns
+        self._from_lsn = from_lsn
+        self._upto_lsn = upto_lsn
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in batches:
+            for body in batch.column("payload"):
+                decoded = conform(
+                    parse_message(body.as_buffer()).batch,
+                    self._columns,
+                    self._from_lsn,
+                    self._upto_lsn,
+                )
+                held.append(decoded)
+                rows += decoded.num_rows
+                if rows >= _ROWS_PER_BATCH:
+                    yield pa.concat_batches(held)
+                    held, rows = [], 0
+        if rows:
+            yield pa.concat_batches(held)
+
+
+class Materializer:
+    """Writes batches of one slot into one lake; :meth:`process` is for ``foreachBatch``."""
+
+    def __init__(
+        self,
+        tables: LakeTables,
+        client: SlotClient,
+        path: LakePath,
+        lake: LakePosition,
+        *,
+        only: Sequence[str] = (),
+        on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE,
+        report: Callable[[BatchReport], None] = lambda _: None,
+    ) -> None:
+        self._tables = tables
+        self._client = client
+        self._path = path
+        self._lake = lake
+        self._report = report
+        self._told_history_only: set[str] = set()
+        self._known = KnownShapes(tables)
+        self._planner = Planner(tables, path, self._known, on_schema_change, only)
+
+    def process(self, envelopes: DataFrame, batch_id: int) -> None:
+        """Make one micro-batch durable and confirm the slot.
+
+        Raises:
+            LakeError: any of its kinds; nothing of the batch is confirmed then.
+        """
+        began = time.monotonic()
+        envelopes = envelopes.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            heads = (
+                envelopes.groupBy("relation", "fingerprint", "range_start", "range_end")
+                .agg(
+                    *head_facts(),
+                    F.min("first_commit_time").alias("oldest"),
+                    F.max("last_commit_time").alias("newest"),
+                )
+                .collect()
+            )
+            batch = self._range(heads, batch_id)
+            if batch is None:
+                return
+            plan = self._planner.plan(heads, envelopes, batch, self._lake.lsn_value)
+            batch = plan.batch
+            if batch.start_lsn < batch.end_lsn:
+                changes = self._write(plan, envelopes)
+        finally:
+            envelopes.unpersist()
+        if batch.start_lsn < batch.end_lsn:
+            confirmed = self._confirm(plan, sum(changes.values()))
+            times = [
+                (head["oldest"], head["newest"]) for head in heads if head["relation"] is not None
+            ]
+            self._report(
+                BatchReport(
+                    batch_id,
+                    Lsn(batch.start_lsn),
+                    Lsn(batch.end_lsn),
+                    changes,
+                    Lsn(confirmed),
+                    time.monotonic() - began,
+                    datetime.fromtimestamp(max(t[1] for t in times) / 1e6, UTC) if times else None,
+                    max(0.0, time.time() - min(t[0] for t in times) / 1e6) if times else None,
+                    tuple(str(each) for each in plan.quarantined.values()),
+                )
+            )
+        if plan.error is not None:
+            raise plan.error
+
+    def _write(self, plan: Plan, envelopes: DataFrame) -> dict[str, int]:
+        """Make a batch durable in its tables; return the changes of each that were new to its history."""
+        # Planning and committing is work of one thread: tables overlap theirs.
+        with ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads:
+            aside = [threads.submit(self._set_aside, *each, plan) for each in plan.aside.items()]
+            counts = threads.map(self._commit, plan.parts)
+            changes = {
+                part.relation.name: count for part, count in zip(plan.parts, counts, strict=True)
+            }
+            for each in aside:
+                each.result()
+        self._append_events(plan, envelopes)
+        return changes
+
+    def _commit(self, part: TableBatch) -> int:
+        """Make one table's part durable, history first; return how many changes were new to it."""
+        failpoint("lake.before_history")
+        name, batch = part.relation.directory, part.batch
+        with table_lock(self._path, name):
+            had = self._tables.durable_lsn(HISTORY, name)
+            appended, history = 0, None
+            if had < batch.end_lsn:
+                appended, history = part.changes, self._append(part, had)
+            failpoint("lake.after_history")
+            if not is_loading(self._path, name):
+                self._merge(part, had, history)
+        failpoint("lake.after_current")
+        return appended
+
+    def _set_aside(self, directory: str, messages: DataFrame, plan: Plan) -> None:
+        """Keep what comes for a table in quarantine as it is."""
+        had = self._tables.durable_lsn(QUARANTINE, directory)
+        begin = max(had, plan.batch.start_lsn, plan.quarantined[directory].lsn_value)
+        if had < plan.batch.end_lsn:
+            schema = from_arrow_schema(SET_ASIDE)
+            kept = SetAside(begin, plan.batch.end_lsn)
+            rows = messages.coalesce(1).mapInArrow(kept, schema)
+            self._tables.append_history(directory, rows, plan.batch, kind=QUARANTINE)
+        failpoint("lake.after_quarantine")
+
+    def _append_events(self, plan: Plan, envelopes: DataFrame) -> None:
+        """Tell of what changed in the tables' shapes, in the lake's table of such events."""
+        if not plan.events:
+            return
+        had = self._tables.durable_lsn(DDL, EVENTS)
+        events = [change for change in plan.events if change.place[0] >= had]
+        if events and had < plan.batch.end_lsn:
+            made = self._changes_at({change.place for change in events}, envelopes)
+            rows = pa.Table.from_pylist(list(event_rows(events, made)), schema=EVENT)
+            frame = envelopes.sparkSession.createDataFrame(rows).coalesce(1)
+            self._tables.append_history(EVENTS, frame, plan.batch, kind=DDL)
+            self._known.add(events)
+        failpoint("lake.after_ddl")
+
+    def _changes_at(self, places: set[Place], envelopes: DataFrame) -> dict[Place, Row]:
+        """Return when the changes at *places*, which messages begin with, were made, and by which transactions."""
+        wanted = ["_commit_lsn", "_seq", "_xid", "_commit_time"]
+        schema = from_arrow_schema(pa.schema([CHANGE_COLUMNS.field(name) for name in wanted]))
+        lsns = [lsn for lsn, _ in places]
+        decode = DecodeMessages(to_arrow_schema(schema, timezone="UTC"), min(lsns), max(lsns) + 1)
+        first = envelopes.where(F.col("first_commit_lsn").isin(lsns)).select("payload")
+        rows = first.mapInArrow(decode, schema).where(F.col("_commit_lsn").isin(lsns))
+        rows = rows.where(F.col("_seq").isin([seq for _, seq in places]))
+        return {(row["_commit_lsn"], row["_seq"]): row for row in rows.collect()}
+
+    def _range(self, heads: list[Row], batch_id: int) -> Batch | None:
+        """Return the range that the batch read, None for an empty plan.
+
+        Raises:
+            LakeBehindSlot: the batch begins after what the lake has.
+            LakeError: a partition's closing row is missing: it was not read to its end.
+        """
+        ranges = sorted(
+            {(head["range_start"], head["range_end"]) for head in heads if head["relation"] is None}
+        )
+        if not ranges:
+            return None
+        for (_, end), (start, _) in pairwise(ranges):
+            if end != start:
+                raise LakeError(
+                    f"batch {batch_id} was not read whole: nothing between {Lsn(end)} and {Lsn(start)}"
+                )
+        start, end = ranges[0][0], ranges[-1][1]
+        if start > self._lake.lsn_value:
+            raise LakeBehindSlot(
+                f"batch {batch_id} begins at {Lsn(start)}, and the lake has everything before {self._lake.lsn} only",
+                hint="The lake is older than the checkpoint (restored from a backup?): use a new checkpoint, "
+                "and rewind the slot to the lake's position.",
+                slot=self._lake.slot,
+                lsn=self._lake.lsn,
+            )
+        return Batch(self._lake.slot, start, end, batch_id)
+
+    def _append(self, part: TableBatch, had: int) -> pa.Schema:
+        """Append a table's changes to its history, which has everything before *had*; return its schema then."""
+        name, batch = part.relation.directory, part.batch
+        held = self._tables.schema(HISTORY, name)
+        for schema, _, _ in part.schemas:
+            incoming = lake_schema(schema)
+            held = (
+                incoming
+                if held is None
+                else merge_schemas(held, incoming, part.relation.name, self._tables.widest)
+            )
+        assert held is not None  # there is a message
+        schema = from_arrow_schema(held, prefer_timestamp_ntz=True)
+        decode = DecodeMessages(
+            to_arrow_schema(schema, timezone="UTC"), max(had, batch.start_lsn), batch.end_lsn
+        )
+        messages = part.messages.coalesce(1) if part.changes < _CHANGES_PER_FILE else part.messages
+        self._tables.append_history(name, messages.mapInArrow(decode, schema), batch)
+        return held
+
+    def _merge(self, part: TableBatch, had: int, history: pa.Schema | None) -> None:
+        """Bring a table's current state to the batch's end from its history.
+
+        History had *had* before the batch, and has the schema *history*; None: it is to be looked up.
+        """
+        name, key, batch = part.relation.directory, part.key, part.batch
+        if key is None:
+            self._tell_history_only(part.relation)
+            return
+        start = self._tables.durable_lsn(CURRENT, name)
+        # Loaded as of an LSN within the batch, current may have a newer shape than the changes before it.
+        if start >= batch.end_lsn or start > part.last_lsn:
+            return
+        shapes = part.shapes_from(start)
+        newest = shapes[-1]
+        wanted = table_shape.current_schema(newest.columns)
+        # If current was behind, there are changes in history that this batch says nothing about.
+        plain = start >= had and not part.special
+        if plain and start > 0 and key != MULTISET and len(shapes) == 1:
+            history = history or self._tables.schema(HISTORY, name)
+            if (
+                history is not None
+                and table_shape.plainly_stored(history, newest)
+                and self._tables.merge_plain(name, start, wanted, key, batch)
+            ):
+                return
+        self._follow(part, key, start)
+        events = table_shape.as_of_last(
+            self._tables.history(name, start, batch.end_lsn), shapes, part.relation.name
+        )
+        columns = part.columns
+        if key == MULTISET:
+            effect = net_effect.multiset(events, columns)
+        else:
+            effect = net_effect.keyed(events, columns, key, self._tables.current(name), plain=plain)
+        self._tables.apply(name, effect, wanted, key, batch)
+
+    def _confirm(self, plan: Plan, changes: int) -> int:
+        """Advance the slot to the batch's end, once every table that it touched says that it is durable there."""
+        batch = plan.batch
+        for part in plan.parts:
+            name = part.relation.directory
+            needed = {HISTORY: part.batch.end_lsn}
+            if part.key is not None:
+                with table_lock(self._path, name):
+                    if not is_loading(self._path, name):
+                        needed[CURRENT] = min(part.batch.end_lsn, part.last_lsn + 1)
+            for kind, lsn in needed.items():
+                self._check_durable(kind, name, lsn)
+        for name in plan.aside:
+            self._check_durable(QUARANTINE, name, batch.end_lsn)
+        for name in plan.released:
+            quarantine.release(self._path, name)
+        if batch.end_lsn > self._lake.lsn_value:
+            failpoint("lake.before_position")
+            # Before the position: a point may be published twice, and would never be after it.
+            behind = sorted({*loading_tables(self._path), *plan.quarantined})
+            commit_points.publish(self._path, batch.end_lsn, batch.batch_id, changes, behind)
+            self._lake = replace(self._lake, lsn=str(Lsn(batch.end_lsn)))
+            position.store(self._path, self._lake)
+        failpoint("lake.before_advance")
+        confirmed = self._client.advance(self._lake.slot, self._lake.lsn_value)
+        failpoint("lake.after_advance")
+        return confirmed
+
+    def _check_durable(self, kind: str, name: str, lsn: int) -> None:
+        durable = self._tables.durable_lsn(kind, name)
+        if durable < lsn:
+            raise LakeError(
+                f"{kind} table {name} says {Lsn(durable)} after a commit up to {Lsn(lsn)}; the slot is not confirmed",
+                relation=name,
+            )
+
+    def _follow(self, part: TableBatch, key: tuple[str, ...], start: int) -> None:
+        """Give the current table, which is as of *start*, the columns that the source has at the batch's end."""
+        name, relation = part.relation.directory, part.relation
+        current = self._tables.current(name)
+        if current is None:
+            return
+        newest, before = part.shapes[-1], part.shape_at(start)
+        if before is not None and not before.is_of(newest):
+            self._tables.reshape(name, table_shape.begun_anew(current, newest, key))
+            failpoint("lake.after_reshape")
+            return
+        dropped = table_shape.dropped_columns(current.schema, newest)
+        if start and key == MULTISET and dropped:
+            raise LakeSchemaConflict(
+                f"{relation.name} has no primary key and lost column {dropped[0]!r}: its old rows can't be told apart "
+                "from the new ones",
+                hint="Give the table a primary key, or move its current table away and load it afresh.",
+                relation=relation.name,
+                column=dropped[0],
+            )
+        followed = table_shape.follow(current, newest, relation.name, before)
+        if followed is not None:
+            check_same_key(name, self._tables.key(name) or MULTISET, key)
+            self._tables.reshape(name, followed)
+            failpoint("lake.after_reshape")
+
+    def _tell_history_only(self, relation: Relation) -> None:
+        if relation.name not in self._told_history_only:
+            self._told_history_only.add(relation.name)
+            _log.warning(
+                "%s has neither a primary key nor a replica identity: updates and deletes don't say which row. "
+                "Its history is kept, a current table is not. (ALTER TABLE … ADD PRIMARY KEY, or REPLICA IDENTITY FULL)",
+                relation.name,
+            )

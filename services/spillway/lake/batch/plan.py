@@ -1,0 +1,301 @@
+"""What a batch is to do, before any of it is done: which tables it touches, in which shapes, and what the policy makes of that.
+
+::
+
+    heads: of each schema of messages, where its changes begin and end ──▶ a part a table: its shapes
+    what is known of the tables: events, loads, quarantine ────────────▶ changes of shape ──decide──▶ the plan
+
+Nothing is written here but that a table is set aside, which must be durable before its messages are.
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+from spillway.failpoints import failpoint
+from spillway.lake.batch.schema_policy import OnSchemaChange, TableChanges, decide
+from spillway.lake.shape import columns as table_shape
+from spillway.lake.shape.changes import changes_of, shape_from_text
+from spillway.lake.shape.kinds import CURRENT
+from spillway.lake.shape.payload import relation_of, table_of
+from spillway.lake.state import quarantine
+from spillway.lake.state.loads import is_loading, load_state, loaded_tables
+from spillway.lake.state.quarantine import QUARANTINE
+from spillway.lake.tables.contract import row_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, Row
+
+    from spillway.errors import SpillwayError
+    from spillway.lake.shape.changes import KnownShapes, SchemaChange
+    from spillway.lake.shape.columns import Place
+    from spillway.lake.shape.payload import Relation
+    from spillway.lake.state.quarantine import Quarantine
+    from spillway.lake.storage import LakePath
+    from spillway.lake.tables.contract import Batch, LakeTables
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableBatch:
+    """One table's part of a batch."""
+
+    #: as of the last message
+    relation: Relation
+    #: its messages' schemas, and where the first and the last change of each is
+    schemas: tuple[tuple[pa.Schema, Place, Place], ...]
+    shapes: tuple[table_shape.Shape, ...]
+    changes: int
+    #: a TRUNCATE or an unchanged TOAST value is among the changes
+    special: bool
+    #: the part's own: less than the whole when the table is set aside in it, more when it comes back
+    batch: Batch
+    #: what the table looked like before, if it is known
+    base: table_shape.Shape | None
+    #: of the batch and, of a table that comes back, what was set aside
+    messages: DataFrame
+
+    @property
+    def last_lsn(self) -> int:
+        """Where the last change's commit record starts, or later within the batch."""
+        return min(self.shapes[-1].last[0], self.batch.end_lsn - 1)
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        return row_key(self.relation, self.columns)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The table's columns after the batch; ``schemas`` have those that were dropped in it, too."""
+        return tuple(column.name for column in self.shapes[-1].columns)
+
+    def shapes_from(self, lsn: int) -> tuple[table_shape.Shape, ...]:
+        """Return the shapes of the changes from *lsn* on, and the one before if any of them could be of it."""
+        shapes = tuple(shape for shape in self.shapes if shape.last[0] >= lsn) or self.shapes[-1:]
+        base = self.shape_at(lsn)
+        if base is None or base.facts == shapes[0].facts or lsn > shapes[0].first[0]:
+            return shapes
+        return (base, *shapes)
+
+    def shape_at(self, lsn: int) -> table_shape.Shape | None:
+        """Return the shape of the last changes before *lsn*, None if it isn't known."""
+        return next((s for s in reversed(self.shapes) if s.first[0] < lsn), self.base)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What becomes of a batch: :meth:`Planner.plan`."""
+
+    batch: Batch
+    #: raised when the batch is durable
+    error: SpillwayError | None
+    parts: list[TableBatch] = field(default_factory=list)
+    events: list[SchemaChange] = field(default_factory=list)
+    #: after the batch, by directory
+    quarantined: dict[str, Quarantine] = field(default_factory=dict)
+    #: directories of tables that come back from it
+    released: set[str] = field(default_factory=set)
+    #: messages of tables in quarantine
+    aside: dict[str, DataFrame] = field(default_factory=dict)
+
+
+def head_facts() -> list[Column]:
+    """Return what there is to know of the messages of one schema."""
+    return [
+        F.first("arrow_schema").alias("arrow_schema"),
+        F.sum("changes").alias("changes"),
+        F.min(F.struct("first_commit_lsn", "first_seq")).alias("first"),
+        F.max(F.struct("last_commit_lsn", "last_seq")).alias("last"),
+        F.max("special").alias("special"),
+    ]
+
+
+class Planner:
+    """Plans the batches of one slot into one lake."""
+
+    def __init__(
+        self,
+        tables: LakeTables,
+        path: LakePath,
+        known: KnownShapes,
+        policy: OnSchemaChange,
+        only: Sequence[str],
+    ) -> None:
+        self._tables = tables
+        self._path = path
+        self._known = known
+        self._policy = policy
+        self._only = frozenset(only)
+
+    def plan(self, heads: Sequence[Row], envelopes: DataFrame, batch: Batch, lake_lsn: int) -> Plan:
+        """Decide what to do with a batch, of which the lake has everything before *lake_lsn*."""
+        by_name: dict[str, list[Row]] = {}
+        for head in heads:
+            name = head["relation"]
+            if name is not None and (not self._only or name in self._only):
+                by_name.setdefault(name, []).append(head)
+        quarantined = quarantine.quarantined(self._path)
+        stored: dict[str, DataFrame] = {}
+        for directory, state in quarantined.items():
+            at = state.lsn_value
+            may_return = self._policy == OnSchemaChange.EVOLVE or self._is_behind(directory, at)
+            if may_return and self._tables.durable_lsn(QUARANTINE, directory):
+                rows = self._tables.history(directory, at, batch.end_lsn, kind=QUARANTINE)
+                stored[directory] = rows
+                found = rows.groupBy("fingerprint").agg(*head_facts()).collect()
+                by_name.setdefault(state.table, []).extend(found)
+        parts = [
+            self._part(name, of_table, envelopes, batch, stored)
+            for name, of_table in sorted(by_name.items())
+        ]
+        names = self._names(parts)
+        decision = decide(
+            self._policy,
+            [self._changes(part, names) for part in parts],
+            quarantined,
+            self._is_behind,
+        )
+        if decision.stop_lsn is not None:
+            # A batch that comes again may begin before what the lake has.
+            begin = max(batch.start_lsn, min(lake_lsn, decision.stop_lsn))
+            batch = replace(batch, start_lsn=begin, end_lsn=decision.stop_lsn)
+        plan = Plan(batch, error=decision.error)
+        for part in parts:
+            name = part.relation.name
+            known = self._known.before(name, part.shapes[0].first)
+            plan.events += [
+                change
+                for change in changes_of(name, known, part.shapes, names)
+                if change.place[0] < batch.end_lsn
+            ]
+        for directory, (lsn, reason) in decision.set_aside.items():
+            if lsn < batch.end_lsn:
+                table = ".".join(table_of(directory))
+                quarantined[directory] = quarantine.put(self._path, directory, table, lsn, reason)
+                _log.warning("%s", quarantined[directory])
+        failpoint("lake.after_quarantined")
+        for part in parts:
+            directory = part.relation.directory
+            begin, end = batch.start_lsn, batch.end_lsn
+            if directory in decision.released:
+                begin = min(begin, quarantined[directory].lsn_value)
+                plan.released.add(directory)
+            elif directory in quarantined:
+                if part.shapes[-1].last[0] >= batch.start_lsn:
+                    plan.aside[directory] = envelopes.where(F.col("relation") == part.relation.name)
+                end = min(end, quarantined[directory].lsn_value)
+            if part.shapes[0].first[0] < end and begin < end:
+                plan.parts.append(_cut(part, replace(batch, start_lsn=begin, end_lsn=end)))
+        for directory in plan.released:
+            del quarantined[directory]
+        plan.quarantined = quarantined
+        return plan
+
+    def _part(
+        self,
+        name: str,
+        heads: list[Row],
+        envelopes: DataFrame,
+        batch: Batch,
+        stored: Mapping[str, DataFrame],
+    ) -> TableBatch:
+        """Return a table's part of a batch as if all of it were to be written."""
+        heads.sort(key=lambda head: tuple(head["first"]))
+        schemas: tuple[tuple[pa.Schema, Place, Place], ...] = tuple(
+            (
+                pa.ipc.read_schema(pa.py_buffer(head["arrow_schema"])),
+                tuple(head["first"]),
+                tuple(head["last"]),
+            )
+            for head in heads
+        )
+        shapes = table_shape.shapes(schemas, name)
+        relation = relation_of(schemas[-1][0])
+        messages = envelopes.where(F.col("relation") == name).select("payload")
+        if relation.directory in stored:
+            messages = stored[relation.directory].select("payload").unionAll(messages)
+        return TableBatch(
+            relation,
+            schemas,
+            shapes,
+            sum(head["changes"] for head in heads),
+            any(head["special"] for head in heads),
+            batch,
+            self._base(relation, shapes[0].first),
+            messages,
+        )
+
+    def _changes(
+        self, part: TableBatch, names: Callable[[table_shape.Shape], str | None]
+    ) -> TableChanges:
+        name, directory = part.relation.name, part.relation.directory
+        changes = changes_of(name, part.base, part.shapes, names)
+        made = None
+        if any(not change.needs_nothing for change in changes):
+            made = self._tables.partitions(CURRENT, directory)
+        return TableChanges(name, directory, changes, part.key is not None, made or ())
+
+    def _names(self, parts: Sequence[TableBatch]) -> Callable[[table_shape.Shape], str | None]:
+        """Return what says which name the table of a shape had last before it."""
+        found: dict[int, list[tuple[Place, str]]] = {}
+        for part in parts:
+            for shape in part.shapes:
+                found.setdefault(shape.oid, []).append((shape.first, part.relation.name))
+        loaded: list[tuple[int, Place, str]] = []
+
+        def before(shape: table_shape.Shape) -> str | None:
+            places = [*found.get(shape.oid, ()), *self._known.names(shape.oid)]
+            earlier = [each for each in places if each[0] < shape.first]
+            if not earlier:
+                # No change of it was ever seen: it may have been loaded under another name.
+                if not loaded:
+                    loaded.extend(_loaded_shapes(self._path))
+                earlier = [
+                    (at, name) for oid, at, name in loaded if oid == shape.oid and at < shape.first
+                ]
+            return max(earlier)[1] if earlier else None
+
+        return before
+
+    def _base(self, relation: Relation, place: Place) -> table_shape.Shape | None:
+        """Return the shape that a table has before *place*: of changes that came before, or as it was loaded."""
+        known = self._known.before(relation.name, place)
+        state = load_state(self._path, relation.directory)
+        if state is None or not state.shape or state.lsn_value > place[0]:
+            return known
+        at = (state.lsn_value, 0)
+        return shape_from_text(state.shape, at) if known is None or known.first < at else known
+
+    def _is_behind(self, directory: str, lsn: int) -> bool:
+        """Say whether a table has nothing to follow at *lsn*: its current state is of later, or will be."""
+        return (
+            is_loading(self._path, directory) or self._tables.durable_lsn(CURRENT, directory) > lsn
+        )
+
+
+def _cut(part: TableBatch, batch: Batch) -> TableBatch:
+    """Return what of a table's part is before the end of *batch*, which is the part's own then."""
+    schemas = tuple(each for each in part.schemas if each[1][0] < batch.end_lsn)
+    if len(schemas) == len(part.schemas):
+        return replace(part, batch=batch)
+    relation = relation_of(schemas[-1][0])
+    shapes = table_shape.shapes(schemas, relation.name)
+    return replace(part, relation=relation, schemas=schemas, shapes=shapes, batch=batch)
+
+
+def _loaded_shapes(path: LakePath) -> Iterator[tuple[int, Place, str]]:
+    """Yield of each table that was loaded its oid, since when it is known, and its name then."""
+    for directory in loaded_tables(path):
+        state = load_state(path, directory)
+        if state is not None and state.shape:
+            at = (state.lsn_value, 0)
+            yield shape_from_text(state.shape, at).oid, at, state.table

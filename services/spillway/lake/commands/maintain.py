@@ -1,0 +1,50 @@
+"""``spillway lake maintain``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import typer
+
+from spillway.lake.commands.options import (  # noqa: TC001 - typer reads the annotations
+    DriverMemory,
+    HistoryRetention,
+    Jars,
+    LakePath,
+    Master,
+    Retention,
+)
+from spillway.lake.session import SparkSettings, session_for
+from spillway.lake.state import position
+from spillway.lake.storage import lake_path
+from spillway.lake.tables.formats import lake_tables
+from spillway.lake.tables.maintenance import Upkeep, maintain
+
+
+def maintain_now(
+    path: LakePath,
+    retention: Retention = timedelta(days=7),
+    history_retention: HistoryRetention = None,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "2g",
+    jars: Jars = None,
+) -> None:
+    """Make small files one, and give up old versions and old history, of a lake whose job is not at work."""
+    lake = lake_path(path)
+    found = position.existing(lake)
+    upkeep = Upkeep(retention, history_retention)
+    settings = SparkSettings(master, driver_memory, jars, lake)
+    with position.locked(lake), session_for(settings, found.table_format, None) as spark:
+        done = maintain(
+            spark,
+            lake.absolute(),
+            found.table_format,
+            lake_tables(found.table_format, spark, lake, found.slot),
+            upkeep,
+            tell=lambda table: typer.echo(str(table)),
+        )
+    typer.echo(f"{len(done.tables)} tables, {done.points_forgotten} consistent LSNs given up")
+    for name, why in done.failures.items():
+        typer.echo(f"{name}: {why}", err=True)
+    if done.failures:
+        raise typer.Exit(1)

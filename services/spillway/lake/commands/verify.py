@@ -1,0 +1,82 @@
+"""``spillway lake verify`` and ``spillway lake points``."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from spillway.consumer.connect import DEFAULT_ADDRESS
+from spillway.lake.commands.options import (
+    DriverMemory,
+    Grpc,
+    Jars,
+    LakePath,
+    Master,
+    SourceDsn,
+    source_dsn,
+)
+from spillway.lake.state import commit_points
+from spillway.lake.storage import lake_path
+
+
+def verify(
+    context: typer.Context,
+    path: LakePath,
+    source: SourceDsn = "",
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="schema.table to compare; may be repeated; all of the lake unless named."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Differing keys to name, per table.")] = 20,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds that a job at work may take until it reaches the snapshot."),
+    ] = 600.0,
+    grpc: Grpc = DEFAULT_ADDRESS,
+    master: Master = "local[*]",
+    driver_memory: DriverMemory = "2g",
+    jars: Jars = None,
+) -> None:
+    """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any differs."""
+    from spillway.lake.verify.run import VerifySettings  # noqa: PLC0415 - imports PySpark
+    from spillway.lake.verify.run import verify as run  # noqa: PLC0415 - as above
+
+    outcome = run(
+        VerifySettings(
+            path=lake_path(path),
+            source_dsn=source_dsn(context, source),
+            tables=tuple(table or ()),
+            limit=limit,
+            timeout_s=timeout,
+            grpc=grpc,
+            master=master,
+            driver_memory=driver_memory,
+            jars=jars,
+        ),
+        tell=lambda news: typer.echo(news, err=True),
+        on_table=lambda compared: typer.echo(str(compared)),
+    )
+    rows = sum(compared.lake_rows for compared in outcome.tables)
+    wrong = sum(not compared.equal for compared in outcome.tables)
+    skipped = sum(bool(compared.skipped) for compared in outcome.tables)
+    said = f"{wrong} of them differ" if wrong else "no difference"
+    if skipped:
+        said += f", {skipped} not compared"
+    typer.echo(f"{len(outcome.tables)} tables, {rows} rows, as of {outcome.lsn}: {said}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def points(
+    path: LakePath,
+    limit: Annotated[int, typer.Option(help="How many, the newest first.")] = 20,
+) -> None:
+    """List the LSNs at which all tables of a lake agree: what readers can pin on."""
+    for point in islice(commit_points.points(lake_path(path)), limit):
+        typer.echo(
+            f"{point.lsn}\t{point.published_at}\tbatch {point.batch_id}\t{point.changes} changes"
+        )

@@ -1,0 +1,1 @@
+"""``spillway lake run``: a lake, or several, kept in step with slots."""

@@ -1,0 +1,70 @@
+"""``lake run --status-file``: what a job tells of its lake's tables, in a :class:`spillway.consumer.status_file.StatusFile`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spillway.consumer.status_file import StatusFile
+from spillway.lake.state.loads import Stage, load_state, loaded_tables
+from spillway.lake.state.quarantine import quarantined
+
+if TYPE_CHECKING:
+    from spillway.consumer.status_file import Progress
+    from spillway.lake.storage import LakePath
+
+_BLOCK_BYTES: Final = 8192
+
+
+class LakeStatusFile(StatusFile):
+    """A status file that knows what a lake's loads, batches and tables that are set aside mean for it."""
+
+    def loads(self, lake: LakePath) -> None:
+        """Look which tables are still to be loaded into *lake*; before the job follows its slot."""
+        loads = [load_state(lake, directory) for directory in loaded_tables(lake)]
+        with self.changing() as told:
+            for load in loads:
+                if load is None:
+                    continue
+                table = told.table(load.table)
+                done, copying = load.stage == Stage.DONE, load.stage == Stage.COPYING
+                table.state = "ready" if done else "copying" if copying else "waiting"
+                total = load.blocks * _BLOCK_BYTES
+                of_chunk = load.range_blocks * load.chunk_ranges * _BLOCK_BYTES
+                table.bytes_total = total if done or copying else None
+                table.bytes_copied = total if done else min(total, load.chunks_done * of_chunk)
+            _note_quarantined(told, lake)
+            told.urgent = True
+
+    def heard(self, lake: LakePath, news: object) -> None:
+        """Hear of a batch that is durable, of a step of a table's load, or of something else."""
+        # Imported by now, whoever told: they bring PySpark along.
+        from spillway.lake.batch.materialize import BatchReport  # noqa: PLC0415
+        from spillway.lake.load.initial_load import LoadProgress  # noqa: PLC0415
+
+        with self.changing() as told:
+            if isinstance(news, BatchReport):
+                for name, count in news.changes.items():
+                    told.table(name).changes += count
+                    told.changes += count
+                # On object storage a look is a request.
+                if news.quarantined or any(t.state == "quarantined" for t in told.tables.values()):
+                    _note_quarantined(told, lake)
+                told.urgent = bool(news.changes)
+            elif isinstance(news, LoadProgress):
+                table = told.table(news.table)
+                table.state = "ready" if news.done else "copying"
+                table.bytes_copied, table.bytes_total = news.bytes_done, news.bytes_total
+                told.urgent = news.done
+
+
+def _note_quarantined(told: Progress, lake: LakePath) -> None:
+    set_aside = {q.table: q.reason for q in quarantined(lake).values()}
+    for name, reason in set_aside.items():
+        table = told.table(name)
+        table.reason = reason
+        # Its load goes on all the same.
+        if table.state == "ready":
+            table.state = "quarantined"
+    for name, table in told.tables.items():
+        if table.state == "quarantined" and name not in set_aside:
+            table.state, table.reason = "ready", None

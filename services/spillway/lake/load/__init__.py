@@ -1,0 +1,1 @@
+"""The initial load of tables, beside a running job or without one."""

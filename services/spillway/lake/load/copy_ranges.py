@@ -1,0 +1,87 @@
+"""What an executor does for an initial load: copy ranges of a table's blocks, as rows of its history.
+
+The columns are :class:`spillway.consumer.table_copy.TableCopy`'s, with the change's columns before them:
+
+=================  =====================================================================
+``_op``            R: the row was read, not changed
+``_lsn``           the last position before the snapshot's LSN S, S - 1
+``_commit_lsn``    the same: changes that the snapshot doesn't have are from S on
+``_commit_end_lsn``  S
+``_seq``           where in the table: the block's number times 65536, plus the offset
+``_commit_time``   when the snapshot was taken
+``_xid`` and rest  null
+=================  =====================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from spillway.consumer.table_copy import TableCopy
+from spillway.lake.shape.payload import CHANGE_COLUMNS, conform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from spillway.consumer.snapshots import Snapshot, Source
+    from spillway.consumer.table_copy import BlockRange
+    from spillway.plugins.arrow_schema import TablePlan
+
+#: The ``_op`` of a row that was loaded.
+READ: Final = "R"
+
+
+class CopyRanges:
+    """The function given to mapInArrow: numbers of ranges in, their rows out. Pickled to executors.
+
+    Args:
+        source: where from.
+        snapshot: what is copied is as of it; it must stay open.
+        plan: of the table.
+        columns: the rows' schema: that of the table's history.
+        ranges: what the numbers mean.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        snapshot: Snapshot,
+        plan: TablePlan,
+        columns: pa.Schema,
+        ranges: Sequence[BlockRange],
+    ) -> None:
+        self._copy = TableCopy(source, snapshot, plan)
+        self._lsn = snapshot.lsn
+        self._taken_at_us = snapshot.taken_at_us
+        self._columns = columns
+        self._ranges = tuple(ranges)
+
+    def __repr__(self) -> str:
+        # Spark shows a function's name in query plans; this one's state has a password in it.
+        return type(self).__name__
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0):
+                for places, arrays in self._copy.batches(*self._ranges[number.as_py()]):
+                    yield self._with_change(places, arrays)
+
+    def _with_change(self, places: pa.Array, arrays: list[pa.Array]) -> pa.RecordBatch:
+        count = len(places)
+        before = pa.repeat(pa.scalar(self._lsn - 1, pa.int64()), count)
+        known = {
+            "_op": pa.repeat(READ, count),
+            "_lsn": before,
+            "_commit_lsn": before,
+            "_commit_end_lsn": pa.repeat(pa.scalar(self._lsn, pa.int64()), count),
+            "_seq": places,
+            "_commit_time": pa.repeat(
+                pa.scalar(self._taken_at_us, CHANGE_COLUMNS.field("_commit_time").type), count
+            ),
+        }
+        names = [*known, *self._copy.columns]
+        return conform(
+            pa.RecordBatch.from_arrays([*known.values(), *arrays], names=names), self._columns
+        )

@@ -1,0 +1,456 @@
+"""The initial load: what was in a table before its changes are followed, exactly once, while they are being followed.
+
+::
+
+    snapshot as of S ──ctid ranges──▶ COPY, in parallel ──▶ history: rows with _op R and _commit_lsn S-1, a commit a chunk
+                                                              │ all chunks
+    history's R rows of S ──▶ current, one commit, as of S ◀──┘
+    history [S, its end) ──net effect──▶ current ──▶ the job's again
+
+The job that follows the slot goes on all the while: it appends the table's changes to history and confirms the slot, and only
+leaves current alone (:mod:`spillway.lake.state.loads`). Whatever is before S is in the snapshot, what
+comes from S on is in history when current is as of S: the rule that feeds current from its own LSN on makes the two
+meet. A re-sync is the same with a current table that is there already.
+
+**DDL.** The snapshot's session holds the tables' shape until current is the job's again, so all changes in
+[S, history's end) have the shape of the loaded rows, and no batch that the job merged nothing of has another one.
+
+**What a crash costs.** A table that is done stays done. A chunk that failed is copied again. A table that was at
+work goes on with its next chunk while its snapshot lives; the snapshot is its session's, so a killed
+process takes it along, and then the table's loaded rows are dropped from history and it begins anew as of a new S.
+Meanwhile its current stays as it was, and history complete.
+
+Runs on the driver, one load a lake at a time. Tables are loaded one after the other, each in parallel; small ones share a
+snapshot, a large one has its own, so that none is kept longer than one large table takes: it keeps VACUUM from
+removing what changed since.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from spillway.consumer.table_copy import DDL_WAITS
+from spillway.errors import LakeError, LakeTableConflict, NotReady
+from spillway.failpoints import failpoint
+from spillway.lake.load.copy_ranges import CopyRanges
+from spillway.lake.shape import columns as table_shape
+from spillway.lake.shape import net_effect
+from spillway.lake.shape.changes import shape_text
+from spillway.lake.shape.kinds import CURRENT, HISTORY
+from spillway.lake.shape.net_effect import COPIES, quoted
+from spillway.lake.shape.payload import directory_of, lake_schema, merge_schemas, relation_of
+from spillway.lake.state.loads import (
+    RANGE_BYTES,
+    LoadState,
+    Stage,
+    has_table,
+    load_state,
+    store_state,
+    table_lock,
+)
+from spillway.lake.tables import layout
+from spillway.lake.tables.contract import MULTISET, Batch, row_key
+from spillway.lake.tables.load_contract import NO_BATCH, loaded_rows
+from spillway.lake.workers.errors import typed_error
+from spillway.lake.workers.late import Patience
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from spillway.consumer.slot import SlotPosition
+    from spillway.consumer.snapshots import CopiedTable, Snapshot, Source, SourceTable
+    from spillway.lake.shape.payload import Relation
+    from spillway.lake.storage import LakePath
+    from spillway.lake.tables.load_contract import LoadTables
+
+_log = logging.getLogger(__name__)
+
+_BLOCK_BYTES: Final = 8192
+#: Ranges of a chunk, per core: a commit's seconds are little beside what they take.
+_RANGES_PER_CORE: Final = 4
+#: Tables share a snapshot while they are smaller than this together.
+_SNAPSHOT_BYTES: Final = 4 << 30
+_ATTEMPTS: Final = 3
+_ENDED: Final = "the session that kept the snapshot was ended"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """A step of a load, for people."""
+
+    table: str
+    #: of its heap
+    bytes_done: int
+    bytes_total: int
+    seconds: float
+    done: bool
+    lsn: Lsn
+
+    def __str__(self) -> str:
+        mib = self.bytes_done / (1 << 20)
+        if self.done:
+            return f"loaded {self.table}: {mib:.0f} MiB in {self.seconds:.1f} s, as of {self.lsn}"
+        share = 100 * self.bytes_done // self.bytes_total if self.bytes_total else 100
+        left = self.seconds * (self.bytes_total - self.bytes_done) / max(self.bytes_done, 1)
+        return (
+            f"loading {self.table}: {share} % of {self.bytes_total / (1 << 20):.0f} MiB, "
+            f"{mib / max(self.seconds, 1e-3):.0f} MiB/s, {left:.0f} s left"
+        )
+
+
+class _SnapshotLost(Exception):
+    """The snapshot is gone, or has to go: the table at hand begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table at work: its snapshot's, and what follows from that."""
+
+    name: str
+    relation: Relation
+    plan_schema: pa.Schema
+    columns: tuple[str, ...]
+    key: tuple[str, ...] | None
+    #: from the snapshot on
+    shape: table_shape.Shape
+
+    @property
+    def directory(self) -> str:
+        return self.relation.directory
+
+
+class InitialLoad:
+    """Loads tables of one source into one lake.
+
+    Args:
+        spark: the session that copies.
+        tables: the lake's.
+        path: the lake's.
+        source: the slot's source.
+        slot: where the slot stands.
+        stopping: ends the load between two chunks.
+        report: told of each step.
+        range_bytes: see :data:`spillway.lake.state.loads.RANGE_BYTES`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: LoadTables,
+        path: LakePath,
+        source: Source,
+        slot: SlotPosition,
+        stopping: threading.Event,
+        report: Callable[[object], None],
+        *,
+        range_bytes: int = RANGE_BYTES,
+    ) -> None:
+        self._spark = spark
+        self.tables = tables
+        self._path = path
+        self._source = source
+        self._slot = slot
+        self._stopping = stopping
+        self._report = report
+        self._range_blocks = max(1, range_bytes // _BLOCK_BYTES)
+        self._chunk_ranges = _RANGES_PER_CORE * max(1, spark.sparkContext.defaultParallelism)
+        self._check_source()
+
+    def choose(
+        self, wanted: Sequence[str], *, missing_only: bool, resync: bool
+    ) -> list[SourceTable]:
+        """Say which tables to load, and make their current state the load's.
+
+        Args:
+            wanted: names; all of the database when it is empty.
+            missing_only: leave out what the lake has of its own accord: from changes, or loaded before.
+            resync: load anew what was loaded before.
+
+        Raises:
+            LakeTableConflict: one that is named was loaded before, and *resync* is false.
+        """
+        chosen = []
+        for table in self._source.tables(wanted):
+            directory = directory_of(table.schema, table.table)
+            with table_lock(self._path, directory):
+                state = load_state(self._path, directory)
+                begun = state is not None and state.stage != Stage.DONE
+                if not begun:
+                    if missing_only and has_table(self._path, directory):
+                        continue
+                    if state is not None and not resync:
+                        if not wanted:
+                            continue
+                        raise LakeTableConflict(
+                            f"{table.name} was loaded before, as of {state.lsn}",
+                            hint="--resync loads it anew; its history stays.",
+                            relation=table.name,
+                        )
+                    store_state(self._path, directory, LoadState(table.name))
+            chosen.append(table)
+        return chosen
+
+    def run(self, chosen: Sequence[SourceTable]) -> int:
+        """Load the tables that :meth:`choose` gave; return how many were.
+
+        Raises:
+            SpillwayError: of the source, of the lake, or NotReady when it was stopped. What is done stays done.
+        """
+        for group in _groups(chosen):
+            self._load_together(group)
+        return len(chosen)
+
+    def _check_source(self) -> None:
+        slot, source = self._slot, self._source
+        if source.database != slot.database:
+            raise LakeError(
+                f"the DSN is of database {source.database}, slot {slot.slot_name} decodes {slot.database}",
+                hint="Give the DSN of the slot's own database.",
+                slot=slot.slot_name,
+            )
+        # The service follows the source, so it can't be ahead of it.
+        if (wal := source.wal_lsn()) < slot.decoded_lsn:
+            raise LakeError(
+                f"the DSN's server has written WAL up to {Lsn(wal)}, slot {slot.slot_name} is decoded up to "
+                f"{Lsn(slot.decoded_lsn)}: that is another server",
+                hint="Give the DSN of the slot's own source.",
+                slot=slot.slot_name,
+            )
+
+    def _load_together(self, group: Sequence[SourceTable]) -> None:
+        remaining = list(group)
+        for table in group:
+            # Only a load that was cut off without its snapshot's session ending, on another machine for one.
+            with self._continued(table) as snapshot:
+                if snapshot is not None:
+                    with suppress(_SnapshotLost):
+                        self._load(table.name, snapshot)
+                        remaining.remove(table)
+        for attempt in range(1, _ATTEMPTS + 1):
+            if not remaining:
+                return
+            snapshot = self._source.snapshot(remaining, self._report, self._stopping)
+            try:
+                for table in tuple(remaining):
+                    self._load(table.name, snapshot)
+                    remaining.remove(table)
+            except _SnapshotLost as reason:
+                if attempt == _ATTEMPTS:
+                    raise LakeError(
+                        f"the load had to begin anew {_ATTEMPTS} times: {reason}",
+                        hint="Load when no DDL is at work on the tables; a pooler between must not end idle sessions.",
+                    ) from None
+                self._report(f"{reason}: taking another snapshot")
+            finally:
+                snapshot.close()
+
+    @contextmanager
+    def _continued(self, table: SourceTable) -> Iterator[Snapshot | None]:
+        """Yield the snapshot of a load that was cut off, if it lives; else make the table as if never begun."""
+        state = load_state(self._path, directory_of(table.schema, table.table))
+        assert state is not None  # chosen
+        snapshot = None
+        if state.stage == Stage.COPYING:
+            snapshot = self._source.reopened(
+                state.snapshot, state.snapshot_contents, state.lsn_value, [table]
+            )
+            if snapshot is None:
+                self._begin_anew(table.name, directory_of(table.schema, table.table), state)
+        try:
+            yield snapshot
+        finally:
+            if snapshot is not None:
+                snapshot.close()
+
+    def _begin_anew(self, name: str, directory: str, state: LoadState) -> None:
+        """Drop what a load brought whose snapshot is gone."""
+        with table_lock(self._path, directory):
+            self.tables.drop_loaded(directory, state.lsn_value)
+            store_state(self._path, directory, LoadState(name))
+
+    def _load(self, name: str, snapshot: Snapshot) -> None:
+        began = time.monotonic()
+        copied = snapshot.tables[name]
+        schema = copied.plan.schema
+        relation = relation_of(schema)
+        at = (snapshot.lsn, 0)
+        shape = table_shape.Shape(at, at, table_shape.columns_of(schema), relation.oid)
+        columns = tuple(column.name for column in shape.columns)
+        table = _Table(name, relation, schema, columns, row_key(relation, columns), shape)
+        state = self._begin(table, copied, snapshot)
+        try:
+            self._copy(table, copied, snapshot, state, began)
+            self._publish(table, snapshot)
+        except _SnapshotLost:
+            self._begin_anew(name, table.directory, state)
+            raise
+        size = copied.blocks * _BLOCK_BYTES
+        seconds = time.monotonic() - began
+        self._report(LoadProgress(name, size, size, seconds, done=True, lsn=Lsn(snapshot.lsn)))
+
+    def _begin(self, table: _Table, copied: CopiedTable, snapshot: Snapshot) -> LoadState:
+        if snapshot.lsn < self._slot.confirmed_flush_lsn:
+            raise LakeError(
+                f"the snapshot is as of {Lsn(snapshot.lsn)}, and slot {self._slot.slot_name} was confirmed up to "
+                f"{Lsn(self._slot.confirmed_flush_lsn)}: the DSN is of another server",
+                hint="Give the DSN of the slot's own source.",
+                slot=self._slot.slot_name,
+            )
+        directory = table.directory
+        with table_lock(self._path, directory):
+            state = load_state(self._path, directory)
+            assert state is not None  # chosen
+            if state.stage == Stage.COPYING:
+                return state
+            state = LoadState(
+                table.name, Stage.COPYING, str(Lsn(snapshot.lsn)), snapshot.name, snapshot.contents,
+                blocks=copied.blocks, range_blocks=self._range_blocks, chunk_ranges=self._chunk_ranges,
+                shape=shape_text(table.shape),
+            )  # fmt: skip
+            if table.key is not None:
+                layout.load(self._path).check(directory, self._current(table))
+            wanted = self._history_schema(table)
+            # Before any row of it: the state says what to drop.
+            store_state(self._path, directory, state)
+            self.tables.prepare_history(
+                directory, from_arrow_schema(wanted, prefer_timestamp_ntz=True), snapshot.lsn
+            )
+        failpoint("lake.load_begun")
+        return state
+
+    def _copy(
+        self,
+        table: _Table,
+        copied: CopiedTable,
+        snapshot: Snapshot,
+        state: LoadState,
+        began: float,
+    ) -> None:
+        """Bring all rows into history, chunk by chunk."""
+        schema = from_arrow_schema(self._history_schema(table), prefer_timestamp_ntz=True)
+        columns = to_arrow_schema(schema, timezone="UTC")
+        total = copied.blocks * _BLOCK_BYTES
+        for chunk in range(self.tables.loaded_chunks(table.directory, snapshot.lsn), state.chunks):
+            ranges = state.ranges(chunk)
+            copy = CopyRanges(self._source, snapshot, copied.plan, columns, ranges)
+            patience, failures = Patience(self._stopping), 0
+            while True:
+                if self._stopping.is_set():
+                    raise NotReady(
+                        f"the load of {table.name} was stopped",
+                        hint="Run it again: it begins anew.",
+                    )
+                try:
+                    numbers = self._spark.range(0, len(ranges), 1, len(ranges))
+                    rows = numbers.mapInArrow(copy, schema)
+                    self.tables.append_loaded(table.directory, rows, snapshot.lsn, chunk)
+                    break
+                except PySparkException as error:
+                    if DDL_WAITS in str(error):
+                        raise _SnapshotLost(DDL_WAITS) from error
+                    if not snapshot.alive():
+                        raise _SnapshotLost(_ENDED) from error
+                    if patience.waited(error):
+                        continue
+                    failures += 1
+                    if failures == _ATTEMPTS:
+                        raise typed_error(
+                            error,
+                            what=f"loading {table.name} failed",
+                            hint="What was loaded stays; run the load again.",
+                            relation=table.name,
+                        ) from error
+                    _log.warning("chunk %d of %s is copied again: %s", chunk, table.name, error)
+            failpoint("lake.load_chunk")
+            state = replace(state, chunks_done=chunk + 1)
+            store_state(self._path, table.directory, state)
+            done = min(ranges[-1][1] * _BLOCK_BYTES, total)
+            seconds = time.monotonic() - began
+            self._report(
+                LoadProgress(table.name, done, total, seconds, done=False, lsn=Lsn(snapshot.lsn))
+            )
+        self.tables.seal_loaded(table.directory, snapshot.lsn)
+
+    def _publish(self, table: _Table, snapshot: Snapshot) -> None:
+        """Make the loaded rows current, catch up with history, and give the table back to the job."""
+        failpoint("lake.load_copied")
+        directory, lsn = table.directory, snapshot.lsn
+        if table.key is not None and self.tables.durable_lsn(CURRENT, directory) < lsn:
+            rows = loaded_rows(self.tables, directory, lsn)
+            rows = table_shape.as_of_last(rows, [table.shape], table.name)
+            if table.key == MULTISET:
+                names = map(quoted, table.columns)
+                rows = rows.groupBy(*names).agg(F.count(F.lit(1)).alias(COPIES))
+            batch = Batch(self._slot.slot_name, lsn, lsn, NO_BATCH)
+            self.tables.replace_current(directory, rows, self._current(table), table.key, batch)
+            failpoint("lake.load_published")
+            # Most of it without the lock, which the job waits for.
+            self._catch_up(table)
+        with table_lock(self._path, directory):
+            self._catch_up(table)
+            # As long as it lives nobody altered the table; then history has changes of one shape only.
+            if not snapshot.alive():
+                raise _SnapshotLost(_ENDED)
+            state = load_state(self._path, directory)
+            assert state is not None  # begun
+            store_state(self._path, directory, replace(state, stage=Stage.DONE))
+        failpoint("lake.load_done")
+
+    def _catch_up(self, table: _Table) -> None:
+        """Merge what the job appended to history from the snapshot's LSN on, which it left to us."""
+        directory, key = table.directory, table.key
+        if key is None:
+            return
+        start = self.tables.durable_lsn(CURRENT, directory)
+        end = self.tables.durable_lsn(HISTORY, directory)
+        if end <= start:
+            return
+        events = self.tables.history(directory, start, end)
+        events = table_shape.as_of_last(events, [table.shape], table.name)
+        if key == MULTISET:
+            effect = net_effect.multiset(events, table.columns)
+        else:
+            current = self.tables.current(directory)
+            effect = net_effect.keyed(events, table.columns, key, current)
+        batch = Batch(self._slot.slot_name, start, end, NO_BATCH)
+        self.tables.apply(directory, effect, self._current(table), key, batch)
+
+    def _current(self, table: _Table) -> pa.Schema:
+        return table_shape.current_schema(table.shape.columns)
+
+    def _history_schema(self, table: _Table) -> pa.Schema:
+        """Return what history has or gets: all its columns, so that the loaded rows are in those of their types."""
+        wanted = lake_schema(table.plan_schema)
+        stored = self.tables.schema(HISTORY, table.directory)
+        return (
+            wanted
+            if stored is None
+            else merge_schemas(stored, wanted, table.name, self.tables.widest)
+        )
+
+
+def _groups(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:
+    """Cut *tables* into those that share a snapshot, small ones first."""
+    group: list[SourceTable] = []
+    size = 0
+    for table in sorted(tables, key=lambda table: table.size_bytes):
+        if group and size + table.size_bytes > _SNAPSHOT_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(table)
+        size += table.size_bytes
+    if group:
+        yield group

@@ -1,0 +1,216 @@
+"""How far a table's initial load is: ``<path>/_spillway/loads/<table>.json``, and a lock a table beside it.
+
+The file says what a job that follows the slot must know, and what a load that begins again can keep. It is written whole
+(atomic replacement). What is durable is not said here but by the tables' own commits; the file may be behind them by
+one step.
+
+While a load is not *done*, only the load writes the table's current state; the job appends to history as ever.
+The two processes (or threads of one) agree by the table's lock: whoever reads that file and then writes
+the table holds it meanwhile, and so does whoever changes whose turn it is. On object storage only threads of one process can
+agree so; others are kept out by the lease (:mod:`spillway.lake.lease`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import LakeTableConflict
+from spillway.lake import lease
+from spillway.lake.files import replace_json
+from spillway.lake.shape.kinds import CURRENT, HISTORY
+from spillway.lake.storage import ObjectPath
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from spillway.lake.storage import LakePath
+
+#: Heap that one COPY reads, unless told otherwise: what a failure costs.
+RANGE_BYTES: Final = 64 << 20
+
+_FORMAT_VERSION: Final = 1
+
+
+class Stage(StrEnum):
+    """What is done next."""
+
+    #: nothing is durable; current is not the job's any more
+    WAITING = "waiting"
+    #: history gets the rows, chunk by chunk; then they become current
+    COPYING = "copying"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """One table's load."""
+
+    #: ``schema.table``
+    table: str
+    stage: Stage = Stage.WAITING
+    #: the snapshot's, once there is one
+    lsn: str = ""
+    snapshot: str = ""
+    snapshot_contents: str = ""
+    #: the heap's, and how many of them are a range, and how many ranges a chunk
+    blocks: int = 0
+    range_blocks: int = 0
+    chunk_ranges: int = 0
+    #: chunks that are durable
+    chunks_done: int = 0
+    #: the table's as of the snapshot (:func:`spillway.lake.shape.changes.shape_text`); releases before it was kept: not known
+    shape: str = ""
+    version: int = _FORMAT_VERSION
+
+    @property
+    def lsn_value(self) -> int:
+        return int(Lsn.parse(self.lsn))
+
+    @property
+    def chunks(self) -> int:
+        """How many there are: one of an empty table, too, which then has a file with its columns."""
+        of_chunk = self.range_blocks * self.chunk_ranges
+        return max(1, -(-self.blocks // of_chunk)) if of_chunk else 0
+
+    def ranges(self, chunk: int) -> list[tuple[int, int]]:
+        """Return the ranges of blocks, [first, end), of a chunk."""
+        first = chunk * self.chunk_ranges * self.range_blocks
+        end = min(first + self.chunk_ranges * self.range_blocks, max(1, self.blocks))
+        return [
+            (at, min(at + self.range_blocks, end)) for at in range(first, end, self.range_blocks)
+        ]
+
+
+def load_state(path: LakePath, directory: str) -> LoadState | None:
+    """Return the state of a table's load, None when it was never loaded.
+
+    Raises:
+        LakeTableConflict: the file is not of this release.
+    """
+    file = _file(path, directory)
+    try:
+        value = json.loads(file.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise _unreadable(file, error) from error
+    try:
+        if value["version"] != _FORMAT_VERSION:
+            raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
+        return LoadState(**value | {"stage": Stage(value["stage"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(file, error) from error
+
+
+def store_state(path: LakePath, directory: str, state: LoadState) -> None:
+    """Make *state* durable."""
+    file = _file(path, directory)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_json(file, asdict(state))
+
+
+def forget_state(path: LakePath, directory: str) -> None:
+    """Make it a table that was never loaded."""
+    _file(path, directory).unlink(missing_ok=True)
+
+
+def is_loading(path: LakePath, directory: str) -> bool:
+    """Say whether the table's current state is a load's to write. To be acted upon under :func:`table_lock`."""
+    state = load_state(path, directory)
+    return state is not None and state.stage != Stage.DONE
+
+
+def is_to_load(path: LakePath, directory: str, *, missing_only: bool, resync: bool) -> bool:
+    """Say whether a load of all tables takes this one; see :meth:`InitialLoad.choose`."""
+    state = load_state(path, directory)
+    if state is not None and state.stage != Stage.DONE:
+        return True
+    if missing_only and has_table(path, directory):
+        return False
+    return state is None or resync
+
+
+def has_table(path: LakePath, directory: str) -> bool:
+    """Say whether the lake has anything of a table: from changes, or loaded before."""
+    return any((path / kind / directory).exists() for kind in (HISTORY, CURRENT))
+
+
+def loading_tables(path: LakePath) -> list[str]:
+    """Return the tables, by their directories, whose current state is a load's to write."""
+    return [name for name in loaded_tables(path) if is_loading(path, name)]
+
+
+def loaded_tables(path: LakePath) -> list[str]:
+    """Return the tables, by their directories, that are loaded or being loaded."""
+    folder = path / "_spillway" / "loads"
+    files = folder.glob("*.json") if folder.is_dir() else ()
+    return sorted(file.name.removesuffix(".json") for file in files)
+
+
+@contextmanager
+def table_lock(path: LakePath, directory: str) -> Iterator[None]:
+    """Hold one table of the lake at *path*, waiting for whoever has it; the lock goes with the process."""
+    if isinstance(path, ObjectPath):
+        with lease.thread_lock(path, f"table {directory}"):
+            yield
+        return
+    locks = path / "_spillway" / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with _opened(locks / directory) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def loading_lock(path: LakePath) -> Iterator[None]:
+    """Be the one load of the lake at *path*.
+
+    On object storage it keeps jobs of other processes away, too.
+
+    Raises:
+        LakeTableConflict: there is another one.
+    """
+    if isinstance(path, ObjectPath):
+        alone = nullcontext() if lease.is_held(path) else lease.held(path)
+        with lease.thread_lock(path, "load", wait=False), alone:
+            yield
+        return
+    (path / "_spillway").mkdir(parents=True, exist_ok=True)
+    with _opened(path / "_spillway" / "load.lock") as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LakeTableConflict(
+                f"tables are being loaded into the lake at {path} already",
+                hint="One load at a time: wait for it, or name its tables in one command.",
+            ) from None
+        yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _file(path: LakePath, directory: str) -> LakePath:
+    return path / "_spillway" / "loads" / f"{directory}.json"
+
+
+def _unreadable(file: LakePath, error: Exception) -> LakeTableConflict:
+    return LakeTableConflict(
+        f"{file} can't be read: {error}",
+        hint="It was written by another release, or is damaged. Without it the table counts as never loaded: remove it "
+        "and load with --resync.",
+    )

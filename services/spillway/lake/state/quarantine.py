@@ -1,0 +1,181 @@
+"""Tables that are set aside: where they stopped, and their changes from there on.
+
+::
+
+    _spillway/quarantine/<table>.json    since which LSN, and why: durable before anything is set aside
+    quarantine/<table>                   a lake table of the messages themselves, as the plugin made them
+
+A table in quarantine has history and current as of that LSN. What comes for it from then on is kept as it came, whatever its
+shape, so that nothing is lost and nothing can conflict; the slot is confirmed. When it comes back (:mod:`spillway.lake.batch.schema_policy`
+says when) its messages are put before those of the batch at hand, and go the way that they would have gone.
+
+Driver, but for :class:`SetAside`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spillway.errors import LakeTableConflict
+from spillway.lake.files import replace_json
+from spillway.lake.shape.payload import CHANGE_COLUMNS, ENVELOPE, between, parse_message
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from spillway.lake.storage import LakePath
+
+#: A kind of lake tables beside history and current.
+QUARANTINE: Final = "quarantine"
+
+#: A message each, as it came; ``_commit_lsn`` is that of its last change.
+SET_ASIDE: Final = pa.schema(
+    [
+        pa.field("_commit_lsn", pa.int64()),
+        *(
+            field
+            for field in ENVELOPE
+            if not field.name.startswith("range_") and not field.name.endswith("_time")
+        ),
+    ]
+)
+
+#: For people who look at what is set aside: the changes, whose own columns may be any.
+AS_JSON: Final = pa.schema(
+    [
+        *(field for field in CHANGE_COLUMNS if field.name != "_unchanged_toast"),
+        pa.field("_row", pa.string()),
+    ]
+)
+
+_FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """One table that is set aside."""
+
+    #: ``schema.table``
+    table: str
+    #: history and current have everything before it
+    lsn: str
+    reason: str
+    #: ISO 8601, UTC
+    since: str
+    version: int = _FORMAT_VERSION
+
+    @property
+    def lsn_value(self) -> int:
+        return int(Lsn.parse(self.lsn))
+
+    def __str__(self) -> str:
+        return f"{self.table} is in quarantine since {self.lsn}: {self.reason}"
+
+
+def quarantined(path: LakePath) -> dict[str, Quarantine]:
+    """Return the tables of the lake at *path* that are set aside, by their directories.
+
+    Raises:
+        LakeTableConflict: a file is not of this release.
+    """
+    folder = _folder(path)
+    found = {}
+    names = [file.name for file in folder.glob("*.json")] if folder.is_dir() else []
+    for name in sorted(names):
+        file = folder / name
+        try:
+            value = json.loads(file.read_text())
+            if value["version"] != _FORMAT_VERSION:
+                raise ValueError(f"version {value['version']}")  # noqa: TRY301 - one message for all that is wrong with it
+            found[name.removesuffix(".json")] = Quarantine(**value)
+        except FileNotFoundError:
+            continue
+        except (KeyError, TypeError, ValueError) as error:
+            raise LakeTableConflict(
+                f"{file} can't be read: {error}",
+                hint="It was written by another release, or is damaged. Removed, the table begins where its history ends; "
+                "what is set aside is not looked at then.",
+            ) from error
+    return found
+
+
+def put(path: LakePath, directory: str, table: str, lsn: int, reason: str) -> Quarantine:
+    """Make it durable that a table is set aside from *lsn* on."""
+    state = Quarantine(table, str(Lsn(lsn)), reason, datetime.now(UTC).isoformat())
+    file = _folder(path) / f"{directory}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_json(file, asdict(state))
+    return state
+
+
+def release(path: LakePath, directory: str) -> None:
+    """Make it a table like any other; what was set aside is in its history by now."""
+    (_folder(path) / f"{directory}.json").unlink(missing_ok=True)
+
+
+class SetAside:
+    """The function given to mapInArrow: envelopes in, those of changes from an LSN on out. Pickled to executors."""
+
+    def __init__(self, from_lsn: int, upto_lsn: int) -> None:
+        self._from_lsn = from_lsn
+        self._upto_lsn = upto_lsn
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = [kept for row in batch.to_pylist() if (kept := self._kept(row)) is not None]
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows, schema=SET_ASIDE)
+
+    def _kept(self, row: dict[str, Any]) -> dict[str, Any] | None:
+        first, last = row["first_commit_lsn"], row["last_commit_lsn"]
+        if last < self._from_lsn or first >= self._upto_lsn:
+            return None
+        row["_commit_lsn"] = last
+        if first >= self._from_lsn and last < self._upto_lsn:
+            return row
+        changes = between(parse_message(row["payload"]).batch, self._from_lsn, self._upto_lsn)
+        if not changes.num_rows:
+            return None
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, changes.schema) as writer:
+            writer.write_batch(changes)
+        lsns, seqs = changes.column("_commit_lsn"), changes.column("_seq")
+        return row | {
+            "payload": sink.getvalue().to_pybytes(),
+            "changes": changes.num_rows,
+            "_commit_lsn": lsns[-1].as_py(),
+            "first_commit_lsn": lsns[0].as_py(),
+            "first_seq": seqs[0].as_py(),
+            "last_commit_lsn": lsns[-1].as_py(),
+            "last_seq": seqs[-1].as_py(),
+        }
+
+
+class AsJson:
+    """The function given to mapInArrow: payloads in, their changes as :data:`AS_JSON` out. Pickled to executors."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        own = set(AS_JSON.names)
+        for batch in batches:
+            for body in batch.column("payload"):
+                changes = parse_message(body.as_buffer()).batch
+                rows = [
+                    {name: row[name] for name in own if name in row}
+                    | {
+                        "_row": json.dumps(
+                            {n: v for n, v in row.items() if n not in own}, default=str
+                        )
+                    }
+                    for row in changes.to_pylist()
+                ]
+                yield pa.RecordBatch.from_pylist(rows, schema=AS_JSON)
+
+
+def _folder(path: LakePath) -> LakePath:
+    return path / "_spillway" / "quarantine"

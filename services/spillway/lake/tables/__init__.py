@@ -1,0 +1,1 @@
+"""A lake's tables: the contract, how they lie in files, and a room for each format."""

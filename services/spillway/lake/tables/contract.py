@@ -1,0 +1,140 @@
+"""What a lake job asks of a table format: the contract of ``delta/``, ``iceberg/`` and ``parquet/``.
+
+Each source table becomes two lake tables below the lake's path:
+
+``history/<schema>.<table>``
+    every change, append only: the plugin's columns, then the table's. Nothing is ever rewritten.
+``current/<schema>.<table>``
+    the rows as they are now. Kept by applying each batch's net effect, read back from the history: what current
+    shows is durable in history first.
+
+and beside them ``ddl/events`` (:mod:`spillway.lake.shape.changes`) and, of tables that are set aside, ``quarantine/<schema>.<table>``.
+
+**A table's commit carries the LSN that it goes up to**, in the same atomic step as the rows: the table holds all
+changes whose commit record starts before that LSN, and no other. It is the only truth about what is durable.
+Repeating a batch is harmless: rows before the table's LSN are left out, and a commit to an LSN that the table has
+already does nothing. This is what makes the lake exactly once, whatever Spark's checkpoint remembers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spillway.errors import LakeTableConflict
+from spillway.lake.shape.kinds import HISTORY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from spillway.lake.shape.columns import Followed
+    from spillway.lake.shape.net_effect import NetEffect
+    from spillway.lake.shape.partition import Partition
+    from spillway.lake.shape.payload import Relation
+
+#: The key of a table whose rows nothing tells apart: its current state counts copies.
+MULTISET: Final[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A range of commit LSNs, [start, end), on its way into the lake."""
+
+    slot_name: str
+    start_lsn: int
+    end_lsn: int
+    batch_id: int
+
+
+class LakeTables(Protocol):
+    """The lake tables of one path. Driver only; calls for different tables may come from different threads.
+
+    *name* is :attr:`spillway.lake.shape.payload.Relation.directory`, ``schema.table`` mostly.
+    """
+
+    def durable_lsn(self, kind: str, name: str) -> int:
+        """Return the LSN that the table's own last commit goes up to; 0 when there is no table."""
+        ...
+
+    def schema(self, kind: str, name: str) -> pa.Schema | None: ...
+
+    def partitions(self, kind: str, name: str) -> tuple[Partition, ...] | None:
+        """Return what the table was made to be partitioned by (:mod:`spillway.lake.tables.layout`); None when there is no table."""
+        ...
+
+    def widest(self, stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
+        """Return the type that a stored column can be given to hold *incoming*'s values, too (:mod:`spillway.lake.shape.type_changes`).
+
+        None: there is none that leaves the table's files as they are.
+        """
+        ...
+
+    def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
+        """Commit *rows*; their columns may be more than the table has, and wider (:mod:`spillway.lake.shape.type_changes`).
+
+        *kind* is history, or another append-only table's: :data:`DDL`, :data:`spillway.lake.state.quarantine.QUARANTINE`.
+        """
+        ...
+
+    def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
+        """Return the changes whose commit record starts in [*start_lsn*, *end_lsn*)."""
+        ...
+
+    def current(self, name: str) -> DataFrame | None: ...
+
+    def key(self, name: str) -> tuple[str, ...] | None:
+        """Return the key that the current table was made with; None when there is no table."""
+        ...
+
+    def reshape(self, name: str, followed: Followed) -> None:
+        """Give the current table *followed*'s columns and rows in one atomic step; its LSN stays.
+
+        Another key, if there is one, comes a step before: the rows are none then.
+        """
+        ...
+
+    def merge_plain(
+        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+    ) -> bool:
+        """Commit the net effect of a batch's plain changes without Spark's planning, if this format and table allow it.
+
+        Plain: no TRUNCATE, no value left out as unchanged, all in history's last commit, in one shape; the
+        current table has everything before *start_lsn*. Return whether it is done; if not, nothing is.
+        """
+        ...
+
+    def apply(
+        self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+    ) -> None:
+        """Commit a batch's net effect; *columns* are the table's, which it has already if it is there."""
+        ...
+
+
+def row_key(relation: Relation, columns: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the columns that the current table is merged by, :data:`MULTISET`, or None: history only.
+
+    The key must be known for rows that are gone, and that is what the replica identity logs.
+    """
+    identity = set(relation.identity_columns)
+    if relation.primary_key and identity.issuperset(relation.primary_key):
+        return relation.primary_key
+    if relation.replica_identity == "f" or (identity and identity.issuperset(columns)):
+        return MULTISET
+    return relation.identity_columns or None
+
+
+def check_same_key(name: str, stored: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+    """Refuse to merge by another key than the current table was made with.
+
+    Raises:
+        LakeTableConflict: they differ.
+    """
+    if stored != wanted:
+        raise LakeTableConflict(
+            f"the rows of {name} are identified by ({', '.join(wanted)}) now, "
+            f"its current table was made with ({', '.join(stored)})",
+            hint="The primary key or the replica identity was changed at the source. Move the current table away and "
+            "load it afresh.",
+            relation=name,
+        )

@@ -1,0 +1,579 @@
+"""Lake tables in Delta Lake, through Spark.
+
+A commit's LSN is the *transaction version* of the writer's application id in the same Delta commit
+(``txnAppId``/``txnVersion``, the protocol's SetTransaction): Delta skips a write whose version it has, keeps the version in
+checkpoints when old log entries go, and hands it out with the snapshot. An LSN below 2^63 fits a version, grows with
+each batch and means the same to every process, where a batch id would begin at 0 again with a new Spark checkpoint. The commit's
+``userMetadata`` says the same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
+
+A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.tables.direct_merge`): no Spark job, the same log. MERGE in Spark
+does what is left: TRUNCATE, unchanged TOAST values, multisets, large batches, and tables that have been given features which ask more
+of a writer. Both rewrite the files that they touch. A table of many gigabytes whose changes are everywhere is better off with
+deletion vectors (``ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)``), which leave it to Spark, cost a
+small merge seconds and save rewriting; the job leaves such properties as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, StructType
+
+from spillway.errors import LakeError, LakeTableConflict
+from spillway.failpoints import failpoint
+from spillway.lake import lease
+from spillway.lake.shape.columns import spark_schema
+from spillway.lake.shape.kinds import CURRENT, HISTORY
+from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
+from spillway.lake.shape.type_changes import widest
+from spillway.lake.storage import ObjectPath, spark_address
+from spillway.lake.tables import layout, partitions
+from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
+from spillway.lake.tables.direct_merge import (
+    NotDirect,
+    check_files,
+    compact,
+    fields_of,
+    files_of,
+    last_changes,
+    merge,
+    open_table,
+    read_changes,
+    sync_commit,
+)
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+    from spillway.lake.shape.columns import Followed
+    from spillway.lake.shape.partition import Partition
+    from spillway.lake.storage import LakePath
+
+_log = logging.getLogger(__name__)
+
+KEY_PROPERTY: Final = "spillway.key"
+_SLOT_PROPERTY: Final = "spillway.slot"
+#: Names that Delta stores only with column mapping.
+_NEEDS_MAPPING: Final = re.compile(r"[ ,;{}()\n\t=]")
+#: Commits of others that a search for ours passes before the snapshot is asked.
+_COMMITS_SEARCHED: Final = 20
+#: How often a merge is begun anew because another commit was first, before it is left to Spark.
+_ATTEMPTS: Final = 3
+_VIEW: Final = "spillway_net_effect"
+#: userMetadata of a commit that follows an ALTER TABLE
+_RESHAPE: Final = "spillway: columns of the next batch"
+
+
+class DeltaTables:
+    """See :class:`spillway.lake.tables.contract.LakeTables`."""
+
+    def __init__(self, spark: SparkSession, path: LakePath, slot_name: str) -> None:
+        # Merges read their transaction id from the session's configuration: a session for each thread that merges.
+        self._main_session = spark
+        self._threads = threading.local()
+        self._path = path
+        self._slot_name = slot_name
+        self._application = application_of(slot_name)
+        #: tables that are known to be of this slot
+        self._ours: set[tuple[str, str]] = set()
+        #: current tables' files that delta-rs reads as Spark does; a table is one thread's at a time
+        self._checked: dict[str, set[LakePath]] = {}
+        #: tables that are known to take timestamps without a zone
+        self._with_ntz: set[tuple[str, str]] = set()
+        #: what append-only tables are partitioned by
+        self._made: dict[tuple[str, str], tuple[Partition, ...]] = {}
+        #: what was appended last to history's tables, which hold it
+        self._appended: dict[tuple[str, str], StructType] = {}
+
+    @property
+    def _spark(self) -> SparkSession:
+        session: SparkSession | None = getattr(self._threads, "session", None)
+        if session is None:
+            session = self._threads.session = self._main_session.newSession()
+        return session
+
+    def durable_lsn(self, kind: str, name: str) -> int:
+        if not self._exists(kind, name):
+            return 0
+        if (kind, name) not in self._ours:
+            self._check_owner(kind, name)
+            self._ours.add((kind, name))
+        version = last_transaction(self._path / kind / name / "_delta_log", self._application)
+        if version is None:
+            # Not in the log's newest part: the snapshot knows, but asking it is a Spark job.
+            found = self._snapshot(kind, name).transactions().get(self._application)
+            version = int(found.get()) if found.isDefined() else 0
+        return version
+
+    def _check_owner(self, kind: str, name: str) -> None:
+        owner = self._snapshot(kind, name).metadata().configuration().get(_SLOT_PROPERTY)
+        if not owner.isDefined() or owner.get() != self._slot_name:
+            raise LakeTableConflict(
+                f"{self._location(kind, name)} was not made for slot {self._slot_name}",
+                hint="Use a path of its own for each slot, or move that table away.",
+                relation=name,
+            )
+
+    def schema(self, kind: str, name: str) -> pa.Schema | None:
+        if not self._exists(kind, name):
+            return None
+        rows = partitions.removed(self._frame(kind, name))
+        return to_arrow_schema(rows.schema, timezone="UTC")
+
+    def partitions(self, kind: str, name: str) -> tuple[Partition, ...] | None:
+        if not self._exists(kind, name):
+            return None
+        return partitions.partitions_of(self._frame(kind, name).schema)
+
+    def widest(self, stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
+        return widest(stored, incoming)
+
+    def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
+        if not self._exists(kind, name):
+            self._create(kind, name, rows.schema, {})
+        elif self._appended.get((kind, name)) != rows.schema:
+            self._widen(kind, name, rows.schema)
+        self._appended[kind, name] = rows.schema
+        self._allow_timestamps(kind, name, rows.schema)
+        self._append(kind, name, rows, batch)
+
+    def history(self, name: str, start_lsn: int, end_lsn: int, kind: str = HISTORY) -> DataFrame:
+        commit = F.col("_commit_lsn")
+        rows = partitions.removed(self._frame(kind, name))
+        return rows.where((commit >= start_lsn) & (commit < end_lsn))
+
+    def current(self, name: str) -> DataFrame | None:
+        if not self._exists(CURRENT, name):
+            return None
+        return partitions.removed(self._frame(CURRENT, name))
+
+    def key(self, name: str) -> tuple[str, ...] | None:
+        if not self._exists(CURRENT, name):
+            return None
+        stored = self._snapshot(CURRENT, name).metadata().configuration().get(KEY_PROPERTY)
+        return tuple(json.loads(stored.get())) if stored.isDefined() else None
+
+    def reshape(self, name: str, followed: Followed) -> None:
+        lease.check(self._path)
+        if followed.key is not None and followed.key != self.key(name):
+            self._set_key(name, followed.key)
+        self._allow_timestamps(CURRENT, name, followed.frame.schema)
+        made = self.partitions(CURRENT, name) or ()
+        rows = partitions.added(followed.frame, made)
+        if followed.rewritten:
+            writer = rows.write.mode("overwrite").option("overwriteSchema", "true")
+            writer = writer.partitionBy(*partitions.names(made))
+        else:
+            # Columns that are null in every row are the schema's business only: no row is written.
+            empty = self._spark.createDataFrame([], rows.schema)
+            writer = empty.write.mode("append").option("mergeSchema", "true")
+        writer = writer.option("userMetadata", _RESHAPE)
+        writer.format("delta").save(self._location(CURRENT, name))
+
+    def merge_plain(
+        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+    ) -> bool:
+        for _ in range(_ATTEMPTS):
+            try:
+                written = self._merge_directly(name, start_lsn, columns, key, batch)
+            except CommitFailedError as error:
+                # Another one was first, maintenance perhaps: then its files are the ones to merge into.
+                reason: object = error
+            except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
+                reason = error
+                break
+            else:
+                # Whatever goes wrong with this is not Spark's to mend.
+                for table, version, files in written:
+                    sync_commit(table, version, files)
+                return True
+        _log.debug("%s is merged by Spark: %s", name, reason)
+        return False
+
+    def _merge_directly(
+        self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+    ) -> list[tuple[LakePath, int, set[LakePath]]]:
+        """Merge as :mod:`spillway.lake.tables.direct_merge` does.
+
+        Returns what is not durable yet, of the history that the batch is read from as well: tables, from which
+        version of theirs on, and their files.
+
+        Raises:
+            NotDirect: it isn't for that.
+            CommitFailedError: another commit was first.
+        """
+        current = open_table(self._path / CURRENT / name)
+        history = open_table(self._path / HISTORY / name, to_write=False)
+        fields = fields_of(current)
+        made = partitions.made_with(fields)
+        wanted = partitions.with_fields(spark_schema(columns), made)
+        if _described(fields) != _described(wanted.jsonValue()["fields"]):
+            raise NotDirect("the table's columns change")
+        if current.metadata().configuration.get(KEY_PROPERTY) != json.dumps(key):
+            raise NotDirect("the table's key changes")
+        # delta-rs takes any transaction version, one that is there already too.
+        if (
+            history.transaction_version(self._application) != batch.end_lsn
+            or current.transaction_version(self._application) != start_lsn
+        ):
+            raise NotDirect("the batch is not history's last commit")
+        before = files_of(current)
+        check_files(before - self._checked.get(name, set()))
+        appended = files_of(history, f"_commit_lsn >= {start_lsn}")
+        changes = last_changes(read_changes(appended, start_lsn, columns), columns, key)
+        changes = partitions.added_to_arrow(changes, made)
+        failpoint("lake.before_merge")
+        lease.check(self._path)
+        version = current.version() + 1
+        merge(
+            current,
+            changes,
+            key,
+            CommitProperties(
+                custom_metadata={"userMetadata": _user_metadata(batch)},
+                app_transactions=[Transaction(self._application, batch.end_lsn)],
+                # What it does when it is not first is its own idea of a conflict: ours is to begin anew.
+                max_commit_retries=0,
+            ),
+        )
+        self._compact(name, current, columns)
+        self._checked[name] = after = files_of(current)
+        return [
+            (self._path / HISTORY / name, history.version(), appended),
+            (self._path / CURRENT / name, version, after - before),
+        ]
+
+    def _compact(self, name: str, current: DeltaTable, columns: pa.Schema) -> None:
+        try:
+            compact(current, columns)
+        except (DeltaError, OSError) as error:
+            # The batch is committed; a later one finds the small files again.
+            _log.warning("small files of %s stay: %s", name, error)
+
+    def apply(
+        self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+    ) -> None:
+        stored = self.schema(CURRENT, name)
+        if stored is None:
+            wanted = columns.append(COPIES_FIELD) if key == MULTISET else columns
+            schema = spark_schema(wanted)
+            self._create(
+                CURRENT,
+                name,
+                schema,
+                {KEY_PROPERTY: json.dumps(key)},
+            )
+            present = F.col(COPIES) > 0 if key == MULTISET else F.col(SET)
+            rows = effect.frame.where(present).select(*(quoted(c) for c in schema.names))
+            self._append(CURRENT, name, rows, batch)
+            return
+        check_same_key(name, self.key(name) or MULTISET, key)
+        lease.check(self._path)
+        made = self.partitions(CURRENT, name) or ()
+        # What a partition is made of may change, so it is a value like others: the key alone tells rows.
+        changed = partitions.added(effect.frame, made, effect.kept_columns)
+        changed.createOrReplaceTempView(_VIEW)
+        values = [*columns.names, *partitions.names(made)]
+        kept = [*effect.kept_columns]
+        kept += [p.name for p in made if p.column in effect.kept_columns]
+        statement = (
+            merge_copies(values, truncated=effect.truncated)
+            if key == MULTISET
+            else merge_rows(values, key, kept, truncated=effect.truncated)
+        )
+        target = f"delta.{quoted(self._location(CURRENT, name))}"
+        settings = {
+            "spark.databricks.delta.write.txnAppId": self._application,
+            "spark.databricks.delta.write.txnVersion": str(batch.end_lsn),
+            "spark.databricks.delta.commitInfo.userMetadata": _user_metadata(batch),
+        }
+        for setting, value in settings.items():
+            self._spark.conf.set(setting, value)
+        try:
+            self._spark.sql(f"MERGE INTO {target} AS t USING {_VIEW} AS s {statement}")
+        finally:
+            for setting in settings:
+                self._spark.conf.unset(setting)
+            self._spark.catalog.dropTempView(_VIEW)
+
+    def _create(self, kind: str, name: str, schema: StructType, properties: dict[str, str]) -> None:
+        lease.check(self._path)
+        table = f"delta.{quoted(self._location(kind, name))}"
+        asked = layout.load(self._path)
+        if kind == CURRENT:
+            asked.check(name, to_arrow_schema(schema, timezone="UTC"))
+        made = asked.partitions(kind, name)
+        schema = partitions.with_fields(schema, made)
+        writer = self._spark.createDataFrame([], schema).writeTo(table).using("delta")
+        if made:
+            writer = writer.partitionedBy(*(F.col(quoted(n)) for n in partitions.names(made)))
+        properties = {_SLOT_PROPERTY: self._slot_name, **properties}
+        if any(_NEEDS_MAPPING.search(column) for column in schema.names):
+            properties["delta.columnMapping.mode"] = "name"
+        for key, value in properties.items():
+            writer = writer.tableProperty(key, value)
+        writer.create()
+
+    def _set_key(self, name: str, key: tuple[str, ...]) -> None:
+        table = f"delta.{quoted(self._location(CURRENT, name))}"
+        text = json.dumps(key).replace("\\", "\\\\").replace("'", "\\'")
+        self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{KEY_PROPERTY}' = '{text}')")
+
+    def _widen(self, kind: str, name: str, schema: StructType) -> None:
+        """Make the columns of a table as wide as those of *schema*: Delta's type widening, no file is written."""
+        columns = list(_retyped(self._frame(kind, name).schema, schema))
+        if not columns:
+            return
+        lease.check(self._path)
+        table = f"delta.{quoted(self._location(kind, name))}"
+        self._spark.sql(
+            f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+        )
+        for column, type_ in columns:
+            self._spark.sql(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}")
+
+    def _allow_timestamps(self, kind: str, name: str, schema: StructType) -> None:
+        """Let a table take its first column of timestamps without a zone, which Delta wants to be asked for."""
+        if not _has_ntz(schema) or (kind, name) in self._with_ntz:
+            return
+        if not _has_ntz(self._frame(kind, name).schema):
+            table = f"delta.{quoted(self._location(kind, name))}"
+            self._spark.sql(
+                f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+            )
+        self._with_ntz.add((kind, name))
+
+    def _append(self, kind: str, name: str, rows: DataFrame, batch: Batch) -> None:
+        lease.check(self._path)
+        writer = self._to_append(kind, name, rows).option("mergeSchema", "true")
+        writer = writer.option("txnAppId", self._application).option("txnVersion", batch.end_lsn)
+        writer.option("userMetadata", _user_metadata(batch)).save(self._location(kind, name))
+
+    def _to_append(self, kind: str, name: str, rows: DataFrame) -> DataFrameWriter:
+        made = self._made.get((kind, name))
+        if made is None:
+            made = self.partitions(kind, name) or ()
+            # A load may make a current table with others, of another process even.
+            if kind != CURRENT:
+                self._made[kind, name] = made
+        return partitions.added(rows, made).write.format("delta").mode("append")
+
+    def _location(self, kind: str, name: str) -> str:
+        return spark_address(self._path / kind / name)
+
+    def _exists(self, kind: str, name: str) -> bool:
+        return (self._path / kind / name / "_delta_log").is_dir()
+
+    def _frame(self, kind: str, name: str) -> DataFrame:
+        return self._spark.read.format("delta").load(self._location(kind, name))
+
+    def _snapshot(self, kind: str, name: str) -> Any:
+        """Return the newest snapshot of a table that is there: Delta's Scala object."""
+        jvm = self._spark._jvm  # noqa: SLF001 - SetTransaction versions have no other reader in Python
+        assert jvm is not None  # classic Spark has one
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+            self._spark._jsparkSession,  # noqa: SLF001 - as above
+            self._location(kind, name),
+        )
+        return log.update(*(getattr(log, f"update$default${position}")() for position in (1, 2, 3)))
+
+
+def _described(fields: Iterable[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Return what of two schemas' fields must agree: types, attribute numbers and partitions by name."""
+    return {f["name"]: (f["type"], f.get("metadata") or {}) for f in fields}
+
+
+def _retyped(stored: StructType, wanted: StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield columns, and fields of structs, that have another type in *wanted*, and that type, as SQL writes them."""
+    for field in wanted:
+        if field.name in stored.names:
+            before = stored[field.name].dataType
+            name = f"{prefix}{quoted(field.name)}"
+            if isinstance(before, StructType) and isinstance(field.dataType, StructType):
+                yield from _retyped(before, field.dataType, f"{name}.")
+            elif before != field.dataType and not isinstance(before, ArrayType):
+                yield name, field.dataType.simpleString()
+
+
+def _has_ntz(schema: StructType) -> bool:
+    return "timestamp_ntz" in schema.simpleString()
+
+
+def application_of(slot_name: str) -> str:
+    """Return the application id under which a slot's commits carry their LSN."""
+    return f"spillway/{slot_name}"
+
+
+def version_at(table: LakePath, application: str, lsn: int) -> int | None:
+    """Return the version that a table had when it was as of *lsn*; None: there was no table then.
+
+    It is the last one before the job's next commit: what others did in between, OPTIMIZE for one, is in it, so that VACUUM
+    leaves its files.
+
+    Raises:
+        LakeError: the log of then was removed.
+    """
+    version: int | None = None
+    commits = _commits(table / "_delta_log")
+    for commit in commits:
+        mark = _mark(commit, application)
+        if mark is _Reshape:
+            # It belongs to the batch that comes after it.
+            version = None
+            continue
+        version = int(commit.stem) if version is None else version
+        if isinstance(mark, int):
+            if mark <= lsn:
+                return version
+            version = None
+    if commits and int(commits[-1].stem) > 0:
+        raise LakeError(
+            f"{table} does not remember which version it had at {Lsn(lsn)}",
+            hint="Delta removes its log after delta.logRetentionDuration (30 days): read a later LSN, or set it higher.",
+            relation=table.name,
+            lsn=str(Lsn(lsn)),
+        )
+    return None
+
+
+def last_transaction(log: LakePath, application: str) -> int | None:
+    """Return the version of *application*'s last transaction among a log's newest commits, None if it isn't there.
+
+    Commits are JSON lines in files named by version (the Delta protocol's "Delta Log Entries"). Each commit
+    of ours has its transaction, so the newest file nearly always ends the search; maintenance by others
+    (OPTIMIZE, VACUUM, ALTER) comes between.
+    """
+    for commit in _newest_commits(log):
+        mark = _mark(commit, application)
+        if isinstance(mark, int):
+            return mark
+    return None
+
+
+def _newest_commits(log: LakePath) -> list[LakePath]:
+    """Return so many of a log's commits as a search for ours passes, the newest first."""
+    if isinstance(log, ObjectPath):
+        # A list of names is a request for each thousand of them: those behind the last checkpoint are few.
+        try:
+            checkpoint = int(json.loads((log / "_last_checkpoint").read_text())["version"])
+        except FileNotFoundError:
+            checkpoint = 0
+        first = max(checkpoint - _COMMITS_SEARCHED, 0)
+        commits = _newest_first(log.after(f"{first:020d}"))
+    else:
+        commits = _commits(log)
+    return commits[:_COMMITS_SEARCHED]
+
+
+def _commits(log: LakePath) -> list[LakePath]:
+    """Return a log's commits, the newest first."""
+    return _newest_first(log.glob("*.json"))
+
+
+def _newest_first(paths: Iterable[LakePath]) -> list[LakePath]:
+    commits = (path for path in paths if path.name.endswith(".json") and path.stem.isdecimal())
+    return sorted(commits, key=lambda path: path.name, reverse=True)
+
+
+class _Reshape:
+    """The mark of a commit that changed the current table's columns for the batch to come."""
+
+
+def _mark(commit: LakePath, application: str) -> int | type[_Reshape] | None:
+    """Return the version of *application*'s transaction in a commit, or that it is a reshape; None: neither."""
+    with _lines(commit) as lines:
+        for line in lines:
+            if line.startswith('{"txn":'):
+                transaction = json.loads(line)["txn"]
+                if transaction["appId"] == application:
+                    return int(transaction["version"])
+            elif (
+                line.startswith('{"commitInfo":')
+                and json.loads(line)["commitInfo"].get("userMetadata") == _RESHAPE
+            ):
+                return _Reshape
+    return None
+
+
+@contextmanager
+def _lines(commit: LakePath) -> Iterator[Iterable[str]]:
+    if isinstance(commit, ObjectPath):
+        yield commit.read_text().split("\n")
+        return
+    with commit.open(encoding="utf-8") as lines:
+        yield lines
+
+
+def merge_rows(
+    columns: Sequence[str], key: Sequence[str], kept: Sequence[str], *, truncated: bool
+) -> str:
+    """Return the clauses of a keyed MERGE of target ``t`` with the net effect ``s``."""
+    on = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in key)
+    updates = ", ".join(
+        f"t.{quoted(c)} = CASE WHEN s.{quoted(KEEP + c)} THEN t.{quoted(c)} ELSE s.{quoted(c)} END"
+        if c in kept
+        else f"t.{quoted(c)} = s.{quoted(c)}"
+        for c in columns
+    )
+    return " ".join(
+        [
+            f"ON {on}",
+            f"WHEN MATCHED AND s.{SET} THEN UPDATE SET {updates}",
+            "WHEN MATCHED THEN DELETE",
+            f"WHEN NOT MATCHED AND s.{SET} THEN {_insert(columns)}",
+            *_emptied(truncated=truncated),
+        ]
+    )
+
+
+def merge_copies(columns: Sequence[str], *, truncated: bool) -> str:
+    """Return the clauses of a MERGE of copies of distinct rows."""
+    on = " AND ".join(f"t.{quoted(c)} <=> s.{quoted(c)}" for c in columns)
+    copies = f"s.{COPIES}" if truncated else f"t.{COPIES} + s.{COPIES}"
+    return " ".join(
+        [
+            f"ON {on}",
+            f"WHEN MATCHED AND {copies} > 0 THEN UPDATE SET t.{COPIES} = {copies}",
+            "WHEN MATCHED THEN DELETE",
+            f"WHEN NOT MATCHED AND s.{COPIES} > 0 THEN {_insert([*columns, COPIES])}",
+            *_emptied(truncated=truncated),
+        ]
+    )
+
+
+def _insert(columns: Sequence[str]) -> str:
+    names = ", ".join(quoted(c) for c in columns)
+    values = ", ".join(f"s.{quoted(c)}" for c in columns)
+    return f"INSERT ({names}) VALUES ({values})"  # noqa: S608 - names are quoted
+
+
+def _emptied(*, truncated: bool) -> Iterator[str]:
+    if truncated:
+        yield "WHEN NOT MATCHED BY SOURCE THEN DELETE"
+
+
+def _user_metadata(batch: Batch) -> str:
+    return json.dumps(
+        {
+            "spillway": {
+                "slot": batch.slot_name,
+                "start_lsn": str(Lsn(batch.start_lsn)),
+                "end_lsn": str(Lsn(batch.end_lsn)),
+                "batch_id": batch.batch_id,
+            }
+        }
+    )

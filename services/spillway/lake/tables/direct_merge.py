@@ -1,0 +1,351 @@
+"""A batch's plain changes merged into a Delta table without a Spark job: reduced here, merged by delta-rs.
+
+::
+
+    history's files of the batch ──▶ last change per key ──▶ MERGE by delta-rs (the library `deltalake`) ──▶ one commit
+
+MERGE in Spark does the same by nine jobs of 50 to 300 ms, and as many plans, classes compiled for each, and snapshots of the
+log: 3 to 4 s for a batch of any size. delta-rs has no JVM to wait for: a batch of 5,000 changes takes less than a tenth of a second.
+The log, the data files with their statistics, the check for conflicts, checkpoints and the cleaning of the log are the library's;
+ours is the reduction, and what delta-rs leaves to its caller:
+
+- It accepts a transaction version that the table has already: the caller compares before (:meth:`DeltaTables.merge_plain`).
+- It reads INT96 timestamps, Spark's default, as nanoseconds, and so turns the years beyond 1677 and 2262 into others. Our session
+  doesn't write them, another one that runs OPTIMIZE may: files are looked at once (:func:`check_files`).
+- It writes the statistics of decimals as doubles, and a maximum that leaves NaN out, which Spark takes for the greatest value: readers
+  would leave out files that hold what they look for. So columns have statistics where these are exact (:func:`_has_statistics`).
+- It commits no merge that changes nothing, and a commit is what says that the table has the batch (:func:`merge`).
+- It doesn't sync. :func:`sync_commit` does, after the commit and before anybody says that the batch is durable. A power failure
+  between the two can leave a commit that names a file which isn't whole, as it can with Spark's commits.
+- Its local paths are URLs that are decoded once too often: :func:`open_table` refuses those that would not come out the same.
+
+What comes here is *plain* (:func:`spillway.lake.shape.net_effect.keyed`): no TRUNCATE, no value left out as unchanged, so that the last
+change of a key says all about it; changes of key are two effects, as there. The result is to be the same, row for row; what can't be
+sure of that is left to Spark by raising :class:`NotDirect`, with nothing done: other kinds of changes, keys of types whose equality
+isn't that of their bytes, tables with features that ask more of a writer. Memory is bounded by :data:`_HISTORY_BYTES_MAX` of history's
+files; the table streams through delta-rs, which keeps to :data:`_MERGE_BYTES`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import ColumnProperties, DeltaTable, WriterProperties
+
+from spillway.lake.files import sync_directory
+from spillway.lake.shape.net_effect import SET, quoted
+from spillway.lake.storage import ObjectPath, lake_path, storage_options
+from spillway.lake.tables import partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from deltalake import CommitProperties
+
+    from spillway.lake.storage import LakePath
+
+#: History's files of one batch, compressed: some ten times as much in memory.
+_HISTORY_BYTES_MAX: Final = 64 << 20
+#: What the operators of a merge may hold; beyond it they spill.
+_MERGE_BYTES: Final = 256 << 20
+#: Smaller files are small, and so many of them are made into files of the second size.
+_SMALL_BYTES: Final = 8 << 20
+_SMALL_FILES_MAX: Final = 24
+_COMPACTED_BYTES: Final = 32 << 20
+#: Table features that ask nothing of who merges, or are tested here.
+_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
+#: What asks more of who reads its files, and read_changes gives it: a history whose columns became wider.
+_READ_FEATURES: Final = _FEATURES | {"typeWidening"}
+#: Writer versions up to it know no other features.
+_LEGACY_WRITER: Final = 2
+#: A double holds each number of so many digits, and its shortest text is that number.
+_DIGITS_OF_DOUBLE: Final = 15
+#: Paths that are the same after they were URLs.
+_PLAIN_PATH: Final = re.compile(r"[\w/.~ ,:=@+-]+")
+
+
+class NotDirect(Exception):
+    """This batch is Spark's to merge."""
+
+
+def open_table(path: LakePath, *, to_write: bool = True) -> DeltaTable:
+    """Load the newest version of the table at *path*.
+
+    Raises:
+        NotDirect: the path or the table is not for delta-rs.
+    """
+    where = path.absolute()
+    if not _PLAIN_PATH.fullmatch(where.key if isinstance(where, ObjectPath) else str(where)):
+        raise NotDirect("the path has special characters")
+    options = storage_options() if isinstance(where, ObjectPath) else None
+    table = DeltaTable(str(where), storage_options=options)
+    protocol = table.protocol()
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    beyond = features - (_FEATURES if to_write else _READ_FEATURES)
+    if beyond:
+        raise NotDirect(f"table features {', '.join(sorted(beyond))}")
+    if protocol.min_writer_version > _LEGACY_WRITER and protocol.writer_features is None:
+        raise NotDirect(f"writer version {protocol.min_writer_version}")
+    made = partitions.made_with(fields_of(table))
+    if partitions.names(made) != table.metadata().partition_columns:
+        raise NotDirect("partitions that are not ours")
+    return table
+
+
+def fields_of(table: DeltaTable) -> list[dict[str, Any]]:
+    """Return the table's fields as its log has them."""
+    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    return fields
+
+
+def files_of(table: DeltaTable, predicate: str | None = None) -> set[LakePath]:
+    """Return the table's files, those only, by their statistics, that can have rows of *predicate*."""
+    uris = table.file_uris(file_pruning_predicate=predicate)
+    return {lake_path(unquote(uri)) for uri in uris}
+
+
+def check_files(files: Iterable[LakePath]) -> None:
+    """Refuse files that delta-rs would misread.
+
+    Raises:
+        NotDirect: there are timestamps of the type INT96 among them.
+    """
+    for path in files:
+        opened = path.open_reader() if isinstance(path, ObjectPath) else path
+        with pq.ParquetFile(opened) as parquet:
+            columns = (parquet.schema.column(i) for i in range(len(parquet.schema)))
+            if any(column.physical_type == "INT96" for column in columns):
+                raise NotDirect(f"{path.name} has timestamps of type INT96")
+
+
+def read_changes(files: Iterable[LakePath], start_lsn: int, schema: pa.Schema) -> pa.Table:
+    """Read history's changes from *start_lsn* on, in order; *schema* is the table's own columns.
+
+    Raises:
+        NotDirect: there is too much, or it isn't stored plainly.
+    """
+    files = sorted(files, key=str)
+    if sum(_size(path) for path in files) > _HISTORY_BYTES_MAX:
+        raise NotDirect("the batch is large")
+    wanted = ["_op", "_commit_lsn", "_seq", *schema.names]
+    tables = []
+    for path in files:
+        # All of it is read: one request.
+        opened = BytesIO(path.read_bytes()) if isinstance(path, ObjectPath) else path
+        with pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet:
+            stored = parquet.schema_arrow.names
+            missing = set(wanted).difference(stored)
+            if missing:
+                raise NotDirect(f"history has no column {', '.join(sorted(missing))}")
+            old = ["_old_key"] if "_old_key" in stored else []
+            tables.append(parquet.read(columns=[*wanted, *old]))
+    if not tables:
+        raise NotDirect("history has no changes")
+    changes = pa.concat_tables(tables, promote_options="default")
+    lsns = changes.column("_commit_lsn").to_numpy()
+    if len(lsns) and lsns.min() < start_lsn:
+        changes = changes.filter(pc.greater_equal(changes.column("_commit_lsn"), start_lsn))
+        lsns = changes.column("_commit_lsn").to_numpy()
+    seqs = changes.column("_seq").to_numpy()
+    later, same = lsns[1:] > lsns[:-1], lsns[1:] == lsns[:-1]
+    if not bool(np.all(later | (same & (seqs[1:] > seqs[:-1])))):
+        changes = changes.take(np.lexsort((seqs, lsns)))
+    return changes
+
+
+def _size(path: LakePath) -> int:
+    size = path.size() if isinstance(path, ObjectPath) else path.stat().st_size
+    if size is None:
+        raise FileNotFoundError(str(path))
+    return size
+
+
+def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
+    """Reduce plain *changes*, which are in order, to the last one of each key.
+
+    Returns *schema*'s columns and :data:`SET`: true for rows that are there afterwards, in the order of their keys;
+    false for keys that are not, whose other columns are null.
+
+    Raises:
+        NotDirect: a key's equality isn't that of its stored value, or a part of one is null.
+    """
+    for name in key:
+        if not _is_plain_key(schema.field(name).type):
+            raise NotDirect(f"key of type {schema.field(name).type}")
+    own = pa.schema([pa.field(f.name, f.type) for f in schema])
+    new = changes.select(own.names).cast(own)
+    keys, order = [], []
+    # Files of Arrow's own writers come back with view types, which have few functions.
+    op = changes.column("_op").cast(pa.string())
+    if not {"I", "U", "D"}.issuperset(pc.unique(op).to_pylist()):
+        raise NotDirect("there are changes of other kinds")
+    # The effects in order: a change's second one, its row under the new key, has an odd number.
+    set_at = np.flatnonzero(pc.not_equal(op, "D").to_numpy())
+    set_keys = new.select(list(key))
+    keys.append(set_keys if len(set_at) == len(changes) else set_keys.take(set_at))
+    order.append(set_at * 2 + 1)
+    if "_old_key" in changes.column_names:
+        gone, gone_at = _old_keys(changes, new, key)
+        keys.append(gone)
+        order.append(gone_at * 2)
+    effects = pa.concat_tables(keys).append_column(
+        "_order", pa.array(np.concatenate(order), pa.int64())
+    )
+    if any(effects.column(name).null_count for name in key):
+        raise NotDirect("a part of a key is null")
+    last = effects.group_by(list(key)).aggregate([("_order", "max")])
+    at = last.column("_order_max").to_numpy()
+    is_set = at % 2 == 1
+    rows = _by_key(new.take(np.sort(at[is_set] // 2)), key)
+    deleted = last.select(list(key)).filter(pa.array(~is_set))
+    parts = [
+        part.append_column(SET, pa.array(np.full(len(part), there)))
+        for part, there in ((rows, True), (deleted, False))
+        if len(part)
+    ]
+    return pa.concat_tables(
+        parts or [rows.append_column(SET, pa.array([], pa.bool_()))], promote_options="default"
+    )
+
+
+def _old_keys(changes: pa.Table, new: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Any]:
+    """Return the keys that rows were deleted under or moved away from, and at which changes."""
+    old = changes.column("_old_key").combine_chunks()
+    if isinstance(old, pa.ChunkedArray):
+        raise NotDirect("old keys are large")
+    logged = np.flatnonzero(old.is_valid().to_numpy(zero_copy_only=False))
+    old, before = old.take(logged), {}
+    for name in key:
+        if old.type.get_field_index(name) < 0:
+            raise NotDirect(f"the old key has no column {name}")
+        before[name] = pc.cast(pc.struct_field(old, name), new.schema.field(name).type)
+    after, op = (
+        new.select(list(key)).take(logged),
+        changes.column("_op").take(logged).cast(pa.string()),
+    )
+    moved = np.zeros(len(logged), dtype=bool)
+    for name in key:
+        same = pc.equal(before[name], after.column(name))
+        moved |= ~pc.fill_null(same, False).to_numpy()
+    ends = pc.equal(op, "D").to_numpy() | (pc.equal(op, "U").to_numpy() & moved)
+    table = pa.table(before, schema=after.schema)
+    return table.filter(pa.array(ends)), logged[ends]
+
+
+def _is_plain_key(type_: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_integer(type_)
+        or types.is_string(type_)
+        or types.is_binary(type_)
+        or types.is_boolean(type_)
+        or types.is_date32(type_)
+        or types.is_timestamp(type_)
+        or types.is_decimal(type_)
+    )
+
+
+def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Sort *rows*: what is inserted together then has a range of its own in each of a file's row groups."""
+    order = pc.sort_indices(rows.select(list(key)), sort_keys=[(name, "ascending") for name in key])
+    at = order.to_numpy()
+    return rows if bool(np.all(at[1:] > at[:-1])) else rows.take(order)
+
+
+def merge(
+    table: DeltaTable, changes: pa.Table, key: Sequence[str], commit: CommitProperties
+) -> None:
+    """Commit *changes*, of :func:`last_changes`, to *table*, which is at the new version then.
+
+    Raises:
+        deltalake.exceptions.CommitFailedError: another one committed first; nothing is done.
+    """
+    names = [name for name in changes.column_names if name != SET]
+    values = {quoted(name): f"s.{quoted(name)}" for name in names}
+    is_set = f"s.{quoted(SET)}"
+    version = table.version()
+    merger = table.merge(
+        changes,
+        " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key),
+        source_alias="s",
+        target_alias="t",
+        # The changes are in memory anyway; known to delta-rs, their range of keys leaves files out.
+        streamed_exec=False,
+        max_spill_size=_MERGE_BYTES,
+        writer_properties=_writer_properties(changes.schema),
+        commit_properties=commit,
+    )
+    merger = merger.when_matched_update(values, is_set).when_matched_delete(f"NOT {is_set}")
+    merger.when_not_matched_insert(values, is_set).execute()
+    if table.version() == version:
+        # Rows that came and went: delta-rs commits nothing then, and the table is to say all the same how far it is.
+        partition_by = table.metadata().partition_columns
+        table.create_write_transaction(
+            [], "append", table.schema(), partition_by, commit_properties=commit
+        )
+        table.update_incremental()
+
+
+def compact(table: DeltaTable, schema: pa.Schema) -> bool:
+    """Make one file of small ones, in a commit of its own, if there are many; return whether it was done.
+
+    With fewer, more would be written again and again; with more, each batch looks at more files.
+    """
+    files = pa.table(table.get_add_actions(flatten=True))
+    small = files.filter(pc.less(files.column("size_bytes"), _SMALL_BYTES))
+    # A partition's only small file has none to be joined with.
+    by = [name for name in small.column_names if name.startswith("partition.")]
+    alone = len(small.group_by(by).aggregate([])) if by else min(len(small), 1)
+    if len(small) - alone < _SMALL_FILES_MAX:
+        return False
+    table.optimize.compact(
+        target_size=_COMPACTED_BYTES, writer_properties=_writer_properties(schema)
+    )
+    return True
+
+
+def sync_commit(table: LakePath, version: int, files: Iterable[LakePath]) -> None:
+    """Make *files* and the log from *version* on durable; objects are when they are there."""
+    if isinstance(table, ObjectPath):
+        return
+    log = table / "_delta_log"
+    written = [path for path in files if isinstance(path, Path)]
+    # Names begin with the version; that of the hint to the last checkpoint sorts behind.
+    written += [path for path in log.iterdir() if path.name >= f"{version:020d}" and path.is_file()]
+    for path in written:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    # A partition's directory may be new, too.
+    for folder in {table, *(path.parent for path in written)}:
+        sync_directory(folder)
+
+
+def _writer_properties(schema: pa.Schema) -> WriterProperties:
+    exact = ColumnProperties(statistics_enabled="CHUNK")
+    return WriterProperties(
+        compression="SNAPPY",
+        default_column_properties=ColumnProperties(statistics_enabled="NONE"),
+        column_properties={f.name: exact for f in schema if _has_statistics(f.type)},
+    )
+
+
+def _has_statistics(type_: pa.DataType) -> bool:
+    """Return whether what delta-rs says of such a column's smallest and largest values is exact, or bounds them."""
+    types = pa.types
+    return bool(
+        types.is_integer(type_)
+        or types.is_string(type_)
+        or types.is_date32(type_)
+        or types.is_timestamp(type_)
+        or (types.is_decimal(type_) and type_.precision <= _DIGITS_OF_DOUBLE)
+    )

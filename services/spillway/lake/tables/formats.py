@@ -1,0 +1,90 @@
+"""Which classes write a lake's tables: one place that knows the formats by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import InvalidRequest, UnsupportedFeature
+from spillway.lake.storage import ObjectPath
+from spillway.lake.tables.iceberg.catalog import check_installed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spillway.lake.storage import LakePath
+    from spillway.lake.tables.contract import LakeTables
+    from spillway.lake.tables.load_contract import LoadTables
+
+FORMATS: Final = ("delta", "iceberg", "parquet")
+
+
+def check_format(table_format: str, path: LakePath) -> None:
+    """See to it that there are tables of such a format at such a place.
+
+    Raises:
+        InvalidRequest: there is no such format.
+        UnsupportedFeature: it takes directories.
+    """
+    if table_format not in FORMATS:
+        raise InvalidRequest(
+            f"unknown format {table_format!r}", hint=f"One of {', '.join(FORMATS)}."
+        )
+    if table_format == "parquet" and isinstance(path, ObjectPath):
+        raise UnsupportedFeature(
+            f"a lake of plain Parquet files can't be at {path}: a batch is committed by renaming its directory, and "
+            "object storage has neither",
+            hint="Use --format delta or iceberg, which commit by one write, or a directory.",
+        )
+    if table_format == "iceberg":
+        check_installed()
+        if "?" in str(path) and not isinstance(path, ObjectPath):
+            raise InvalidRequest(
+                f"a lake of Iceberg tables can't be at {path}: the catalog's database is named by a URL",
+                hint="Name a directory without a question mark.",
+            )
+
+
+def lake_tables(
+    table_format: str, spark: SparkSession, path: LakePath, slot_name: str
+) -> LakeTables:
+    """Return the tables of the lake at *path*."""
+    # Each imports PySpark, an extra; Delta's also delta-rs, which the other needs not.
+    if table_format == "delta":
+        from spillway.lake.tables.delta.tables import DeltaTables  # noqa: PLC0415
+
+        return DeltaTables(spark, path.absolute(), slot_name)
+    if table_format == "iceberg":
+        from spillway.lake.tables.iceberg.tables import IcebergTables  # noqa: PLC0415
+
+        return IcebergTables(spark, _checked("iceberg", path), slot_name)
+    from spillway.lake.tables.parquet.tables import ParquetTables  # noqa: PLC0415
+
+    return ParquetTables(spark, _directory(path), slot_name)
+
+
+def load_tables(
+    table_format: str, spark: SparkSession, path: LakePath, slot_name: str
+) -> LoadTables:
+    """Return the same tables as an initial load writes them."""
+    from spillway.lake.tables.delta.load_tables import DeltaLoadTables  # noqa: PLC0415 - imports PySpark
+    from spillway.lake.tables.parquet.load_tables import ParquetLoadTables  # noqa: PLC0415 - imports PySpark
+
+    if table_format == "delta":
+        return DeltaLoadTables(spark, path.absolute(), slot_name)
+    if table_format == "iceberg":
+        from spillway.lake.tables.iceberg.load_tables import IcebergLoadTables  # noqa: PLC0415
+
+        return IcebergLoadTables(spark, _checked("iceberg", path), slot_name)
+    return ParquetLoadTables(spark, _directory(path), slot_name)
+
+
+def _checked(table_format: str, path: LakePath) -> LakePath:
+    check_format(table_format, path)
+    return path.absolute()
+
+
+def _directory(path: LakePath) -> Path:
+    checked = _checked("parquet", path)
+    assert isinstance(checked, Path)  # it was checked
+    return checked

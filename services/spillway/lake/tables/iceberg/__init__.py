@@ -1,0 +1,1 @@
+"""Lake tables in Apache Iceberg."""

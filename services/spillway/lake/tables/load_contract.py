@@ -1,0 +1,71 @@
+"""What an initial load asks of a table format, beside :class:`spillway.lake.tables.contract.LakeTables`.
+
+Loaded rows go to history in chunks. A chunk is one commit, marked with the snapshot's LSN and the chunk's number
+in the commit itself, so that repeating it does nothing.
+
+A history that the load makes begins at the snapshot's LSN: what was changed before is in the rows. One that is there already
+keeps every change that the slot delivered, and the loaded rows are among them where they belong.
+
+The current table is written in one commit from all loaded rows, and is as of the snapshot's LSN then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+from spillway.lake.shape.columns import spark_schema
+from spillway.lake.shape.net_effect import COPIES_FIELD, quoted
+from spillway.lake.tables.contract import MULTISET, Batch, LakeTables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+#: The batch id of a commit that no batch made.
+NO_BATCH: Final = -1
+
+
+class LoadTables(LakeTables, Protocol):
+    """The lake tables of one path, for a load. Driver only."""
+
+    def prepare_history(self, name: str, schema: StructType, lsn: int) -> None:
+        """Make the history table, which then has nothing before *lsn*, or give it *schema*'s columns that it lacks."""
+        ...
+
+    def loaded_chunks(self, name: str, lsn: int) -> int:
+        """Return how many chunks of the load as of *lsn* are durable; they come in order."""
+        ...
+
+    def append_loaded(self, name: str, rows: DataFrame, lsn: int, chunk: int) -> None:
+        """Commit chunk *chunk* of the load as of *lsn*, unless it was committed before."""
+        ...
+
+    def seal_loaded(self, name: str, lsn: int) -> None:
+        """All chunks of the load as of *lsn* are durable: let history show their rows, if it doesn't yet."""
+        ...
+
+    def drop_loaded(self, name: str, lsn: int) -> None:
+        """Take the rows of the load as of *lsn* out of history, as if they had never been there."""
+        ...
+
+    def replace_current(
+        self, name: str, rows: DataFrame, columns: pa.Schema, key: tuple[str, ...], batch: Batch
+    ) -> None:
+        """Make *rows* the current table, whatever it was, as of the batch's end; *columns* without copies."""
+        ...
+
+
+def loaded_rows(tables: LoadTables, name: str, lsn: int) -> DataFrame:
+    """Return the history's rows that the load as of *lsn* read."""
+    return tables.history(name, lsn - 1, lsn).where(F.col("_op") == "R")
+
+
+def in_shape(rows: DataFrame, columns: pa.Schema, key: tuple[str, ...]) -> DataFrame:
+    """Return *rows* with the current table's columns, attribute numbers included."""
+    wanted = spark_schema(columns.append(COPIES_FIELD) if key == MULTISET else columns)
+    return rows.select(
+        *(F.col(quoted(f.name)).alias(f.name, metadata=f.metadata) for f in wanted.fields)
+    )

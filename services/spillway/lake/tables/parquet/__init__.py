@@ -1,0 +1,1 @@
+"""Lake tables as plain Parquet files."""

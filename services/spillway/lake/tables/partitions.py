@@ -1,0 +1,149 @@
+"""The derived columns that a lake table is partitioned by: in Spark's frames, in Arrow's tables, in a table's schema.
+
+A derived column's field says in its metadata what it is made of (``spillway.partition``: ``day(created_at)``), in the table's own
+schema: with the table's commits, versions and copies, and nowhere else. Everything above :mod:`spillway.lake.tables.delta.tables` works
+with the source's columns; :func:`removed` and :func:`added` stand at that border.
+
+=================  ========================  ==============================================================================
+of                 type                      value
+=================  ========================  ==============================================================================
+day, month, year   date                      the first day of it, in UTC; null beyond the years 1 to 9999
+a date, a boolean  the same                  itself
+an integer         the same                  itself
+a text             text                      its first 40 letters, all but ``A-Za-z0-9_.-`` as ``_``; the empty one as ``_``
+=================  ========================  ==============================================================================
+
+It tells where a row lies and nothing else: two values that share a partition are only stored together. So Spark and Arrow, each of
+which derives it on its own, need not agree in the last case for the tables to be right; they do, by test.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spillway.lake.shape.net_effect import KEEP, quoted
+from spillway.lake.shape.partition import Partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+METADATA: Final = "spillway.partition"
+_TEXT_LENGTH: Final = 40
+_NOT_PLAIN: Final = "^$|[^A-Za-z0-9_.-]"
+_FIRST, _LAST = date(1, 1, 1), date(9999, 12, 31)
+_TIMES: Final = (DateType, TimestampType, TimestampNTZType)
+
+
+def made_with(fields: Iterable[Mapping[str, Any]]) -> tuple[Partition, ...]:
+    """Return what a table is partitioned by, of its schema's fields as Delta's log has them."""
+    found = ((field.get("metadata") or {}).get(METADATA) for field in fields)
+    return tuple(Partition.parse(text) for text in found if text is not None)
+
+
+def partitions_of(schema: StructType) -> tuple[Partition, ...]:
+    """Return what the table of a schema is partitioned by."""
+    return made_with({"metadata": field.metadata} for field in schema.fields)
+
+
+def names(partitions: Iterable[Partition]) -> list[str]:
+    """Return the derived columns' names."""
+    return [partition.name for partition in partitions]
+
+
+def removed(frame: DataFrame) -> DataFrame:
+    """Return *frame* without its derived columns."""
+    derived = names(partitions_of(frame.schema))
+    return frame.drop(*derived) if derived else frame
+
+
+def added(frame: DataFrame, partitions: Sequence[Partition], kept: Sequence[str] = ()) -> DataFrame:
+    """Return *frame* with the columns that *partitions* are made of.
+
+    Columns in *kept* have one beside them that says which of their values are the stored row's still (:data:`KEEP`); so get
+    those that are derived from them.
+
+    Raises:
+        LakeSchemaConflict: :func:`fields`.
+    """
+    columns = []
+    for partition, field in zip(partitions, fields(frame.schema, partitions), strict=True):
+        value = F.expr(_expression(frame.schema[partition.column].dataType, partition))
+        columns.append(value.cast(field.dataType).alias(field.name, metadata=field.metadata))
+        if partition.column in kept:
+            columns.append(F.col(quoted(KEEP + partition.column)).alias(KEEP + partition.name))
+    return frame.select("*", *columns) if columns else frame
+
+
+def fields(schema: StructType, partitions: Iterable[Partition]) -> list[StructField]:
+    """Return the derived columns that a table with the columns of *schema* has.
+
+    Raises:
+        LakeSchemaConflict: one can't be made of them.
+    """
+    columns = to_arrow_schema(schema, timezone="UTC")
+    found = []
+    for partition in partitions:
+        partition.check(columns)
+        type_ = DateType() if partition.unit else schema[partition.column].dataType
+        found.append(StructField(partition.name, type_, True, {METADATA: str(partition)}))
+    return found
+
+
+def with_fields(schema: StructType, partitions: Iterable[Partition]) -> StructType:
+    """Return *schema* with the derived columns behind it; raises as :func:`fields`."""
+    return StructType([*schema.fields, *fields(schema, partitions)])
+
+
+def _expression(type_: DataType, partition: Partition) -> str:
+    column = quoted(partition.column)
+    if isinstance(type_, StringType):
+        return f"regexp_replace(left({column}, {_TEXT_LENGTH}), '{_NOT_PLAIN}', '_')"
+    if isinstance(type_, _TIMES):
+        day = f"CAST({column} AS DATE)"
+        if partition.unit in ("month", "year"):
+            day = f"trunc({day}, '{partition.unit}')"
+        return f"CASE WHEN {day} BETWEEN DATE'{_FIRST}' AND DATE'{_LAST}' THEN {day} END"
+    return column
+
+
+def added_to_arrow(table: pa.Table, partitions: Iterable[Partition]) -> pa.Table:
+    """Return an Arrow table with the columns that *partitions* are made of: what :func:`added` does to a frame."""
+    for partition in partitions:
+        table = table.append_column(
+            partition.name, _derived(table.column(partition.column), partition)
+        )
+    return table
+
+
+def _derived(values: pa.ChunkedArray, partition: Partition) -> pa.ChunkedArray:
+    types = pa.types
+    if types.is_string(values.type):
+        start = pc.utf8_slice_codeunits(values, 0, _TEXT_LENGTH)
+        return pc.replace_substring_regex(start, _NOT_PLAIN, "_")
+    if types.is_timestamp(values.type) or types.is_date32(values.type):
+        days = values.cast(pa.date32(), safe=False)
+        there = pc.and_(
+            pc.greater_equal(days, pa.scalar(_FIRST)), pc.less_equal(days, pa.scalar(_LAST))
+        )
+        days = pc.if_else(there, days, pa.scalar(None, pa.date32()))
+        if partition.unit in ("month", "year"):
+            days = pc.floor_temporal(days, unit=partition.unit)
+        return days
+    return values

@@ -1,0 +1,1 @@
+"""``spillway lake verify``: a lake compared with its source."""

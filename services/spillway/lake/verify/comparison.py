@@ -1,0 +1,159 @@
+"""One table at the source and in the lake, as of one LSN: which keys differ, and in which columns.
+
+First the buckets of both sides (:mod:`spillway.lake.verify.checksums`), one pass over the table each. Where all agree, that is all. Else rows of a
+few differing buckets at a time are held against each other, until as many keys are found as are wanted: what is kept
+in memory is the rows of those few, a 4096th of the table each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from spillway.lake.verify import checksums
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import psycopg
+    from pyspark.sql import DataFrame
+
+_BUCKETS_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key whose rows differ. One that several rows have is told as often as they differ."""
+
+    #: what PostgreSQL prints of its columns; of the whole row where the table has no key
+    key: tuple[str | None, ...]
+    #: source: it is only there; lake: only there; else the columns that differ
+    only: str = ""
+    columns: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        key = "(" + ", ".join("null" if v is None else v for v in self.key) + ")"
+        return (
+            f"{key} is in the {self.only} only"
+            if self.only
+            else f"{key}: {', '.join(self.columns)}"
+        )
+
+
+@dataclass(slots=True)
+class TableComparison:
+    """What came out for one table."""
+
+    table: str
+    source_rows: int = 0
+    lake_rows: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    #: there are differences that were not looked for
+    more: bool = False
+    #: columns that were not compared, and why
+    notes: list[str] = field(default_factory=list)
+    #: why the table was not compared at all
+    skipped: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return not self.differences and not self.more
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"{self.table}: not compared, {self.skipped}"
+        counts = f"{self.source_rows} rows at the source, {self.lake_rows} in the lake"
+        lines = [f"{self.table}: {'equal' if self.equal else 'DIFFERENT'}, {counts}"]
+        lines += [f"  {difference}" for difference in self.differences]
+        if self.more:
+            lines.append("  and more")
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+
+class _Row(NamedTuple):
+    hash: str
+    texts: Sequence[str | None]
+
+
+def compare(
+    connection: psycopg.Connection,
+    frame: DataFrame,
+    names: tuple[str, str],
+    columns: Sequence[str],
+    key: Sequence[str],
+    *,
+    limit: int,
+) -> TableComparison:
+    """Compare the rows of *frame* with those that *connection* sees of a table.
+
+    Args:
+        connection: to the source, in a transaction with a snapshot.
+        frame: the lake's rows.
+        names: schema and table at the source.
+        columns: which are compared; both sides have them, and :mod:`checksums` can.
+        key: among *columns*; empty: rows are told by all their columns, and counted.
+        limit: differences to look for.
+    """
+    types = [frame.schema[c].dataType for c in columns]
+    source = checksums.SourceTexts(*names, columns, types, key)
+    texts = checksums.lake_texts(frame, columns, key)
+    at_source, in_lake = source.buckets(connection), checksums.lake_buckets(texts)
+    outcome = TableComparison(
+        ".".join(names),
+        sum(bucket.rows for bucket in at_source.values()),
+        sum(bucket.rows for bucket in in_lake.values()),
+    )
+    differing = sorted(
+        b for b in at_source.keys() | in_lake.keys() if at_source.get(b) != in_lake.get(b)
+    )
+    for at in range(0, len(differing), _BUCKETS_AT_ONCE):
+        some = differing[at : at + _BUCKETS_AT_ONCE]
+        if len(outcome.differences) >= limit:
+            outcome.more = True
+            break
+        left = _by_key(source.rows(connection, some))
+        wanted = texts.where(texts[checksums.BUCKET].isin(some))
+        rows = wanted.select(checksums.KEY, checksums.ROW, checksums.TEXTS).toLocalIterator()
+        right = _by_key(tuple(row) for row in rows)
+        for each in sorted(left.keys() | right.keys()):
+            outcome.differences += _differences(
+                each, left.get(each, []), right.get(each, []), columns, keyed=bool(key)
+            )
+    if len(outcome.differences) > limit:
+        outcome.more = True
+        del outcome.differences[limit:]
+    return outcome
+
+
+def _by_key(rows: Iterable[tuple[str, str, Sequence[str | None]]]) -> dict[str, list[_Row]]:
+    found: dict[str, list[_Row]] = {}
+    for key, hash_, texts in rows:
+        found.setdefault(key, []).append(_Row(hash_, texts))
+    return found
+
+
+def _differences(
+    key_text: str,
+    left: list[_Row],
+    right: list[_Row],
+    columns: Sequence[str],
+    *,
+    keyed: bool,
+) -> Iterable[Difference]:
+    """Yield how the rows of one key differ; those that are on both sides cancel out."""
+    rest = list(right)
+    missing = []
+    for row in left:
+        match = next((other for other in rest if other.hash == row.hash), None)
+        if match is None:
+            missing.append(row)
+        else:
+            rest.remove(match)
+    key = tuple(checksums.values_of(key_text)) if keyed else ()
+    while missing and rest:
+        one, other = missing.pop(), rest.pop()
+        wrong = (c for c, a, b in zip(columns, one.texts, other.texts, strict=True) if a != b)
+        yield Difference(key, columns=tuple(wrong))
+    for where, rows in (("source", missing), ("lake", rest)):
+        for row in rows:
+            yield Difference(key or tuple(row.texts), only=where)

@@ -1,0 +1,275 @@
+"""``spillway lake verify``: the lake against its source, as of one LSN, while both go on.
+
+::
+
+    hold the job ──▶ snapshot of the source, as of S ──▶ ask for a batch that ends at S ──▶ let the job go on
+    the job (or, when none is at work, a run of it from here) reaches S
+    each table: the source's snapshot against the lake pinned at S
+
+Both sides are as of the same LSN, so every difference is one: there is no "may still be on its way". The tables'
+shapes are the source's for as long as it takes (DDL waits, as for pg_dump), what is compared is what
+:mod:`spillway.lake.verify.checksums` says.
+
+A table without a current table has nothing that could be compared. Columns that one side lacks are named: the lake
+follows ALTER TABLE with the table's next change.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect
+from spillway.consumer.snapshots import Source
+from spillway.errors import LakeError, LakeTableConflict, NotReady
+from spillway.lake.job.run import JobSettings, run_job
+from spillway.lake.read import Lake
+from spillway.lake.session import session_for
+from spillway.lake.shape.net_effect import quoted
+from spillway.lake.shape.payload import table_of
+from spillway.lake.state import boundaries, commit_points, job_record, position
+from spillway.lake.state.quarantine import quarantined
+from spillway.lake.storage import lake_path
+from spillway.lake.tables.formats import lake_tables
+from spillway.lake.verify import checksums
+from spillway.lake.verify.comparison import TableComparison, compare
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from spillway.consumer.snapshots import Snapshot
+    from spillway.lake.read import Pin
+    from spillway.lake.state.position import LakePosition
+    from spillway.lake.storage import LakePath
+    from spillway.lake.tables.contract import LakeTables
+
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """What ``spillway lake verify`` is told."""
+
+    path: LakePath
+    source_dsn: str = field(repr=False)
+    #: ``schema.table``; empty: all that the lake has a current table of
+    tables: tuple[str, ...] = ()
+    #: differences to name, per table
+    limit: int = 20
+    #: how long a job at work may take until it reaches the snapshot
+    timeout_s: float = 600.0
+    grpc: str = DEFAULT_ADDRESS
+    token: str = field(default="", repr=False)
+    master: str = "local[*]"
+    driver_memory: str = "2g"
+    jars: Path | None = None
+    #: further options of the data source
+    source_options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Verification:
+    """What came out: both sides had everything before *lsn*, and nothing else."""
+
+    lsn: Lsn
+    tables: list[TableComparison]
+
+    @property
+    def equal(self) -> bool:
+        return all(table.equal for table in self.tables)
+
+
+def verify(
+    settings: VerifySettings,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    on_table: Callable[[TableComparison], None] = lambda _: None,
+    spark: SparkSession | None = None,
+) -> Verification:
+    """Compare the lake with its source.
+
+    Args:
+        settings: see :class:`VerifySettings`.
+        tell: told what is being waited for.
+        on_table: called with each table's outcome as it is known.
+        spark: a session to use; else one is started, and stopped at the end.
+
+    Raises:
+        LakeError: there is no such lake or table.
+        SourceError: the source gives no snapshot.
+        NotReady: the job at work did not reach the snapshot in time.
+    """
+    lake = position.existing(settings.path)
+    record = job_record.load(settings.path)
+    job = JobSettings(
+        slot=lake.slot,
+        path=settings.path,
+        checkpoint=lake_path(record.checkpoint),
+        table_format=cast("Literal['delta', 'iceberg', 'parquet']", lake.table_format),
+        grpc=settings.grpc,
+        token=settings.token,
+        tables=tuple(record.tables),
+        max_bytes_per_batch=record.max_bytes_per_batch,
+        on_schema_change=record.on_schema_change,  # type: ignore[arg-type] # a run wrote it
+        master=settings.master,
+        driver_memory=settings.driver_memory,
+        source_options=settings.source_options,
+    )
+    with closing(connect(job.options())) as client:
+        source = Source(settings.source_dsn, client.position(lake.slot).options)
+    with session_for(settings, lake.table_format, spark) as session:
+        return _Verifier(settings, lake, job, source, session, tell, on_table).run()
+
+
+class _Verifier:
+    def __init__(
+        self,
+        settings: VerifySettings,
+        lake: LakePosition,
+        job: JobSettings,
+        source: Source,
+        spark: SparkSession,
+        tell: Callable[[str], None],
+        on_table: Callable[[TableComparison], None],
+    ) -> None:
+        self._settings = settings
+        self._lake = lake
+        self._job = job
+        self._source = source
+        self._spark = spark
+        self._tell = tell
+        self._on_table = on_table
+
+    def run(self) -> Verification:
+        path = self._settings.path
+        with ExitStack() as held:
+            with boundaries.hold(path):
+                there = {table.name: table for table in self._source.tables(())}
+                wanted = self._wanted()
+                snapshot = self._source.snapshot(
+                    [there[name] for name in wanted if name in there],
+                    self._tell,
+                    threading.Event(),
+                )
+                held.callback(snapshot.close)
+                held.enter_context(boundaries.request(path, snapshot.lsn))
+            self._reach(snapshot.lsn)
+            pin = Lake(self._spark, path).at(Lsn(snapshot.lsn))
+            if pin.lsn != snapshot.lsn:
+                raise LakeError(
+                    f"the lake at {path} ended no batch at {Lsn(snapshot.lsn)}: it has one at {pin.lsn}",
+                    hint="The job at work is of another release, or has another directory for its lake. Verify again.",
+                )
+            tables = lake_tables(self._lake.table_format, self._spark, path, self._lake.slot)
+            outcomes = []
+            for name, directory in wanted.items():
+                outcome = self._table(name, directory, snapshot, pin, tables)
+                self._on_table(outcome)
+                outcomes.append(outcome)
+        return Verification(pin.lsn, outcomes)
+
+    def _wanted(self) -> dict[str, str]:
+        """Return the tables to compare: the source's name, and the lake's directory."""
+        folder = self._settings.path / "current"
+        directories = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        known = {".".join(table_of(name)): name for name in directories}
+        if not self._settings.tables:
+            return known
+        for name in self._settings.tables:
+            if name not in known:
+                raise LakeError(
+                    f"the lake at {self._settings.path} has no current table of {name}",
+                    hint=f"It has {', '.join(known) or 'none'}.",
+                    relation=name,
+                )
+        return {name: known[name] for name in self._settings.tables}
+
+    def _reach(self, lsn: int) -> None:
+        """See to it that a batch ends at *lsn*."""
+        try:
+            self._tell(f"bringing the lake to {Lsn(lsn)}")
+            run_job(
+                replace(self._job, until_lsn=Lsn(lsn)), on_batch=lambda _: None, spark=self._spark
+            )
+        except LakeTableConflict:
+            if not position.is_locked(self._settings.path):
+                raise
+        else:
+            return
+        self._tell(f"waiting for the job at work to reach {Lsn(lsn)}")
+        deadline = time.monotonic() + self._settings.timeout_s
+        while self._reached() < lsn:
+            if time.monotonic() > deadline:
+                raise NotReady(
+                    f"the job at work on {self._settings.path} reached {Lsn(self._reached())}, not {Lsn(lsn)}, in "
+                    f"{self._settings.timeout_s:.0f} s",
+                    hint="Is it running still, and not far behind? Give it longer with --timeout.",
+                )
+            time.sleep(_POLL_S)
+
+    def _reached(self) -> int:
+        newest = next(commit_points.points(self._settings.path), None)
+        return 0 if newest is None else newest.lsn_value
+
+    def _table(
+        self, name: str, directory: str, snapshot: Snapshot, pin: Pin, tables: LakeTables
+    ) -> TableComparison:
+        if (aside := quarantined(self._settings.path).get(directory)) is not None:
+            return TableComparison(
+                name, skipped=f"it is in quarantine since {aside.lsn}: {aside.reason}"
+            )
+        if directory in pin.point.loading:
+            return TableComparison(name, skipped="it is being loaded")
+        at_source = snapshot.tables.get(name)
+        if at_source is None:
+            outcome = TableComparison(name, lake_rows=pin.current(directory).count())
+            outcome.more = bool(outcome.lake_rows)
+            outcome.notes.append("the source has no such table")
+            return outcome
+        rows = pin.current(directory)
+        in_lake = set(rows.columns)
+        at = {plan.name: plan.column.name for plan in at_source.plan.columns}
+        # Under the source's names: the lake's of a column that is named like one of its own has an underscore more.
+        frame = rows.select(*(F.col(quoted(n)).alias(at[n]) for n in rows.columns if n in at))
+        unreadable = checksums.unsupported(frame.schema)
+        columns = [name for name in frame.columns if name not in unreadable]
+        key = [at.get(name, name) for name in tables.key(directory) or ()]
+        lost = [name for name in key if name not in columns]
+        if lost:
+            raise LakeError(
+                f"rows of {name} are told by {lost[0]!r} in the lake, which can't be compared",
+                hint="The key was changed at the source: move the current table away and load it afresh.",
+                relation=name,
+                column=lost[0],
+            )
+        outcome = compare(
+            snapshot.connection,
+            frame,
+            (at_source.plan.descriptor.schema, at_source.plan.descriptor.name),
+            columns,
+            key,
+            limit=self._settings.limit,
+        )
+        for what, missing in (
+            (
+                "in the source only, until the table's next change",
+                [at[n] for n in at if n not in in_lake],
+            ),
+            (
+                "in the lake only, until the table's next change",
+                [n for n in rows.columns if n not in at],
+            ),
+            ("of a type that can't be compared", unreadable),
+        ):
+            if missing:
+                outcome.notes.append(f"columns {what}: {', '.join(missing)}")
+        return outcome

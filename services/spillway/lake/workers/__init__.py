@@ -1,0 +1,1 @@
+"""What goes wrong in Spark's Python processes, and how it is told."""
