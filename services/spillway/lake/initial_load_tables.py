@@ -21,11 +21,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from spillway.lake import layout, lease, partitions
 from spillway.lake.columns import spark_schema
 from spillway.lake.delta_tables import _KEY_PROPERTY, DeltaTables
-from spillway.lake.files import replace_json, sync_directory
+from spillway.lake.files import replace_json
 from spillway.lake.net_effect import COPIES_FIELD, quoted
 from spillway.lake.parquet_tables import LOAD_MARK, ParquetTables
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, LakeTables
 from spillway.pg.lsn import Lsn
+from spillway.storage.durable_files import put_all_in_place, put_in_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,13 +178,13 @@ class ParquetLoadTables(ParquetTables):
         whole = gathered / "whole"
         whole.mkdir(parents=True, exist_ok=True)
         chunks = sorted(gathered.glob("chunk-*"))
-        for chunk in chunks:
-            for part in chunk.glob("*.parquet"):
-                part.rename(whole / f"{part.stem}-{chunk.name}.parquet")
+        put_all_in_place(
+            (part, whole / f"{part.stem}-{chunk.name}.parquet")
+            for chunk in chunks
+            for part in chunk.glob("*.parquet")
+        )
         replace_json(whole / LOAD_MARK, {"lsn": str(Lsn(lsn)), "chunks": len(chunks)})
-        sync_directory(whole)
-        whole.rename(sealed)
-        sync_directory(sealed.parent)
+        put_in_place(whole, sealed)
         shutil.rmtree(gathered)
 
     def drop_loaded(self, name: str, lsn: int) -> None:

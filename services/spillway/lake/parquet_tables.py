@@ -29,13 +29,14 @@ from pyspark.sql.types import StructType
 from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
 from spillway.lake.columns import spark_schema
-from spillway.lake.files import replace_json, sync_directory, sync_tree
+from spillway.lake.files import replace_json
 from spillway.lake.joined_merge import merged_copies, merged_rows
 from spillway.lake.net_effect import COPIES_FIELD, NetEffect, quoted
 from spillway.lake.payload import merge_schemas
 from spillway.lake.schema_types import widest
 from spillway.lake.tables import CURRENT, HISTORY, MULTISET, Batch, check_same_key
 from spillway.pg.lsn import Lsn
+from spillway.storage.durable_files import put_in_place, sync_files_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -251,9 +252,8 @@ class ParquetTables:
             if leftover.exists():
                 shutil.rmtree(leftover)
         rows.write.parquet(str(table / f".{name}"))
-        sync_tree(table / f".{name}")
-        (table / f".{name}").rename(table / name)
-        sync_directory(table)
+        sync_files_in(table / f".{name}")
+        put_in_place(table / f".{name}", table / name)
 
     def _describe(self, kind: str, name: str, schema: StructType, facts: dict[str, Any]) -> None:
         description = {"slot": self._slot_name, "schema": schema.jsonValue(), **facts}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from spillway.errors import SpillwayError
 from spillway.lake.initial_load_state import Stage, load_state, loaded_tables
 from spillway.lake.quarantine import quarantined
+from spillway.storage.durable_files import replace_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,12 +144,9 @@ class StatusFile:
                 "tables": {name: asdict(table) for name, table in self._tables.items()},
                 "error": self._error,
             }
-            beside = self._path.with_name(f".{self._path.name}.new")
             try:
-                beside.write_text(json.dumps(value))
                 # It is in the service's directory, where nothing is for others.
-                beside.chmod(0o600)
-                beside.replace(self._path)
+                replace_cache(self._path, json.dumps(value), mode=0o600)
             except OSError as error:
                 _log.warning("the status file %s can't be written: %s", self._path, error.strerror)
             self._written_at = time.monotonic()
