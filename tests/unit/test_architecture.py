@@ -24,9 +24,7 @@ LAYERS = (
     ("errors",),
     # What protoc makes of proto/: messages, without a line of ours.
     (
-        "disk_reserve",
         "failpoints",
-        "file_errors",
         "installation",
         "loopback",
         "memory",
@@ -60,7 +58,6 @@ GROUND = frozenset(
         "connection_bound",
         "errors",
         "failpoints",
-        "file_errors",
         "installation",
         "loopback",
         "settings",

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from spillway.catalog.descriptor import RelationDescriptor
 from spillway.decoding.transaction import Prepared
 from spillway.errors import DecodingStateLost, StorageError
-from spillway.file_errors import file_error
 from spillway.storage.durable_files import sync_directory
+from spillway.storage.file_errors import file_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -6,7 +6,7 @@
       spillway.lock                     held with flock by the one process that serves this directory
       instance                          a UUID that names this directory as a lease holder
       spillway.db                       metadata, when it is SQLite
-      spillway.reserve                  disk space for it, given up when the disk is full (disk_reserve.py)
+      spillway.reserve                  disk space for it, given up when the disk is full (storage/disk_reserve.py)
       sources/NAME/source.json          when the source was made: another one may have its name one day
       sources/NAME/wal/                 WAL segment files as PostgreSQL names them (receiver)
       sources/NAME/databases/OID/
@@ -37,11 +37,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from spillway.disk_reserve import DiskReserve
 from spillway.errors import Conflict, StorageError
-from spillway.file_errors import file_error, file_errors, listed
 from spillway.receiver.primary import SourceDatabase
+from spillway.storage.disk_reserve import DiskReserve
 from spillway.storage.durable_files import replace_file
+from spillway.storage.file_errors import file_error, file_errors, listed
 
 log = logging.getLogger(__name__)
 

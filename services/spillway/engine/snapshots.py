@@ -16,13 +16,13 @@ import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.failpoints import failpoint
-from spillway.file_errors import listed
 from spillway.storage.durable_files import (
     remove_files,
     remove_leftovers,
     replace_file,
     sync_directory,
 )
+from spillway.storage.file_errors import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

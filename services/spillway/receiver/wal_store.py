@@ -56,7 +56,6 @@ from spillway.errors import (
     WalStoreInUse,
 )
 from spillway.failpoints import failpoint
-from spillway.file_errors import NO_SPACE, file_error
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import (
     history_name,
@@ -68,6 +67,7 @@ from spillway.receiver.segment_directory import SegmentDirectory
 from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_opening import open_state
 from spillway.storage.durable_files import replace_file
+from spillway.storage.file_errors import NO_SPACE, file_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from spillway.errors import TransactionLogError
-from spillway.file_errors import file_errors
 from spillway.storage.durable_files import create_file, overwrite_start, put_in_place
+from spillway.storage.file_errors import file_errors
 from spillway.txlog import frames
 from spillway.txlog.opening import open_segments, remove_segments
 from spillway.txlog.segment import INDEX_STEP_BYTES, Segment

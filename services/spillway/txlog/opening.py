@@ -13,8 +13,8 @@ import os
 from typing import TYPE_CHECKING
 
 from spillway.errors import CorruptTransactionLog
-from spillway.file_errors import listed
 from spillway.storage.durable_files import overwrite_start
+from spillway.storage.file_errors import listed
 from spillway.txlog import frames
 from spillway.txlog.segment import Segment, SegmentReader
 

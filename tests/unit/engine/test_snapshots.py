@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from spillway.disk_reserve import DiskReserve
 from spillway.engine.layout import DatabaseLayout
 from spillway.engine.snapshots import Snapshots
 from spillway.failpoints import armed
+from spillway.storage.disk_reserve import DiskReserve
 
 
 @dataclass
