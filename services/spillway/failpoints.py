@@ -35,6 +35,9 @@ failpoint                                 where
 ``session.before_log_sync``               the snapshot is in place, the transaction log names no new restart
 ``session.after_log_sync``                the restart point is durable, nothing older is removed yet
 ``session.before_spill_removal``          older snapshots are removed, the spill files that only they named are not
+``storage.write``                         before the bytes of a small durable file are written
+``storage.before_rename``                 a file is written and synced beside the one that it is to replace
+``storage.after_rename``                  it is in place, its name is not durable yet
 ``certify.compare``                       two lines are about to be compared; an error changes ours first
 ``lake.before_history``                   a batch is read, no table has it
 ``lake.after_history``                    a table's history has the batch, its current table does not

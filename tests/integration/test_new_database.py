@@ -16,7 +16,6 @@ import pytest
 
 from harness.remedies import remedy, statements
 from spillway.catalog.source_queries import checkpoint_at_hand, connected, silent
-from spillway.disk_reserve import DiskReserve
 from spillway.engine import session as session_module
 from spillway.engine import source as source_module
 from spillway.engine.layout import SourceLayout
@@ -28,6 +27,7 @@ from spillway.pg.lsn import Lsn
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import drop_physical_slot, physical_slot_name
 from spillway.receiver.wal_store import WalStore
+from spillway.storage.disk_reserve import DiskReserve
 from spillway.store.rows import SourceRow
 
 if TYPE_CHECKING:

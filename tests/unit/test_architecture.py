@@ -24,9 +24,7 @@ LAYERS = (
     ("errors",),
     # What protoc makes of proto/: messages, without a line of ours.
     (
-        "disk_reserve",
         "failpoints",
-        "file_errors",
         "installation",
         "loopback",
         "memory",
@@ -38,6 +36,7 @@ LAYERS = (
     ),
     ("connection_bound", "settings"),
     ("pg",),
+    ("storage",),
     ("wal",),
     ("catalog",),
     ("decoding",),
@@ -60,7 +59,6 @@ GROUND = frozenset(
         "connection_bound",
         "errors",
         "failpoints",
-        "file_errors",
         "installation",
         "loopback",
         "settings",
@@ -72,20 +70,22 @@ GROUND = frozenset(
 )
 KNOWS_ONLY = {
     # The receiver moves WAL as bytes, whatever they mean.
-    "receiver": GROUND,
+    "receiver": GROUND | {"storage"},
+    # What is durable is the same whatever it means.
+    "storage": GROUND,
     # Metadata is rows of slots and sources.
     "store": GROUND,
     # A client like any other: it knows the wire, and could be a package of its own. Of the source's tables it asks the
     # source itself, and makes of rows what the plugin makes of changes.
     "consumer": GROUND
-    | {"stream.client", "v1", "receiver.table_privileges", "receiver.connect_errors"}
+    | {"storage", "stream.client", "v1", "receiver.table_privileges", "receiver.connect_errors"}
     | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # What a consumer knows, and without a service it decodes archives, of which it knows what it hands its executors.
     "lake": GROUND
-    | {"consumer", "replay", "receiver.checks", "receiver.table_privileges", "receiver.conninfo"}
+    | {"storage", "consumer", "replay", "receiver.checks", "receiver.table_privileges", "receiver.conninfo"}
     | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # What it starts are clients; slots are the engine's, and what must be remembered the store's.
-    "subscriber": GROUND | {"engine", "store"},
+    "subscriber": GROUND | {"engine", "storage", "store"},
     # Interfaces serve the engine; what is below is the engine's business, but for what its values are made of.
     "slot_manager": GROUND | {"engine", "subscriber"},
     "stream": GROUND | {"engine", "plugins.messages", "subscriber", "v1"},
@@ -294,6 +294,79 @@ def test_a_module_opens_with_what_it_is(module: Module) -> None:
 def test_every_kernel_is_built() -> None:
     for path in sorted((SOURCE / "_kernels").glob("*.pyx")):
         assert importlib.import_module(f"spillway._kernels.{path.stem}")
+
+
+# What is durable.
+
+#: Calls that make bytes or names durable, or move a file over another one, by what they are called on.
+_OF_OS = {"fsync", "fdatasync", "sync", "replace", "rename", "renames", "O_DIRECTORY"}
+#: Modules that sync a file, and why :mod:`spillway.storage.durable_files` can't do it for them. None may rename.
+_SYNCS_ITSELF = {
+    "receiver/wal_": "O_DIRECTORY|fsync: the directory is open for its lock; new segments' names are synced with what is in them",
+    "receiver/segment_file.py": "fdatasync: a segment of WAL stays open while it is filled: the receiver's hot path",
+    "receiver/store_state.py": "fsync|fdatasync: two pages of one open file, written in turn",
+    "txlog/log": "fsync: a segment of the log stays open while it is filled",
+    "_kernels/reorder_carry.pyx": "fdatasync: spill files stay open, and C knows their descriptors",
+}
+
+
+def _durable_calls(path: Path) -> set[str]:
+    """What in a module is storage/'s business."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return set(re.findall(rf"\bos\.({'|'.join(sorted(_OF_OS))})\b", text))
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "os" and node.attr in _OF_OS:
+                found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and node.module == "os":
+            found.update(alias.name for alias in node.names if alias.name in _OF_OS)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            # Path.rename(target) and Path.replace(target); what str, datetime and tables call so has other arguments.
+            positional = len(node.args) == 1 and not node.keywords
+            of_os = isinstance(node.func.value, ast.Name) and node.func.value.id == "os"
+            if node.func.attr in {"rename", "replace"} and positional and not of_os:
+                found.add(node.func.attr)
+    return found
+
+
+def test_files_become_durable_in_one_room() -> None:
+    """See spillway.storage.durable_files: six copies of a step are six places to forget one."""
+    used = set()
+    for path in sorted((*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyx"))):
+        name = path.relative_to(SOURCE).as_posix()
+        if name.startswith("storage/"):
+            continue
+        allowed: set[str] = set()
+        for prefix, why in _SYNCS_ITSELF.items():
+            if name.startswith(prefix):
+                allowed = set(why.partition(":")[0].split("|"))
+                used.add(prefix)
+        found = _durable_calls(path)
+        assert found <= allowed, (
+            f"{name} uses {sorted(found - allowed)}: spillway.storage.durable_files does that"
+        )
+    assert used == set(_SYNCS_ITSELF), f"nobody is {set(_SYNCS_ITSELF) - used}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import os\nos.fsync(3)", {"fsync"}),
+        ("from os import fdatasync", {"fdatasync"}),
+        ("os.replace('a', 'b')", {"replace"}),
+        ("os.rename('a', 'b')", {"rename"}),
+        ("fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)", {"O_DIRECTORY"}),
+        ("beside.replace(path)", {"replace"}),
+        ("(folder / 'a').rename(folder / 'b')", {"rename"}),
+        ("text.replace('a', 'b'); now.replace(tzinfo=None); replace(state, lsn=1)", set()),
+    ],
+)
+def test_what_counts_as_making_durable(tmp_path: Path, text: str, found: set[str]) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(text)
+    assert _durable_calls(path) == found
 
 
 # The change format: C structs against the offsets in its Python description.

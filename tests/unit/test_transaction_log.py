@@ -23,6 +23,7 @@ from spillway.errors import (
 from spillway.txlog import TransactionCursor, TransactionLog, frames
 from spillway.txlog import cursor as cursor_module
 from spillway.txlog import log as log_module
+from spillway.txlog.segment import Segment
 from spillway.txlog.verification import PERIOD_S, Verification
 
 SYSTEM_ID = 7_000_000_000_000_000_001
@@ -310,6 +311,39 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         log.transaction(transaction(1))
         log.publish()
         assert [h.xid for h, _, _ in read(log, 0x1000)] == [700, 701]
+
+
+@pytest.mark.parametrize("step", ["sync the old one", "save its index", "begin the new one"])
+def test_a_disk_that_is_full_between_two_segments_loses_nothing(tmp_path, monkeypatch, step):
+    """A closed file's descriptor was closed again, maybe another's by then; a file with half a header was in the way for ever."""
+    with open_log(tmp_path, segment_bytes=4096) as log:
+        begin(log)
+        syncs = []
+
+        def append(count):
+            for n in range(count):
+                log.transaction(transaction(n))
+
+        def fsync(fd):
+            syncs.append(fd)
+            if len(syncs) == {"sync the old one": 1, "begin the new one": 2}.get(step):
+                raise OSError(28, "No space left on device")
+
+        def save_index(self):
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(log_module.os, "fsync", fsync)
+            if step == "save its index":
+                patched.setattr(Segment, "save_index", save_index)
+            with pytest.raises(DiskFull):
+                append(200)
+        log.recover()
+        append(200)
+        log.publish()
+        assert [h.xid for h, _, _ in read(log, 0x1000)] == [700 + n for n in range(200)]
+    with open_log(tmp_path) as log:
+        assert len(read(log, 0x1000)) == 200
 
 
 def test_a_lost_sidecar_is_made_again(tmp_path):

@@ -14,7 +14,6 @@ it. Prepared transactions come at their COMMIT PREPARED.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -37,6 +36,7 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.pg.option_list import parse_option_list
+from spillway.storage.durable_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -248,13 +248,8 @@ def _tell(message: str) -> None:
 
 def _save(path: Path, state: bytes) -> None:
     """Write a state; a file that is there is whole."""
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(state)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(path, state)
     except OSError as error:
         raise _storage_error(str(path), error) from error
 

@@ -28,6 +28,7 @@ from spillway.errors import SpillwayError, StorageError
 from spillway.pg.lsn import Lsn
 from spillway.pg.option_list import parse_option_list
 from spillway.settings import Settings
+from spillway.storage.durable_files import sync_open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -256,7 +257,7 @@ class _Output:
         if not self.is_file:
             return
         try:
-            os.fsync(self._file.fileno())
+            sync_open_file(self._file)
         except OSError as error:
             raise _storage_error(self._name, error) from error
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spillway.errors import SpillwayError
+from spillway.storage.durable_files import replace_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,12 +116,9 @@ class StatusFile:
                 "tables": {name: asdict(table) for name, table in self._progress.tables.items()},
                 "error": self._error,
             }
-            beside = self._path.with_name(f".{self._path.name}.new")
             try:
-                beside.write_text(json.dumps(value))
                 # It is in the service's directory, where nothing is for others.
-                beside.chmod(0o600)
-                beside.replace(self._path)
+                replace_cache(self._path, json.dumps(value), mode=0o600)
             except OSError as error:
                 _log.warning("the status file %s can't be written: %s", self._path, error.strerror)
             self._written_at = time.monotonic()

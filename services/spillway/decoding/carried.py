@@ -23,7 +23,6 @@ Disk: the changes of the transactions in progress, as spilling them takes anyway
 from __future__ import annotations
 
 import json
-import os
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -31,7 +30,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from spillway.catalog.descriptor import RelationDescriptor
 from spillway.decoding.transaction import Prepared
 from spillway.errors import DecodingStateLost, StorageError
-from spillway.file_errors import file_error
+from spillway.storage.durable_files import sync_directory
+from spillway.storage.file_errors import file_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -86,7 +86,7 @@ class Carried:
         try:
             transactions, files, ids = buffer.carry(INLINE_BYTES_MAX, position)
             if files:
-                _sync_directory(spill_dir)
+                sync_directory(spill_dir)
         except OSError as error:
             raise StorageError(
                 f"spill files in {spill_dir} can't be synced: {error.strerror}",
@@ -203,14 +203,6 @@ def clear_spill_dir(spill_dir: Path, keep: Collection[str]) -> None:
                 leftover.unlink(missing_ok=True)
     except OSError as error:
         raise file_error(error, spill_dir) from error
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _ranges_now(file: CarriedFile, now: dict[int, int]) -> list[tuple[int, dict[int, int]]]:

@@ -6,7 +6,7 @@
       spillway.lock                     held with flock by the one process that serves this directory
       instance                          a UUID that names this directory as a lease holder
       spillway.db                       metadata, when it is SQLite
-      spillway.reserve                  disk space for it, given up when the disk is full (disk_reserve.py)
+      spillway.reserve                  disk space for it, given up when the disk is full (storage/disk_reserve.py)
       sources/NAME/source.json          when the source was made: another one may have its name one day
       sources/NAME/wal/                 WAL segment files as PostgreSQL names them (receiver)
       sources/NAME/databases/OID/
@@ -37,11 +37,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from spillway.disk_reserve import DiskReserve
 from spillway.errors import Conflict, StorageError
-from spillway.file_errors import file_error, file_errors, listed
 from spillway.receiver.primary import SourceDatabase
-from spillway.receiver.store_state import sync_directory
+from spillway.storage.disk_reserve import DiskReserve
+from spillway.storage.durable_files import replace_file
+from spillway.storage.file_errors import file_error, file_errors, listed
 
 log = logging.getLogger(__name__)
 
@@ -71,17 +71,7 @@ class DatabaseLayout:
         with file_errors(self.root, "write to"):
             self.root.mkdir(parents=True, exist_ok=True)
             for name in _DESCRIPTIONS:
-                temporary = self.root / "database.tmp"
-                with temporary.open("w") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(self.root / name)
-            fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+                replace_file(self.root / name, text)
 
     def streaming(self) -> tuple[int, int] | None:
         """Return what streaming was switched on with, (first LSN, bytes of a part); None when it never was."""
@@ -189,13 +179,8 @@ class SourceLayout:
         if self.made_at() == created_at:
             return
         self.root.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / "source.tmp"
-        with temporary.open("w") as file:
-            json.dump({"created_at": created_at.isoformat()}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.root / _SOURCE_MARK)
-        sync_directory(self.root)
+        text = json.dumps({"created_at": created_at.isoformat()})
+        replace_file(self.root / _SOURCE_MARK, text)
 
     def database(self, database_oid: int) -> DatabaseLayout:
         return DatabaseLayout(self.root / "databases" / str(database_oid), self.reserve)
@@ -299,9 +284,7 @@ class DataDirectory:
             with contextlib.suppress(FileNotFoundError, ValueError):
                 return str(uuid.UUID(path.read_text().strip()))
             instance = str(uuid.uuid4())
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(instance + "\n")
-            temporary.replace(path)
+            replace_file(path, instance + "\n")
             return instance
 
     def source(self, name: str) -> SourceLayout:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from spillway.disk_reserve import DiskReserve
     from spillway.engine.model import (
         Consumer,
         Obstacle,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from spillway.engine.sources import Sources
     from spillway.pg.lsn import Lsn
     from spillway.receiver.checks import SourceFacts
+    from spillway.storage.disk_reserve import DiskReserve
     from spillway.tls import ServerCertificate
 
 P = ParamSpec("P")

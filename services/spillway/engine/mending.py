@@ -37,10 +37,10 @@ from spillway.errors import (
     WalGap,
 )
 from spillway.failpoints import failpoint
-from spillway.file_errors import file_error
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.pg.wal_segment import XLOG_BLCKSZ
+from spillway.storage.file_errors import file_error
 from spillway.txlog import TransactionLog
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from spillway.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from spillway.disk_reserve import DiskReserve
     from spillway.engine.source import Source
+    from spillway.storage.disk_reserve import DiskReserve
     from spillway.store.metadata import MetadataStore
     from spillway.tls import ServerCertificate
 

@@ -66,12 +66,12 @@ from spillway.errors import (
     WalLevelNotLogical,
 )
 from spillway.failpoints import failpoint
-from spillway.file_errors import file_error
 from spillway.memory import WORTH_BYTES, freed_memory
 from spillway.pg.encoding import readable, server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.receiver.primary import check_wal_level, wal_flush_lsn
+from spillway.storage.file_errors import file_error
 from spillway.txlog import TransactionLog
 from spillway.txlog.verification import Verification
 

@@ -13,12 +13,16 @@ newest its base takes no space.
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.failpoints import failpoint
-from spillway.file_errors import listed
-from spillway.receiver.store_state import sync_directory
+from spillway.storage.durable_files import (
+    remove_files,
+    remove_leftovers,
+    replace_file,
+    sync_directory,
+)
+from spillway.storage.file_errors import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,6 +58,8 @@ class Snapshots:
     def prepare(self) -> None:
         """Make the directory, without what a crash left half written."""
         self._directory.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self._directory)
+        # Of releases that wrote them so.
         for leftover in listed(self._directory, ".tmp"):
             leftover.unlink()
 
@@ -95,9 +101,7 @@ class Snapshots:
 
         They may name more of a spill file than there is now, for it was cut to what this one names.
         """
-        for later, path in self.all():
-            if later > lsn:
-                path.unlink()
+        remove_files([path for later, path in self.all() if later > lsn])
         self._named = {lsn: decoder.carried_files}
 
     def write(self, decoder: Decoder, *, carries: bool) -> None:
@@ -109,24 +113,19 @@ class Snapshots:
         if not carries and decoder.position in self._named:
             return
         path = self._directory / f"{decoder.position:016X}.snap"
-        temporary = path.with_suffix(".tmp")
         self._reserve.admit()
-        with temporary.open("wb") as file:
-            file.write(decoder.carry() if carries else decoder.serialize())
-            file.flush()
-            os.fsync(file.fileno())
-        failpoint("session.before_snapshot_rename")
-        temporary.replace(path)
-        if carries:
-            self._named[decoder.position] = decoder.carried_files
-        sync_directory(path.parent)
+        state = decoder.carry() if carries else decoder.serialize()
+        try:
+            replace_file(path, state, at="session.before_snapshot_rename")
+        finally:
+            # After an error it may be in place, too, and then it needs its files.
+            if carries and path.exists():
+                self._named[decoder.position] = decoder.carried_files
 
     def remove_all(self) -> None:
         """Remove every one; spill files are the next decoder's to remove."""
-        for _, path in self.all():
-            path.unlink()
-        for base in self.bases():
-            base.path.unlink()
+        remove_files([path for _, path in self.all()])
+        remove_files([base.path for base in self.bases()])
         self._named = {}
 
     def remove_before(self, needed: int) -> None:
@@ -147,8 +146,11 @@ class Snapshots:
         kept = {lsn for lsn, _ in self.all()}
         before = frozenset[str]().union(*self._named.values())
         self._named = {lsn: names for lsn, names in self._named.items() if lsn in kept}
-        for name in before.difference(*self._named.values()):
-            (self._spill_dir / name).unlink(missing_ok=True)
+        if gone := before.difference(*self._named.values()):
+            # A snapshot that came back after a power failure would want them.
+            sync_directory(self._directory)
+            for name in gone:
+                (self._spill_dir / name).unlink(missing_ok=True)
 
     # -- bases --------------------------------------------------------------------------------
 

@@ -40,7 +40,6 @@ from spillway.errors import (
     UnknownDatabase,
     WalRemoved,
 )
-from spillway.file_errors import file_error, file_errors
 from spillway.pg.lsn import Lsn
 from spillway.receiver.archive import WalArchive
 from spillway.receiver.conninfo import redact_dsn
@@ -51,6 +50,7 @@ from spillway.receiver.refetch import mend_segments, primary_timeline, wal_of_pr
 from spillway.receiver.store_state import STATE_NAME
 from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
+from spillway.storage.file_errors import file_error, file_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,15 +1,12 @@
-"""Small files and directories that are there whole or not at all, and stay after a power failure."""
+"""Small files of a lake, in a directory or a bucket, that are there whole or not at all, and stay after a power failure."""
 
 from __future__ import annotations
 
 import json
-import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spillway.lake.storage import LakePath, ObjectPath
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from spillway.storage.durable_files import replace_file
 
 
 def replace_json(path: LakePath, value: Any) -> None:
@@ -20,30 +17,6 @@ def replace_json(path: LakePath, value: Any) -> None:
 def replace_text(path: LakePath, text: str) -> None:
     """Put *text* at *path* in one step, as :func:`replace_json` does."""
     if isinstance(path, ObjectPath):
-        path.replace(text)
+        path.replace_text(text)
         return
-    beside = path.with_name(f".{path.name}.new")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_tree(path: Path) -> None:
-    """Make the files directly in a directory durable, and their names."""
-    for entry in path.iterdir():
-        if entry.is_file():
-            with entry.open("rb") as file:
-                os.fsync(file.fileno())
-    sync_directory(path)
+    replace_file(path, text)

@@ -39,6 +39,7 @@ from xml.sax.saxutils import quoteattr
 
 from spillway.errors import JarsMissing, JavaMissing, SpillwayError
 from spillway.installation import how_to_install
+from spillway.storage.durable_files import put_in_place, sync_file
 
 #: Spark's Java: 17 or later with the incubator modules, which Debian's JRE has and the JREs in PyPI wheels lack.
 JAVA_HINT: Final = (
@@ -237,7 +238,8 @@ def resolve(folder: Path, jars: tuple[Jar, ...] = DELTA) -> list[Path]:
                     # Copied beside, then renamed: a folder never shows half a jar under its name.
                     beside = folder / f".{path.name}.part"
                     shutil.copyfile(path, beside)
-                    beside.replace(folder / path.name)
+                    sync_file(beside)
+                    put_in_place(beside, folder / path.name)
                 return verified(folder, jars)
             failures.append(f"{name}: {failure}")
     raise JarsMissing(

@@ -195,7 +195,7 @@ class ObjectPath:
         """Return a binary file that becomes the object when it is closed."""
         return ObjectWriter(self)
 
-    def replace(self, text: str) -> None:
+    def replace_text(self, text: str) -> None:
         """Make *text* the object, whatever it was."""
         import obstore  # noqa: PLC0415 - an extra
 

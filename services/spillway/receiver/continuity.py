@@ -28,7 +28,6 @@ Source: src/backend/access/transam/xlog.c (XLogWrite, StartupXLOG, CreateOverwri
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.walker import Walker
@@ -44,18 +43,12 @@ from spillway.errors import (
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_magic
 from spillway.pg.wal_segment import XLOG_BLCKSZ, segment_start
+from spillway.receiver.awaited_wal import awaited_wal
 from spillway.receiver.conninfo import replication_conninfo
 from spillway.receiver.replication_connection import (
     CommandFailed,
-    EndOfStream,
     ReplicationConnection,
     WakeUp,
-)
-from spillway.receiver.streaming_protocol import (
-    KEEPALIVE,
-    XLOG_DATA,
-    parse_xlog_data,
-    unknown_message,
 )
 from spillway.receiver.supported_versions import is_supported, unsupported_version
 from spillway.receiver.timeline_history import fork_lsn
@@ -161,7 +154,6 @@ class Overlap:
         self.start = start
         self._store = store
         self._end = end
-        self._next = start
         self._damaged = False
 
     def compare(self, connection: ReplicationConnection) -> memoryview:
@@ -172,44 +164,15 @@ class Overlap:
             CommandFailed: the server ended the stream with an error, ``UNDEFINED_FILE`` if it has removed that WAL.
             ReplicationFailed: it ended the stream otherwise, sent something else, or nothing any more.
         """
-        heard_at = time.monotonic()
-        while True:
-            try:
-                message = connection.receive()
-            except EndOfStream:
-                connection.finish_copy()
-                raise ReplicationFailed(
-                    f"the server ended the stream at {Lsn(self._next)}, before {Lsn(self._end)}",
-                    hint="The receiver reconnects by itself.",
-                ) from None
-            if message is None:
-                silence_s = time.monotonic() - heard_at
-                if silence_s >= _SILENCE_MAX_S:
-                    raise ReplicationFailed(
-                        f"the server was silent for {silence_s:.0f} s",
-                        hint="The receiver reconnects by itself.",
-                    )
-                connection.wait(_SILENCE_MAX_S - silence_s)
-                continue
-            heard_at = time.monotonic()
-            if message[0] == XLOG_DATA:
-                lsn, _, data = parse_xlog_data(message)
-                rest = self._take(lsn, data)
-                if self._next == self._end:
-                    return rest
-            elif message[0] != KEEPALIVE:
-                raise unknown_message(message)
+        rest = memoryview(b"")
+        for lsn, data in awaited_wal(connection, self.start, self._end, _SILENCE_MAX_S):
+            rest = self._take(lsn, data)
+        return rest
 
     def _take(self, lsn: int, data: memoryview) -> memoryview:
         """Compare a message; return what of it is behind the end."""
-        if lsn != self._next:
-            raise ReplicationFailed(
-                f"the server sent WAL at {Lsn(lsn)} where {Lsn(self._next)} was to come",
-                hint="The receiver reconnects by itself.",
-            )
         rest = data[self._end - lsn :]
         known = data[: self._end - lsn]
-        self._next += len(known)
         while known and not self._damaged:
             try:
                 stored = self._store.read(lsn, min(len(known), _READ_BYTES))

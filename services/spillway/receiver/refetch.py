@@ -6,20 +6,18 @@ For WAL that this disk lost or changed. One segment is in memory at a time.
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import ReplicationFailed, SpillwayError, SystemIdMismatch
 from spillway.pg.lsn import Lsn
+from spillway.receiver.awaited_wal import awaited_wal
 from spillway.receiver.conninfo import replication_conninfo
 from spillway.receiver.continuity import check_continues
 from spillway.receiver.replication_connection import (
     CommandFailed,
-    EndOfStream,
     ReplicationConnection,
     WakeUp,
 )
-from spillway.receiver.streaming_protocol import XLOG_DATA, parse_xlog_data
 
 if TYPE_CHECKING:
     from spillway.receiver.archive import WalArchive
@@ -90,7 +88,7 @@ def wal_of_primary(dsn: str, system_id: str, timeline: int, start: int, length: 
 
     Raises:
         SystemIdMismatch: the server is another cluster.
-        ReplicationFailed: it has removed them, or ended the stream.
+        ReplicationFailed: it has removed them, ended the stream, or sent something else or nothing.
         SourceError: there is no connection.
     """
     data = bytearray()
@@ -103,31 +101,14 @@ def wal_of_primary(dsn: str, system_id: str, timeline: int, start: int, length: 
                     hint="Point the source at the cluster it was created for.",
                 )
             connection.start_replication(None, start, timeline)
-            heard_at = time.monotonic()
-            while len(data) < length:
-                message = connection.receive()
-                if message is None:
-                    silence_s = time.monotonic() - heard_at
-                    if silence_s >= _SILENCE_MAX_S:
-                        raise ReplicationFailed(
-                            f"the server sent no WAL from {Lsn(start + len(data))} on",
-                            hint="It is tried again by itself.",
-                        )
-                    connection.wait(_SILENCE_MAX_S - silence_s)
-                elif message[0] == XLOG_DATA:
-                    heard_at = time.monotonic()
-                    data += parse_xlog_data(message)[2]
+            for _, piece in awaited_wal(connection, start, start + length, _SILENCE_MAX_S):
+                data += piece
         except CommandFailed as failure:
             raise ReplicationFailed(
                 f"the server does not send WAL from {Lsn(start)} on: {failure.message}",
                 hint="Copy the segment from its archive.",
                 sqlstate=failure.sqlstate,
             ) from failure
-        except EndOfStream:
-            raise ReplicationFailed(
-                f"the server ended the stream before {Lsn(start + length)}",
-                hint="It is tried again by itself.",
-            ) from None
     return bytes(data[:length])
 
 

@@ -10,7 +10,6 @@ Thread-safe.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from spillway.errors import WalGap
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import parse_segment_name, segment_name
 from spillway.receiver.segment_file import SegmentFile
+from spillway.storage.durable_files import overwrite_start, replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,29 +137,20 @@ class SegmentDirectory:
             return file
 
     def mend(self, number: int, data: bytes, timeline: int) -> bool:
-        """Make a segment begin with *data*, durably but for the directory's entry; return whether it did not before.
+        """Make a segment begin with *data*, durably; return whether it did not before.
 
         Raises:
             OSError: it can't be written.
         """
         if number in self:
             path = self.file_path(number)
-            with path.open("r+b") as file:
+            with path.open("rb") as file:
                 if file.read(len(data)) == data:
                     return False
-                # In place: the receiver may be writing behind it.
-                file.seek(0)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            # In place: the receiver may be writing behind it.
+            overwrite_start(path, data)
         else:
-            path = self.new_path(number, timeline)
-            temporary = path.with_suffix(".mended")
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
+            replace_file(self.new_path(number, timeline), data)
             self.add(number, timeline)
         self.drop_readers()
         return True

@@ -28,7 +28,8 @@ from spillway.pg.wal_segment import (
     parse_segment_name,
     segment_start,
 )
-from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState, sync_directory
+from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState
+from spillway.storage.durable_files import sync_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

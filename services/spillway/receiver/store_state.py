@@ -26,6 +26,7 @@ from spillway.errors import CorruptWalStore
 from spillway.failpoints import failpoint
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import is_valid_segment_size
+from spillway.storage.durable_files import put_in_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,8 +72,7 @@ class StateFile:
             os.pwrite(fd, bytes(2 * _PAGE_BYTES), 0)
             os.pwrite(fd, _encode(state, 1), _PAGE_BYTES)
             os.fsync(fd)
-            temporary.rename(path)
-            sync_directory(path.parent)
+            put_in_place(temporary, path)
         except BaseException:
             os.close(fd)
             raise
@@ -122,15 +122,6 @@ class StateFile:
         """Close the file; all that was written is durable already. A write after that fails."""
         os.close(self._fd)
         self._fd = -1  # never a number that may be another file's by now
-
-
-def sync_directory(path: Path) -> None:
-    """Make the creations, renames and removals in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _encode(state: StoreState, generation: int) -> bytes:

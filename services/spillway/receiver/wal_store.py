@@ -56,7 +56,6 @@ from spillway.errors import (
     WalStoreInUse,
 )
 from spillway.failpoints import failpoint
-from spillway.file_errors import NO_SPACE, file_error
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import (
     history_name,
@@ -67,6 +66,8 @@ from spillway.receiver.passed_wal import PassedWal
 from spillway.receiver.segment_directory import SegmentDirectory
 from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_opening import open_state
+from spillway.storage.durable_files import replace_file
+from spillway.storage.file_errors import NO_SPACE, file_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -194,7 +195,6 @@ class WalStore:
             return False
         try:
             mended = self._segments.mend(number, data[:length], self.timeline)
-            os.fsync(self._lock_fd)
         except OSError as error:
             raise self._storage_error(error, "mend", number * size) from error
         return mended
@@ -405,13 +405,7 @@ class WalStore:
             path.unlink(missing_ok=True)
 
     def _store_history(self, timeline: int, history: bytes) -> None:
-        path = self.directory / history_name(timeline)
-        temporary = path.with_suffix(".new")
-        with temporary.open("wb") as file:
-            file.write(history)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        replace_file(self.directory / history_name(timeline), history)
 
     # -- reading: any thread -------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from spillway.storage.durable_files import replace_file
+
 #: In the environment of a run's processes.
 TOKEN_VARIABLE: Final = "SPILLWAY_SUBSCRIPTION_RUN"  # noqa: S105 - a name
 _PROC: Final = Path("/proc")
@@ -46,18 +48,7 @@ class RunRecord:
 
     def store(self, directory: Path) -> None:
         """Make it durable."""
-        temporary = directory / "run.json.new"
-        with temporary.open("w") as file:
-            os.fchmod(file.fileno(), 0o600)
-            json.dump(asdict(self), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(directory / "run.json")
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        replace_file(directory / "run.json", json.dumps(asdict(self)), mode=0o600)
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:

@@ -37,7 +37,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from weakref import WeakValueDictionary
 
 from spillway.errors import TransactionLogError
-from spillway.file_errors import file_errors
+from spillway.storage.durable_files import create_file, overwrite_start, put_in_place
+from spillway.storage.file_errors import file_errors
 from spillway.txlog import frames
 from spillway.txlog.opening import open_segments, remove_segments
 from spillway.txlog.segment import INDEX_STEP_BYTES, Segment
@@ -189,8 +190,7 @@ class TransactionLog:
             whole = Segment(path, new_start_lsn)
             if whole.scan() < path.stat().st_size:
                 raise frames.corrupt(str(path), whole.size, new_start_lsn, "written just now")
-            path.replace(segment.path)
-            _fsync_directory(self.directory)
+            put_in_place(path, segment.path)
             segment.scan()
             segment.save_index()
             self._link(following, new_start_lsn)
@@ -226,10 +226,7 @@ class TransactionLog:
         header = frames.encode_segment_header(
             self._system_id, self._database_oid, segment.start_lsn, frames.segment_link(before)
         )
-        with segment.path.open("r+b") as file:
-            file.write(header)
-            file.flush()
-            os.fsync(file.fileno())
+        overwrite_start(segment.path, header)
 
     # -- what readers ask ---------------------------------------------------------------------
 
@@ -574,16 +571,15 @@ class TransactionLog:
             if self._segments:
                 old = self._segments[-1]
                 os.fsync(self._fd)
-                os.close(self._fd)
+                # Not that of a file that is closed, should there be no space for what follows.
+                fd, self._fd = self._fd, -1
+                os.close(fd)
                 old.save_index()
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             link = frames.segment_link(self._segments[-1].start_lsn) if self._segments else 0
             header = frames.encode_segment_header(
                 self._system_id, self._database_oid, start_lsn, link
             )
-            os.write(self._fd, header)
-            os.fsync(self._fd)
-            _fsync_directory(self.directory)
+            self._fd = create_file(path, header)
         segment = Segment(path, start_lsn)
         if self._segments:
             segment.decoded_lsn = self._segments[-1].decoded_lsn
@@ -593,11 +589,3 @@ class TransactionLog:
         with self._lock:
             self._segments.append(segment)
         return segment
-
-
-def _fsync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

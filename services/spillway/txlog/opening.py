@@ -13,7 +13,8 @@ import os
 from typing import TYPE_CHECKING
 
 from spillway.errors import CorruptTransactionLog
-from spillway.file_errors import listed
+from spillway.storage.durable_files import overwrite_start
+from spillway.storage.file_errors import listed
 from spillway.txlog import frames
 from spillway.txlog.segment import Segment, SegmentReader
 
@@ -134,10 +135,9 @@ def _write_header_again(path: Path, system_id: int, database_oid: int) -> frames
     if frame is None:
         raise _Damaged(f"{path} is not a transaction log segment")
     header = frames.SegmentHeader(system_id, database_oid, 0, start_lsn)
-    with path.open("r+b") as file:
-        file.write(frames.encode_segment_header(header.system_id, header.database_oid, start_lsn))
-        file.flush()
-        os.fsync(file.fileno())
+    overwrite_start(
+        path, frames.encode_segment_header(header.system_id, header.database_oid, start_lsn)
+    )
     log.warning("the header of %s was damaged, and is written again", path)
     return header
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from spillway._kernels.crc32c import crc32c
-from spillway.file_errors import file_error
+from spillway.storage.durable_files import replace_cache
+from spillway.storage.file_errors import file_error
 from spillway.txlog import frames
 
 if TYPE_CHECKING:
@@ -93,9 +94,9 @@ class Segment:
             self.restart_lsn,
         )
         crc = crc32c(body, crc32c(head))
-        temporary = self.path.with_suffix(".idx.tmp")
-        temporary.write_bytes(crc.to_bytes(4, "little") + head + body)
-        temporary.replace(self.path.with_suffix(".idx"))
+        replace_cache(
+            self.path.with_suffix(".idx"), b"".join((crc.to_bytes(4, "little"), head, body))
+        )
 
     def load_index(self) -> bool:
         """Fill the index from the sidecar; False when there is none.

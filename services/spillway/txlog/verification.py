@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from typing import TYPE_CHECKING, Final
 
 from spillway._kernels.transaction_run import find_run
 from spillway.errors import StorageError
+from spillway.storage.durable_files import replace_cache
 from spillway.txlog import frames
 from spillway.txlog.segment import SegmentReader
 
@@ -149,9 +149,7 @@ class Verification:
         known = {s.start_lsn for s in sealed}
         self._verified = {start: at for start, at in self._verified.items() if start in known}
         text = json.dumps({f"{start:X}": at for start, at in self._verified.items()})
-        temporary = self._path.with_suffix(".tmp")
         try:
-            temporary.write_text(text)
-            os.replace(temporary, self._path)  # noqa: PTH105
+            replace_cache(self._path, text)
         except OSError as error:
             log.warning("%s can't be written: %s", self._path, error)

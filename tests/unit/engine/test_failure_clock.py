@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spillway.disk_reserve import DiskReserve
 from spillway.engine import failure_clock
 from spillway.engine.failure_clock import FailureClock
 from spillway.engine.layout import DatabaseLayout
 from spillway.receiver.primary import SourceDatabase
+from spillway.storage.disk_reserve import DiskReserve
 
 if TYPE_CHECKING:
     from pathlib import Path

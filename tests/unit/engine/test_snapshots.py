@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, cast
 
-from spillway.disk_reserve import DiskReserve
+import pytest
+
 from spillway.engine.layout import DatabaseLayout
 from spillway.engine.snapshots import Snapshots
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from spillway.failpoints import armed
+from spillway.storage.disk_reserve import DiskReserve
 
 
 @dataclass
@@ -46,3 +48,52 @@ def test_a_state_that_carries_is_not_replaced_by_one_that_does_not(tmp_path: Pat
     decoder.position = 0x2000
     again.write(decoder, carries=False)
     assert [lsn for lsn, _ in again.all()] == [0x1000, 0x2000]
+
+
+def test_spill_files_go_after_the_snapshots_that_named_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot whose removal was not durable is back after a power failure, and wants its files."""
+    layout = DatabaseLayout(tmp_path, DiskReserve(tmp_path))
+    layout.spill.mkdir()
+    spilled = layout.spill / "xid-1.spill"
+    spilled.touch()
+    snapshots = Snapshots(layout)
+    snapshots.prepare()
+    snapshots.write(cast("Any", Decoder(0x1000)), carries=True)
+    snapshots.write(cast("Any", Decoder(0x2000, frozenset())), carries=True)
+    synced: list[tuple[str, int, bool]] = []
+
+    def fsync(fd: int) -> None:
+        name = Path(f"/proc/self/fd/{fd}").readlink().name
+        synced.append((name, len(snapshots.all()), spilled.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    snapshots.remove_before(0x2000)
+    assert synced == [("snapshots", 1, True)], "before the file went, and after the snapshot"
+    assert not spilled.exists()
+
+
+def test_half_written_snapshots_go_at_start(tmp_path: Path) -> None:
+    layout = DatabaseLayout(tmp_path, DiskReserve(tmp_path))
+    snapshots = Snapshots(layout)
+    snapshots.prepare()
+    snapshots.write(cast("Any", Decoder(0x1000)), carries=True)
+    (kept,) = layout.snapshots.iterdir()
+    for name in (".0000000000002000.snap.new", "0000000000003000.tmp"):
+        (layout.snapshots / name).write_bytes(b"half")
+    snapshots.prepare()
+    assert list(layout.snapshots.iterdir()) == [kept]
+
+
+def test_a_full_disk_keeps_the_snapshot_that_was_there(tmp_path: Path) -> None:
+    layout = DatabaseLayout(tmp_path, DiskReserve(tmp_path))
+    snapshots = Snapshots(layout)
+    snapshots.prepare()
+    snapshots.write(cast("Any", Decoder(0x1000)), carries=True)
+    with (
+        armed("session.before_snapshot_rename=error:ENOSPC"),
+        pytest.raises(OSError, match="space"),
+    ):
+        snapshots.write(cast("Any", Decoder(0x2000)), carries=True)
+    assert [path.name for path in layout.snapshots.iterdir()] == ["0000000000001000.snap"]

@@ -29,7 +29,6 @@ files; the table streams through delta-rs, which keeps to :data:`_MERGE_BYTES`.
 from __future__ import annotations
 
 import json
-import os
 import re
 from io import BytesIO
 from pathlib import Path
@@ -42,10 +41,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
-from spillway.lake.files import sync_directory
 from spillway.lake.shape.net_effect import SET, quoted
 from spillway.lake.storage import ObjectPath, lake_path, storage_options
 from spillway.lake.tables import partitions
+from spillway.storage.durable_files import sync_directory, sync_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -323,8 +322,7 @@ def sync_commit(table: LakePath, version: int, files: Iterable[LakePath]) -> Non
     # Names begin with the version; that of the hint to the last checkpoint sorts behind.
     written += [path for path in log.iterdir() if path.name >= f"{version:020d}" and path.is_file()]
     for path in written:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
     # A partition's directory may be new, too.
     for folder in {table, *(path.parent for path in written)}:
         sync_directory(folder)

@@ -16,7 +16,6 @@ repeated or a batch that was cut off, is removed by maintenance.
 
 from __future__ import annotations
 
-import os
 import struct
 import uuid
 from dataclasses import dataclass
@@ -50,9 +49,9 @@ from pyiceberg.utils.truncate import (
 )
 
 from spillway.errors import LakeError
-from spillway.lake.files import sync_directory
 from spillway.lake.shape.net_effect import numbered, quoted
 from spillway.lake.storage import ObjectPath, stored_path
+from spillway.storage.durable_files import sync_directory, sync_open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -159,8 +158,7 @@ class DataFileWriter:
         self._writer.close()
         size = self._file.tell()
         if isinstance(self._path, Path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            sync_open_file(self._file)
         self._file.close()
         footer = pa.BufferOutputStream()
         self._writer.writer.metadata.write_metadata_file(footer)
@@ -335,8 +333,7 @@ class _SyncedStream:
 
     def close(self) -> None:
         if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            sync_open_file(self._file)
             self._file.close()
             sync_new_directory(self._path.parent)
 

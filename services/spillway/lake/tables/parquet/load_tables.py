@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spillway.lake.files import replace_json, sync_directory
+from spillway.lake.files import replace_json
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.tables.load_contract import in_shape
 from spillway.lake.tables.parquet.tables import LOAD_MARK, ParquetTables
 from spillway.pg.lsn import Lsn
+from spillway.storage.durable_files import put_all_in_place, put_in_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,13 +58,13 @@ class ParquetLoadTables(ParquetTables):
         whole = gathered / "whole"
         whole.mkdir(parents=True, exist_ok=True)
         chunks = sorted(gathered.glob("chunk-*"))
-        for chunk in chunks:
-            for part in chunk.glob("*.parquet"):
-                part.rename(whole / f"{part.stem}-{chunk.name}.parquet")
+        put_all_in_place(
+            (part, whole / f"{part.stem}-{chunk.name}.parquet")
+            for chunk in chunks
+            for part in chunk.glob("*.parquet")
+        )
         replace_json(whole / LOAD_MARK, {"lsn": str(Lsn(lsn)), "chunks": len(chunks)})
-        sync_directory(whole)
-        whole.rename(sealed)
-        sync_directory(sealed.parent)
+        put_in_place(whole, sealed)
         shutil.rmtree(gathered)
 
     def drop_loaded(self, name: str, lsn: int) -> None:

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
-from spillway.lake.files import replace_json, sync_directory, sync_tree
+from spillway.lake.files import replace_json
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES_FIELD, NetEffect, quoted
@@ -37,6 +37,7 @@ from spillway.lake.shape.type_changes import widest
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.joined_merge import merged_copies, merged_rows
 from spillway.pg.lsn import Lsn
+from spillway.storage.durable_files import put_in_place, sync_files_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -252,9 +253,8 @@ class ParquetTables:
             if leftover.exists():
                 shutil.rmtree(leftover)
         rows.write.parquet(str(table / f".{name}"))
-        sync_tree(table / f".{name}")
-        (table / f".{name}").rename(table / name)
-        sync_directory(table)
+        sync_files_in(table / f".{name}")
+        put_in_place(table / f".{name}", table / name)
 
     def _describe(self, kind: str, name: str, schema: StructType, facts: dict[str, Any]) -> None:
         description = {"slot": self._slot_name, "schema": schema.jsonValue(), **facts}

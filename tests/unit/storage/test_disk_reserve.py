@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spillway.disk_reserve import RESERVE_BYTES, DiskReserve
+from spillway.storage.disk_reserve import RESERVE_BYTES, DiskReserve
 
 if TYPE_CHECKING:
     from pathlib import Path
