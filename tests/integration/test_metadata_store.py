@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import threading
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from random import Random
@@ -14,7 +15,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import (
@@ -31,16 +32,19 @@ from spillway.errors import (
 )
 from spillway.pg.lsn import Lsn
 from spillway.store.database import Database
+from spillway.store.fencing import is_held
 from spillway.store.metadata import MetadataStore
 from spillway.store.migrate import migration_config
 from spillway.store.rows import Fence, Owner, Presence, SlotRow, SourceRow, SubscriptionRow
-from spillway.store.schema import METADATA
+from spillway.store.schema import METADATA, SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from sqlalchemy.engine import Connection
+
+    from harness.cluster import Database as ServerDatabase
 
 SOURCE = SourceRow(
     name="shop",
@@ -341,6 +345,41 @@ async def test_what_was_read_before_a_rewind_is_not_confirmed(store: MetadataSto
     assert await store.slots.advance("s1", Lsn(25), owner, read_from=Lsn(20)) == 30
 
 
+async def test_a_lease_that_a_statement_relies_on_stays_until_it_has_committed(
+    pg15: ServerDatabase,
+) -> None:
+    """Whoever takes the lease over reads the slots after every write of the former tenure, or that one was refused."""
+    url = f"postgresql://{SUPERUSER}@127.0.0.1:{pg15.cluster.port}/{pg15.name}"
+    store = MetadataStore(url)
+    await store.migrate()
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
+    writing, waits = threading.Event(), threading.Event()
+
+    def write(connection: Connection) -> None:
+        changed = connection.execute(
+            update(SLOTS).where(is_held(owner.fence)).values(confirmed_flush_lsn=Lsn(9))
+        )
+        assert changed.rowcount == 1
+        writing.set()
+        assert waits.wait(60)
+
+    database = Database(url)
+    former = asyncio.create_task(database.write(write))
+    await asyncio.to_thread(writing.wait)
+    taking = asyncio.create_task(tenure(store))
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    while not taking.done() and not pg15.value(blocked):  # noqa: ASYNC110 - the server knows
+        await asyncio.sleep(0.01)
+    assert not taking.done(), "the lease went while a write relied on it"
+    waits.set()
+    await former
+    await taking
+    assert (await store.slots.get("s1")).confirmed_flush_lsn == 9
+    await database.close()
+    await store.close()
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_racing_processes(store: MetadataStore, metadata_url: str, seed: int) -> None:
     """Processes acquire, confirm, advance and release as they come, and the lease changes hands among them.
@@ -372,6 +411,7 @@ async def test_racing_processes(store: MetadataStore, metadata_url: str, seed: i
             step = random.choice(
                 ("acquire", "acquire", "confirm", "confirm", "advance", "look", "lease")
             )
+            outdated = owner.token != tenures[-1].token
             try:
                 if step == "acquire":
                     await beside.slots.acquire("s1", CONSUMER, owner)
@@ -393,6 +433,8 @@ async def test_racing_processes(store: MetadataStore, metadata_url: str, seed: i
                 elif random.random() < 0.3:
                     # A takeover: whoever acts in the former tenure is refused from here on.
                     tenures.append(await tenure(beside, pid))
+                    continue
+                assert not outdated or step in ("look", "lease"), f"{step} in a tenure that is over"
             except SlotActive:
                 refused += 1
             except LeaseLost:

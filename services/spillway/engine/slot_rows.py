@@ -117,9 +117,7 @@ class SlotRows:
         async with slot.storing, self._owned(slot) as owner:
             # Whatever comes of it: the store may have it from here on.
             slot.is_claimed = True
-            slot.note_stored(
-                await self._stored.acquire(slot.name, stored_form(holder.consumer()), owner)
-            )
+            slot.note_stored(await self._stored.acquire(slot.name, _told_now(holder), owner))
         try:
             yield
         finally:
@@ -141,7 +139,8 @@ class SlotRows:
             for slot in self.of(source):
                 moment = now if slot.holder is not None else slot.inactive_since
                 if moment is not None and moment != slot.stored_inactive_since:
-                    signs[slot.name] = Presence(moment, _claimant(slot))
+                    told = _told_now(slot.holder) if slot.holder and slot.is_claimed else None
+                    signs[slot.name] = Presence(moment, told)
             if not signs:
                 continue
             # The other sources' slots go on.
@@ -273,6 +272,6 @@ class SlotRows:
         self.slots.update(found)
 
 
-def _claimant(slot: Slot) -> Mapping[str, str | None] | None:
-    """Say for whom this process has the slot in the store; None: it has not."""
-    return stored_form(slot.holder.consumer()) if slot.holder and slot.is_claimed else None
+def _told_now(holder: Holder) -> dict[str, str | None]:
+    """Say of a consumer what other processes are to show of it, and that it was so now."""
+    return {**stored_form(holder.consumer()), "as_of": datetime.now(UTC).isoformat()}

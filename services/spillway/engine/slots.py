@@ -96,20 +96,22 @@ def stored_form(consumer: Consumer) -> dict[str, str | None]:
         if isinstance(value, datetime)
         else str(value)
         for name, value in asdict(consumer).items()
+        if name != "as_of"
     }
 
 
 def consumer_of(stored: Mapping[str, str | None]) -> Consumer:
-    """Read what :func:`stored_form` gave."""
-    since, feedback, sent = (stored.get(n) for n in ("since", "last_feedback_at", "sent_lsn"))
+    """Read what :func:`stored_form` gave, and when."""
+    feedback, sent = stored.get("last_feedback_at"), stored.get("sent_lsn")
     return Consumer(
         kind=stored.get("kind") or "stream",
         address=stored.get("address"),
         client=stored.get("client"),
         subscription=stored.get("subscription"),
-        since=datetime.fromisoformat(since or ""),
+        since=datetime.fromisoformat(str(stored["since"])),
         last_feedback_at=None if feedback is None else datetime.fromisoformat(feedback),
         sent_lsn=None if sent is None else Lsn.parse(sent),
+        as_of=datetime.fromisoformat(str(stored["as_of"])),
     )
 
 
