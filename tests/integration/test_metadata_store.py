@@ -395,6 +395,9 @@ async def test_racing_processes(store: MetadataStore, metadata_url: str, seed: i
     having: set[Owner] = set()
     reached = refused = fenced = 0
 
+    def newest() -> int:
+        return max(owner.token for owner in tenures)
+
     async def look(beside: MetadataStore) -> None:
         nonlocal reached
         before = reached
@@ -411,7 +414,7 @@ async def test_racing_processes(store: MetadataStore, metadata_url: str, seed: i
             step = random.choice(
                 ("acquire", "acquire", "confirm", "confirm", "advance", "look", "lease")
             )
-            outdated = owner.token != tenures[-1].token
+            outdated = owner.token < newest()
             try:
                 if step == "acquire":
                     await beside.slots.acquire("s1", CONSUMER, owner)
@@ -440,7 +443,7 @@ async def test_racing_processes(store: MetadataStore, metadata_url: str, seed: i
             except LeaseLost:
                 fenced += 1
                 having.discard(owner)
-                owner = Owner("shop", tenures[-1].token, pid)
+                owner = Owner("shop", newest(), pid)
 
     await asyncio.gather(*(process(pid) for pid in range(4)))
     await look(store)
