@@ -25,20 +25,37 @@ class LeaseHolder:
 
     def __init__(self, data_dir: Path, metadata_url: str, lease_s: float) -> None:
         arguments = [str(data_dir), metadata_url, str(lease_s)]
-        command = [sys.executable, "-m", "harness.lease_holder", *arguments]
+        self._command = [sys.executable, "-m", "harness.lease_holder", *arguments]
         self.log_file = data_dir.with_suffix(".log")
+        self._process, self.service = self._start()
+
+    def _start(self) -> tuple[subprocess.Popen[str], Service]:
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
+            process = subprocess.Popen(
+                self._command,
                 cwd=Path(__file__).parents[1],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
             )
-        assert self._process.stdout is not None
-        ports = self._process.stdout.readline().split()
+        assert process.stdout is not None
+        ports = process.stdout.readline().split()
         assert ports, self.log_file.read_text()
-        self.service = Service(int(ports[0]), int(ports[1]))
+        return process, Service(int(ports[0]), int(ports[1]))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def restart(self) -> Service:
+        """Kill it, and start it again."""
+        self.service.http.close()
+        self._process.kill()
+        self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process, self.service = self._start()
+        return self.service
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import stat
-from dataclasses import replace
+import threading
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import text, update
 
 from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import (
@@ -21,21 +25,26 @@ from spillway.errors import (
     InvalidRequest,
     LeaseLost,
     MetadataError,
+    SlotActive,
     UnknownSlot,
     UnknownSource,
     UnknownSubscription,
 )
 from spillway.pg.lsn import Lsn
 from spillway.store.database import Database
+from spillway.store.fencing import is_held
 from spillway.store.metadata import MetadataStore
-from spillway.store.rows import Fence, SlotRow, SourceRow, SubscriptionRow
-from spillway.store.schema import METADATA
+from spillway.store.migrate import migration_config
+from spillway.store.rows import Fence, Owner, Presence, SlotRow, SourceRow, SubscriptionRow
+from spillway.store.schema import METADATA, SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from sqlalchemy.engine import Connection
+
+    from harness.cluster import Database as ServerDatabase
 
 SOURCE = SourceRow(
     name="shop",
@@ -59,6 +68,21 @@ SLOT = SlotRow(
     options=MappingProxyType({"include-xids": "0", "ключ": "значение"}),
 )
 
+CONSUMER = {"kind": "stream", "address": "192.0.2.7:4711", "client": "loader/1.2", "sent_lsn": None}
+
+
+async def with_source(store: MetadataStore, pid: int = 1) -> Owner:
+    """Make the source, and take its lease."""
+    await store.add_source(SOURCE)
+    return await tenure(store, pid)
+
+
+async def tenure(store: MetadataStore, pid: int = 1) -> Owner:
+    """Take the source's lease as the process that had it, started again."""
+    token = await store.acquire_lease("source/shop", "here", 60)
+    assert token is not None
+    return Owner("shop", token, pid)
+
 
 @pytest.fixture
 async def store(metadata_url: str) -> AsyncIterator[MetadataStore]:
@@ -69,15 +93,15 @@ async def store(metadata_url: str) -> AsyncIterator[MetadataStore]:
 
 
 async def test_rows_come_back_as_they_went_in(store: MetadataStore) -> None:
-    await store.add_source(SOURCE)
-    await store.add_slot(SLOT)
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
     assert await store.get_source("shop") == SOURCE
     assert await store.list_sources() == [SOURCE]
-    assert await store.get_slot("s1") == SLOT
-    assert await store.list_slots() == [SLOT]
-    assert await store.list_slots(source="shop") == [SLOT]
-    assert await store.list_slots(source="other") == []
-    assert isinstance((await store.get_slot("s1")).restart_lsn, Lsn)
+    assert await store.slots.get("s1") == SLOT
+    assert await store.slots.rows() == [SLOT]
+    assert await store.slots.rows(source="shop") == [SLOT]
+    assert await store.slots.rows(source="other") == []
+    assert isinstance((await store.slots.get("s1")).restart_lsn, Lsn)
 
 
 async def test_rows_outlive_the_store(store: MetadataStore, metadata_url: str) -> None:
@@ -89,77 +113,86 @@ async def test_rows_outlive_the_store(store: MetadataStore, metadata_url: str) -
 
 
 async def test_update(store: MetadataStore) -> None:
-    await store.add_source(SOURCE)
-    await store.add_slot(SLOT)
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
     source = await store.update_source("shop", state="failed", error="gone", error_code="x")
     assert (source.state, source.error, source.error_code) == ("failed", "gone", "x")
-    slot = await store.update_slot(
-        "s1", confirmed_flush_lsn=Lsn(7), options={"a": "b"}, synced=True
+    slot = await store.slots.alter(
+        "s1", owner, options={"a": "b"}, two_phase=True, two_phase_at=Lsn(7)
     )
-    assert (slot.confirmed_flush_lsn, slot.options, slot.synced) == (7, {"a": "b"}, True)
-    assert await store.get_slot("s1") == slot
+    assert (slot.two_phase_at, slot.options, slot.two_phase) == (7, {"a": "b"}, True)
+    assert await store.slots.get("s1") == slot
     with pytest.raises(TypeError, match="no_such"):
-        await store.update_slot("s1", no_such=1)
-    with pytest.raises(TypeError, match="slot_name"):
-        await store.update_slot("s1", slot_name="s2")
+        await store.slots.alter("s1", owner, no_such=1)
+    for name in ("slot_name", "confirmed_flush_lsn", "active_pid"):
+        with pytest.raises(TypeError, match=name):
+            await store.slots.alter("s1", owner, **{name: 1})
 
 
 async def test_duplicates(store: MetadataStore) -> None:
-    await store.add_source(SOURCE)
-    await store.add_slot(SLOT)
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
     with pytest.raises(DuplicateName, match='source "shop" already exists'):
         await store.add_source(SOURCE)
     with pytest.raises(DuplicateName, match='replication slot "s1" already exists'):
-        await store.add_slot(SLOT)
+        await store.slots.create(SLOT, owner)
 
 
 async def test_absent_things(store: MetadataStore) -> None:
+    owner = await tenure(store)
     for call in (
         store.get_source("x"),
         store.update_source("x", state="failed"),
         store.remove_source("x"),
-        store.add_slot(SLOT),
+        store.slots.create(SLOT, owner),
     ):
         with pytest.raises(UnknownSource):
             await call
     for call in (
-        store.get_slot("x"),
-        store.update_slot("x", synced=True),
-        store.confirm_slot("x", Lsn(1)),
-        store.remove_slot("x"),
+        store.slots.get("x"),
+        store.slots.acquire("x", CONSUMER, owner),
+        store.slots.release("x", Lsn(1), owner),
+        store.slots.advance("x", Lsn(1), owner, read_from=Lsn(0)),
+        store.slots.rewind("x", Lsn(1), owner),
+        store.slots.alter("x", owner, options={}),
+        store.slots.invalidate("x", "wal_removed", owner),
+        store.slots.drop("x", owner),
     ):
         with pytest.raises(UnknownSlot):
             await call
+    assert await store.slots.confirm({"x": Lsn(1)}, owner) == {}
 
 
 async def test_a_source_with_slots_stays(store: MetadataStore) -> None:
-    await store.add_source(SOURCE)
-    await store.add_slot(SLOT)
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
     with pytest.raises(Conflict, match="still has slots"):
         await store.remove_source("shop")
-    await store.remove_slot("s1")
+    await store.slots.drop("s1", owner)
     await store.remove_source("shop")
     assert await store.list_sources() == []
 
 
 async def test_confirm_never_goes_backward(store: MetadataStore) -> None:
-    await store.add_source(SOURCE)
-    await store.add_slot(SLOT)
-    assert await store.confirm_slot("s1", Lsn(100)) == 100
-    assert await store.confirm_slot("s1", Lsn(50)) == 100
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
+    assert await store.slots.confirm({"s1": Lsn(100)}, owner) == {"s1": 100}
+    assert await store.slots.confirm({"s1": Lsn(50)}, owner) == {"s1": 100}
     # Feedback that races: whatever the order, the furthest stands.
-    await asyncio.gather(*(store.confirm_slot("s1", Lsn(lsn)) for lsn in (300, 120, 999, 240, 998)))
-    assert (await store.get_slot("s1")).confirmed_flush_lsn == 999
+    lsns = (300, 120, 999, 240, 998)
+    await asyncio.gather(*(store.slots.confirm({"s1": Lsn(lsn)}, owner) for lsn in lsns))
+    assert (await store.slots.get("s1")).confirmed_flush_lsn == 999
 
 
 async def test_the_largest_lsn(store: MetadataStore) -> None:
-    await store.add_source(SOURCE)
-    await store.add_slot(SLOT)
-    assert await store.confirm_slot("s1", Lsn((1 << 63) - 1)) == (1 << 63) - 1
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
+    largest = Lsn((1 << 63) - 1)
+    assert await store.slots.confirm({"s1": largest}, owner) == {"s1": largest}
     with pytest.raises(InvalidLsn):
-        await store.confirm_slot("s1", Lsn(1 << 63))
+        await store.slots.confirm({"s1": Lsn(1 << 63)}, owner)
     with pytest.raises(InvalidLsn):
-        await store.update_slot("s1", restart_lsn=Lsn((1 << 64) - 1))
+        await store.slots.rewind("s1", Lsn((1 << 64) - 1), owner)
 
 
 async def test_lease_changes_hands_only_when_it_may(store: MetadataStore) -> None:
@@ -211,38 +244,213 @@ async def test_one_of_many_gets_the_lease(store: MetadataStore) -> None:
 
 
 async def test_fence_stops_the_former_holder(store: MetadataStore) -> None:
-    await store.add_source(SOURCE)
-    await store.add_slot(SLOT)
-    old = await store.acquire_lease("slot/s1", "a", 0)
-    new = await store.acquire_lease("slot/s1", "b", 60)
-    assert old is not None
-    assert new is not None
-    assert await store.confirm_slot("s1", Lsn(10), fence=Fence("slot/s1", new)) == 10
-    with pytest.raises(LeaseLost):
-        await store.confirm_slot("s1", Lsn(20), fence=Fence("slot/s1", old))
-    with pytest.raises(LeaseLost):
-        await store.update_slot("s1", fence=Fence("slot/s1", old), synced=True)
-    slot = await store.get_slot("s1")
-    assert (slot.confirmed_flush_lsn, slot.synced) == (10, False)
-    temporary = replace(SLOT, slot_name="s2", temporary=True)
-    await store.add_slot(temporary, fence=Fence("slot/s1", new))
-    before = await store.list_slots(), await store.list_sources()
-    fence = Fence("slot/s1", old)
+    old = await with_source(store)
+    await store.slots.create(SLOT, old)
+    await store.slots.create(replace(SLOT, slot_name="s2", temporary=True), old)
+    await store.slots.acquire("s1", CONSUMER, old)
+    new = await tenure(store, pid=2)
+    await store.slots.create(replace(SLOT, slot_name="s3", temporary=True), new)
+    assert await store.slots.confirm({"s1": Lsn(10)}, new) == {"s1": 10}
+    before = await store.slots.rows(), await store.list_sources()
     for write in (
-        store.add_source(replace(SOURCE, name="other"), fence=fence),
-        store.update_source("shop", fence=fence, dsn="host=elsewhere"),
-        store.remove_source("shop", fence=fence),
-        store.add_slot(replace(SLOT, slot_name="s3"), fence=fence),
-        store.remove_slot("s1", fence=fence),
-        store.remove_temporary_slots("shop", fence=fence),
+        store.add_source(replace(SOURCE, name="other"), fence=old.fence),
+        store.update_source("shop", fence=old.fence, dsn="host=elsewhere"),
+        store.remove_source("shop", fence=old.fence),
+        store.slots.create(replace(SLOT, slot_name="s4"), old),
+        store.slots.drop("s1", old),
+        store.slots.begin_tenure(old),
+        store.slots.acquire("s1", CONSUMER, old),
+        store.slots.release("s1", Lsn(20), old),
+        store.slots.note_presence({"s1": Presence(datetime.now(UTC), CONSUMER)}, old),
+        store.slots.confirm({"s1": Lsn(20), "s3": Lsn(20)}, old),
+        store.slots.advance("s1", Lsn(20), old, read_from=Lsn(10)),
+        store.slots.rewind("s1", Lsn(5), old),
+        store.slots.alter("s1", old, options={}),
+        store.slots.invalidate("s1", "wal_removed", old),
     ):
         with pytest.raises(LeaseLost):
             await write
-    assert (await store.list_slots(), await store.list_sources()) == before
-    await store.remove_temporary_slots("other", fence=Fence("slot/s1", new))
-    assert await store.list_slots() == before[0]
-    await store.remove_temporary_slots("shop", fence=Fence("slot/s1", new))
-    assert [slot.slot_name for slot in await store.list_slots()] == ["s1"]
+    assert (await store.slots.rows(), await store.list_sources()) == before
+    # A lease on one source proves nothing of another one's slots.
+    other = Owner("other", new.token, new.pid)
+    await store.acquire_lease("source/other", "here", 60)
+    await store.acquire_lease("source/other", "here", 60)
+    await store.slots.begin_tenure(other)
+    assert await store.slots.rows() == before[0]
+    # Its own temporary slot stays, however often the tenure begins; the former one's goes, whoever made it.
+    for _ in range(2):
+        await store.slots.begin_tenure(new)
+        assert [slot.slot_name for slot in await store.slots.rows()] == ["s1", "s3"]
+
+
+async def test_one_process_has_a_slot(store: MetadataStore, metadata_url: str) -> None:
+    first = await with_source(store)
+    await store.slots.create(SLOT, first)
+    row = await store.slots.acquire("s1", CONSUMER, first)
+    assert (row.active_token, row.active_pid, row.consumer) == (first.token, 1, CONSUMER)
+    assert row.inactive_since is not None
+    second = first._replace(pid=2)
+    beside = MetadataStore(metadata_url)
+    shown = await beside.slots.get("s1")
+    assert (shown.active_pid, shown.consumer) == (1, CONSUMER)
+    # Another process of the same tenure: nothing that needs the slot is done, and all of it says who has it.
+    for call in (
+        beside.slots.acquire("s1", CONSUMER, second),
+        beside.slots.advance("s1", Lsn(20), second, read_from=Lsn(0)),
+        beside.slots.rewind("s1", Lsn(5), second),
+        beside.slots.alter("s1", second, options={}),
+        beside.slots.drop("s1", second),
+    ):
+        with pytest.raises(SlotActive, match="PID 1") as caught:
+            await call
+        assert "Wait until that process has released it" in caught.value.hint
+    assert await beside.slots.confirm({"s1": Lsn(20)}, second) == {}
+    moment = datetime.now(UTC)
+    await beside.slots.note_presence({"s1": Presence(moment, {"kind": "forged"})}, second)
+    assert await beside.slots.release("s1", Lsn(20), second) == 0
+    assert await store.slots.get("s1") == replace(shown, inactive_since=moment)
+    # Its own process may; what its consumer says of itself is brought up to date.
+    assert await store.slots.confirm({"s1": Lsn(20)}, first) == {"s1": 20}
+    await store.slots.note_presence(
+        {"s1": Presence(moment, {**CONSUMER, "sent_lsn": "0/2"})}, first
+    )
+    assert ((await store.slots.get("s1")).consumer or {})["sent_lsn"] == "0/2"
+    # What was confirmed last is stored with the release; then the slot is anybody's, as the hint says.
+    assert await store.slots.release("s1", Lsn(30), first) == 30
+    assert (await beside.slots.get("s1")).consumer is None
+    row = await beside.slots.acquire("s1", CONSUMER, second)
+    assert (row.active_pid, row.confirmed_flush_lsn) == (2, 30)
+    # A tenure that is over has nothing, written off or not: its successor need not wait, and is not told of it.
+    third = await tenure(store, pid=1)
+    shown = await beside.slots.get("s1")
+    assert (shown.active_token, shown.active_pid, shown.consumer) == (None, None, None)
+    assert (await store.slots.acquire("s1", CONSUMER, third)).active_token == third.token
+    # And a lease that is given back takes its consumers' names along.
+    await store.release_lease("source/shop", third.token)
+    assert (await beside.slots.get("s1")).consumer is None
+    await beside.close()
+
+
+async def test_what_was_read_before_a_rewind_is_not_confirmed(store: MetadataStore) -> None:
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
+    assert await store.slots.advance("s1", Lsn(10), owner, read_from=Lsn(0)) == 10
+    await store.slots.rewind("s1", Lsn(5), owner)
+    with pytest.raises(Conflict, match="was rewound to 0/5") as caught:
+        await store.slots.advance("s1", Lsn(20), owner, read_from=Lsn(10))
+    assert caught.value.hint.endswith("Repeat the call: it begins where the slot stands now.")
+    assert await store.slots.advance("s1", Lsn(20), owner, read_from=Lsn(5)) == 20
+    # Who read from further back than it stands has read all that lies between.
+    assert await store.slots.advance("s1", Lsn(30), owner, read_from=Lsn(5)) == 30
+    assert await store.slots.advance("s1", Lsn(25), owner, read_from=Lsn(20)) == 30
+
+
+async def test_a_lease_that_a_statement_relies_on_stays_until_it_has_committed(
+    pg15: ServerDatabase,
+) -> None:
+    """Whoever takes the lease over reads the slots after every write of the former tenure, or that one was refused."""
+    url = f"postgresql://{SUPERUSER}@127.0.0.1:{pg15.cluster.port}/{pg15.name}"
+    store = MetadataStore(url)
+    await store.migrate()
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
+    writing, waits = threading.Event(), threading.Event()
+
+    def write(connection: Connection) -> None:
+        changed = connection.execute(
+            update(SLOTS).where(is_held(owner.fence)).values(confirmed_flush_lsn=Lsn(9))
+        )
+        assert changed.rowcount == 1
+        writing.set()
+        assert waits.wait(60)
+
+    database = Database(url)
+    former = asyncio.create_task(database.write(write))
+    await asyncio.to_thread(writing.wait)
+    taking = asyncio.create_task(tenure(store))
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    while not taking.done() and not pg15.value(blocked):  # noqa: ASYNC110 - the server knows
+        await asyncio.sleep(0.01)
+    assert not taking.done(), "the lease went while a write relied on it"
+    waits.set()
+    await former
+    await taking
+    assert (await store.slots.get("s1")).confirmed_flush_lsn == 9
+    await database.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_racing_processes(store: MetadataStore, metadata_url: str, seed: int) -> None:
+    """Processes acquire, confirm, advance and release as they come, and the lease changes hands among them.
+
+    Each has a metadata store of its own, so that they race in the database. What the database answered must fit
+    one order: nothing went backward, and nobody had the slot while another one had it.
+    """
+    first = await with_source(store)
+    await store.slots.create(replace(SLOT, confirmed_flush_lsn=Lsn(1)), first)
+    stores = [MetadataStore(metadata_url) for _ in range(4)]
+    tenures = [first]
+    #: who has the slot, as far as those know that have it, in this epoch
+    having: set[Owner] = set()
+    reached = refused = fenced = 0
+
+    def newest() -> int:
+        return max(owner.token for owner in tenures)
+
+    async def look(beside: MetadataStore) -> None:
+        nonlocal reached
+        before = reached
+        stands = (await beside.slots.get("s1")).confirmed_flush_lsn or 0
+        assert stands >= before, "what somebody was told is confirmed went backward"
+        reached = max(reached, stands)
+
+    async def process(pid: int) -> None:
+        nonlocal reached, refused, fenced
+        beside, random = stores[pid], Random(100 * seed + pid)
+        owner = Owner("shop", first.token, pid)
+        for _ in range(40):
+            lsn = Lsn(random.randrange(1, 2000))
+            step = random.choice(
+                ("acquire", "acquire", "confirm", "confirm", "advance", "look", "lease")
+            )
+            outdated = owner.token < newest()
+            try:
+                if step == "acquire":
+                    await beside.slots.acquire("s1", CONSUMER, owner)
+                    others = {o for o in having if o.token == owner.token and o.pid != pid}
+                    assert not others, f"{owner} and {others} have it"
+                    having.add(owner)
+                    await asyncio.sleep(random.random() / 200)
+                    having.discard(owner)
+                    reached = max(reached, await beside.slots.release("s1", lsn, owner))
+                elif step == "confirm":
+                    reached = max(
+                        reached, *(await beside.slots.confirm({"s1": lsn}, owner)).values(), 0
+                    )
+                elif step == "advance":
+                    stands = await beside.slots.advance("s1", lsn, owner, read_from=Lsn(0))
+                    reached = max(reached, stands)
+                elif step == "look":
+                    await look(beside)
+                elif random.random() < 0.3:
+                    # A takeover: whoever acts in the former tenure is refused from here on.
+                    tenures.append(await tenure(beside, pid))
+                    continue
+                assert not outdated or step in ("look", "lease"), f"{step} in a tenure that is over"
+            except SlotActive:
+                refused += 1
+            except LeaseLost:
+                fenced += 1
+                having.discard(owner)
+                owner = Owner("shop", newest(), pid)
+
+    await asyncio.gather(*(process(pid) for pid in range(4)))
+    await look(store)
+    # It was a race.
+    assert min(refused, fenced, len(tenures) - 1) > 0
+    for beside in stores:
+        await beside.close()
 
 
 async def test_many_may_migrate_at_once(metadata_url: str) -> None:
@@ -264,6 +472,40 @@ async def test_migrations_give_the_schema_of_the_tables(
     database = Database(metadata_url)
     assert await database.read(differences) == []
     await database.close()
+
+
+async def test_slots_of_the_former_release_are_kept(metadata_url: str) -> None:
+    """Nobody has them, and their temporary ones go with the first tenure, since nobody knows whose they are."""
+    database = Database(metadata_url)
+    await database.prepare()
+
+    def former(connection: Connection) -> None:
+        config = migration_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004_confirmed_at")
+        source = {**asdict(SOURCE), "capture": "{}", "created_at": "2026-11-22 08:00:00"}
+        slot = {
+            "slot_name": "kept", "source": "shop", "database": "shop", "datoid": 1, "plugin": "wal2json", "slot_type": "logical",
+            "confirmed_flush_lsn": 77, "options": '{"a": "b"}', "created_at": "2026-11-22 08:00:00", "temporary": False,
+        }  # fmt: skip
+        temporary = {**slot, "slot_name": "temporary", "temporary": True}
+        for table, row in (("sources", source), ("slots", slot), ("slots", temporary)):
+            names = ", ".join(row)
+            places = ", ".join(f":{name}" for name in row)
+            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({places})"), row)
+
+    await database.write(former)
+    await database.close()
+    store = MetadataStore(metadata_url)
+    await store.migrate()
+    assert [slot.slot_name for slot in await store.slots.rows()] == ["kept", "temporary"]
+    owner = await tenure(store)
+    await store.slots.begin_tenure(owner)
+    (slot,) = await store.slots.rows()
+    assert (slot.slot_name, slot.confirmed_flush_lsn, slot.options) == ("kept", 77, {"a": "b"})
+    assert (slot.owner_token, slot.active_token, slot.consumer) == (None, None, None)
+    assert (await store.slots.acquire("kept", CONSUMER, owner)).consumer == CONSUMER
+    await store.close()
 
 
 async def test_a_schema_of_a_newer_release_is_refused(metadata_url: str) -> None:
@@ -300,18 +542,19 @@ async def test_sqlite_file_is_private_and_durable(tmp_path: Path) -> None:
 async def test_a_probe_writes_and_signs_of_life_are_kept(store: MetadataStore) -> None:
     for _ in range(2):
         await store.probe("one")
-    await store.add_source(SOURCE)
-    await store.add_slot(SLOT)
+    owner = await with_source(store)
+    await store.slots.create(SLOT, owner)
     moment = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
-    await store.note_inactive_since({"s1": moment, "gone": moment})
-    before = await store.get_slot("s1")
+    sign = Presence(moment, None)
+    await store.slots.note_presence({"s1": sign, "gone": sign}, owner)
+    before = await store.slots.get("s1")
     assert (before.inactive_since, before.confirmed_at) == (moment, None)
-    await store.confirm_slot("s1", Lsn(1))
-    first = (await store.get_slot("s1")).confirmed_at
+    await store.slots.confirm({"s1": Lsn(1)}, owner)
+    first = (await store.slots.get("s1")).confirmed_at
     assert first is not None
     # What moves nothing is no sign of life.
-    await store.confirm_slot("s1", Lsn(1))
-    assert (await store.get_slot("s1")).confirmed_at == first
+    await store.slots.confirm({"s1": Lsn(1)}, owner)
+    assert (await store.slots.get("s1")).confirmed_at == first
 
 
 async def test_a_full_disk_costs_the_reserve_and_not_the_write(tmp_path: Path) -> None:

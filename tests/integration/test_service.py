@@ -23,7 +23,7 @@ from spillway.errors import MetadataError, SlotActive
 from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
 from spillway.receiver.wal_store import WalStore
-from spillway.store.metadata import MetadataStore
+from spillway.store.slots import SlotTable
 from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:
@@ -452,7 +452,7 @@ def test_what_could_not_be_confirmed_comes_again(
         raise MetadataError("the metadata store does not answer", hint="Try again.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataStore, "confirm_slot", fail)
+        patch.setattr(SlotTable, "advance", fail)
         assert service.problem("POST", "/slots/s/get", json={})["code"] == "metadata_unavailable"
         end = service.slot("s")["decoded_lsn"]
         problem = service.problem("POST", "/slots/s/advance", json={"upto_lsn": end})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 from sqlalchemy import create_engine, text
 
@@ -22,13 +24,14 @@ from spillway.errors import LeaseLost, SpillwayError
 from spillway.store.metadata import MetadataStore
 from spillway.stream.client import open_stream
 from spillway.subscriber import targets
+from spillway.v1 import slots_pb2, slots_pb2_grpc
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
 
-LEASE_S = 1.5
+LEASE_S = 3.0
 
 
 def state(service: Service) -> str | None:
@@ -53,6 +56,7 @@ def refused(service: Service, slot: str, database: str, dsn: str) -> None:
         ("POST", f"/slots/{slot}/copy", {"slot_name": "copied"}),
         ("PATCH", f"/slots/{slot}", {"options": {"include-xids": "0"}}),
         ("DELETE", f"/slots/{slot}", None),
+        ("POST", f"/slots/{slot}/end-session", None),
         ("PATCH", "/sources/main", {"dsn": dsn}),
         ("POST", f"/sources/main/databases/{database}/restart", None),
         ("POST", "/subscriptions", subscription("mine", database)),
@@ -86,6 +90,26 @@ def subscriptions(service: Service) -> dict[str, str]:
 def runs(service: Service, name: str) -> bool:
     found = service.call("GET", f"/subscriptions/{name}")
     return found["state"] == "streaming" and found["pid"] is not None
+
+
+def has(service: Service, slot: str, pid: int | None, address: str | None) -> bool:
+    """Whether a service shows, everywhere, that a client at *address* has the slot, served by process *pid*."""
+    shown = service.slot(slot)
+    with grpc.insecure_channel(service.grpc_address) as channel:
+        request = slots_pb2.GetSlotRequest(slot_name=slot)
+        told = slots_pb2_grpc.SlotServiceStub(channel).GetSlot(request)
+    page = service.http.get(f"/ui/slots/{slot}").text
+    consumer = shown["consumer"] or {"address": None}
+    found = (shown["active"], shown["active_pid"], consumer["address"])
+    wanted = (address is not None, pid, address)
+    # Two looks may differ while it changes, but in the end they may not.
+    return (
+        found == wanted
+        and (told.active, told.active_pid or None, told.consumer.address or None) == wanted
+        and (shown["inactive_since"] is None) == (address is not None)
+        and ("Consumer: " in page) == (address is not None)
+        and (address is None or address in page)
+    )
 
 
 class Lease:
@@ -155,6 +179,8 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
             wait_until(lambda name=name: runs(first, name), what=str(subscriptions(first)))  # type: ignore[misc]
         follower = Follower(first, "followed")
         wait_until(lambda: follower.batches == 3)
+        address = first.slot("followed")["consumer"]["address"]
+        assert has(first, "followed", holder.pid, address)
         engine = EngineSettings(lease_ttl_s=LEASE_S)
         with service_in_process(
             tmp_path / "second", metadata_url=metadata_url, engine=engine
@@ -163,6 +189,10 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
             assert state(second) != "streaming"
             wait_until(lambda: stored(second) == stored(first), what="the slots are not shown")
             refused(second, "kept", pg18.name, pg18.dsn)
+            # It knows who has which slot, and does not call idle what it does not serve.
+            wait_until(lambda: has(second, "followed", holder.pid, address))
+            assert has(second, "kept", None, None)
+            refused(second, "followed", pg18.name, pg18.dsn)
             (source,) = second.call("GET", "/sources")["sources"]
             assert source["error_code"] == "lease_lost"
 
@@ -182,6 +212,8 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
             )
             for name in ("kept_sub", "made_sub"):
                 wait_until(lambda name=name: runs(second, name), what=str(subscriptions(second)))  # type: ignore[misc]
+            # Whoever had a slot there has it no more, though that process could not say so.
+            assert has(second, "followed", None, None)
             second.call("POST", "/subscriptions/kept_sub/disable")
             second.call("DELETE", "/subscriptions/gone_sub")
             second.call("POST", "/subscriptions", json=subscription("later_sub", pg18.name))
@@ -210,6 +242,20 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
             )
             assert stored(second) == before
             assert rows(second.peek("temporary")) == ["2"]
+            with open_stream(second.grpc_address, "temporary") as stream:
+                next(stream)
+                address = second.slot("temporary")["consumer"]["address"]
+                wait_until(lambda: has(first, "temporary", os.getpid(), address))
+                # It is killed and started again: what the second has made, or has, is not its to tidy up.
+                first = holder.restart()
+                assert stored(first) == before
+                assert has(first, "temporary", os.getpid(), address)
+                refused(first, "temporary", pg18.name, pg18.dsn)
+                assert has(second, "temporary", os.getpid(), address)
+            # A temporary slot goes with its session, and each of them knows.
+            wait_until(lambda: "temporary" not in stored(second))
+            wait_until(lambda: "temporary" not in stored(first))
+            second.create_slot("temporary", pg18.name, temporary=True)
             # What the second serves goes on undisturbed.
             pg18.execute("INSERT INTO t VALUES (3)")
             second.wait_decoded("later", pg18)

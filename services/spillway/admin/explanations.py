@@ -14,7 +14,7 @@ SLOT: Final[dict[str, str]] = {
     "source": "The PostgreSQL cluster whose WAL it comes from.",
     "temporary": "A temporary slot goes when its consumer does, or the service stops.",
     "active": "Whether a consumer has it. One at a time, as in PostgreSQL.",
-    "active_pid": "The process that serves its consumer: the service's own. Who the consumer is stands above.",
+    "active_pid": "The process that serves its consumer: this service's own, or that of the service that serves its source. Who the consumer is stands above.",
     "xmin": "The oldest transaction whose rows it protects from vacuum: none, ever.",
     "catalog_xmin": "The oldest transaction whose catalog rows it protects from vacuum: none, ever. "
     "The transaction log holds the descriptors that changes need.",

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
@@ -139,7 +139,7 @@ class Engine(Looking):
                 await self._upkeep
             self._upkeep = None
             with contextlib.suppress(SpillwayError):
-                await self._store_confirmed()
+                await self._rows.store()
                 await self._rows.note_presence()
         self._watch.stop()
         await self._sources.stop()
@@ -302,9 +302,7 @@ class Engine(Looking):
         slot = self._slot(slot_name)
         with slot.acquired("rewind"):
             (await self._session(slot)).check_retained(lsn)
-            async with slot.storing:
-                await self._rows.update(slot, confirmed_flush_lsn=lsn, restart_lsn=lsn)
-                slot.confirmed_flush_lsn = slot.stored_lsn = lsn
+            await self._rows.rewind(slot, lsn)
         return self._info(slot)
 
     async def advance(self, slot_name: str, upto_lsn: Lsn) -> Lsn:
@@ -323,7 +321,7 @@ class Engine(Looking):
                     confirmed_flush_lsn=str(minimum),
                 )
             session = await self._session(slot)
-            await self._confirm_durably(slot, min(upto_lsn, session.decoded_lsn))
+            await self._rows.advance(slot, Lsn(min(upto_lsn, session.decoded_lsn)))
             return slot.confirmed_flush_lsn
 
     async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
@@ -332,7 +330,7 @@ class Engine(Looking):
         source = self._sources.get(slot.row.source)
         validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
         with slot.acquired("alter"):
-            await self._rows.update(slot, options=dict(options))
+            await self._rows.alter(slot, options=dict(options))
         return self._info(slot)
 
     # -- reading ------------------------------------------------------------------------------
@@ -363,7 +361,7 @@ class Engine(Looking):
         with slot.acquired("get") as holder:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
             changes, confirm_lsn = await holder.unless_ended(reading)
-            await self._confirm_durably(slot, confirm_lsn)
+            await self._rows.advance(slot, Lsn(confirm_lsn))
         return changes
 
     async def _read(
@@ -428,11 +426,12 @@ class Engine(Looking):
         """Open a stream; see the interface."""
         slot = self._slot(slot_name)
         slot.check_valid()
-        with (
-            contextlib.nullcontext() if peek else slot.acquired("stream") as holder,
-            self._large_batches.granted(batch_bytes) as step_bytes,
-        ):
+        async with AsyncExitStack() as held:
+            holder = None if peek else held.enter_context(slot.acquired("stream"))
+            step_bytes = held.enter_context(self._large_batches.granted(batch_bytes))
             session = await self._session(slot)
+            if holder is not None:
+                await held.enter_async_context(self._rows.claimed(slot, holder))
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:
@@ -465,16 +464,9 @@ class Engine(Looking):
             finally:
                 await stream.close()
                 freed_memory.ask()
-                if not peek:
-                    await self._end_stream(slot)
-
-    async def _end_stream(self, slot: Slot) -> None:
-        if self._slots.get(slot.name) is not slot or slot.is_lost:
-            return
-        if slot.row.temporary:
-            await self._rows.remove(slot)
-        else:
-            await self._store_confirmed_slot(slot)
+                served = self._slots.get(slot.name) is slot and not slot.is_lost
+                if not peek and slot.row.temporary and served:
+                    await self._rows.remove(slot)
 
     # -- upkeep -------------------------------------------------------------------------------
 
@@ -496,28 +488,10 @@ class Engine(Looking):
                     log.exception("upkeep failed; it is tried again")
 
     async def _store(self) -> None:
-        await self._store_confirmed()
+        await self._rows.store()
         if time.monotonic() - self._seen_s >= SEEN_INTERVAL_S:
             self._seen_s = time.monotonic()
             await self._rows.note_presence()
-
-    async def _store_confirmed(self) -> None:
-        for slot in tuple(self._slots.values()):
-            # The other sources' slots go on.
-            with contextlib.suppress(LeaseLost):
-                await self._store_confirmed_slot(slot)
-
-    async def _confirm_durably(self, slot: Slot, lsn: int) -> None:
-        """Store a confirmation, then count it: when storing fails, nothing was confirmed."""
-        async with slot.storing:
-            if lsn > slot.confirmed_flush_lsn:
-                await self._rows.confirm(slot, Lsn(lsn))
-                slot.confirm(lsn)
-
-    async def _store_confirmed_slot(self, slot: Slot) -> None:
-        async with slot.storing:
-            if slot.confirmed_flush_lsn > slot.stored_lsn and not slot.is_lost:
-                await self._rows.confirm(slot, slot.confirmed_flush_lsn)
 
     async def _invalidate_greedy_slots(self) -> None:
         limit = self._settings.max_slot_retained_bytes
@@ -541,9 +515,10 @@ class Engine(Looking):
             session = self._sources.find_session(slot.row.source, slot.row.database)
             if session is not None:
                 slot.judge(session)
-            if slot.row.invalidation_reason != slot.invalidation_reason:
+            reason = slot.invalidation_reason
+            if reason is not None and slot.row.invalidation_reason != reason:
                 with contextlib.suppress(LeaseLost):
-                    await self._rows.update(slot, invalidation_reason=slot.invalidation_reason)
+                    await self._rows.invalidate(slot, reason)
 
     async def _trim(self) -> None:
         await self._in_worker(self._trim_before, self._horizons())
@@ -583,7 +558,7 @@ class Engine(Looking):
         From then on it is, whatever consumers ask for: they were told of prepared transactions.
         """
         if plugin.two_phase and not slot.row.two_phase:
-            await self._rows.update(slot, two_phase=True, two_phase_at=Lsn(lsn))
+            await self._rows.alter(slot, two_phase=True, two_phase_at=Lsn(lsn))
 
     async def _session(self, slot: Slot) -> Session:
         session = await self._sources.session(slot.row.source, slot.row.database)

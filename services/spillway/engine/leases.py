@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.errors import LeaseLost, SpillwayError
-from spillway.store.rows import Fence
+from spillway.store.rows import SOURCE_LEASE, Fence, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,6 +115,16 @@ class Leases:
                 self.lose(source)
             raise held_by_another(source) from None
 
+    @contextmanager
+    def owned(self, source: str) -> Iterator[Owner]:
+        """Act on the slots of *source* as the process that this says; what is refused for the lease's sake loses the lease.
+
+        Raises:
+            LeaseLost: it is not, or no longer, this process's.
+        """
+        with self.fenced(source) as fence:
+            yield Owner(source, fence.token, os.getpid())
+
     def lose(self, source: str) -> None:
         """Know that another process has the lease; whoever waits to renew it wakes."""
         if self._fences.pop(source, None) is not None:
@@ -182,4 +193,4 @@ def held_by_another(source: str) -> LeaseLost:
 
 
 def _resource(source: str) -> str:
-    return f"source/{source}"
+    return SOURCE_LEASE + source

@@ -50,6 +50,8 @@ class Consumer:
     last_feedback_at: datetime | None = None
     #: how far a stream was handed out; None: it is no stream
     sent_lsn: Lsn | None = None
+    #: None: it is so now; else another process serves it, and stored this then
+    as_of: datetime | None = None
 
     def __str__(self) -> str:
         """Name it as a person would."""

@@ -1,6 +1,7 @@
 """A slot while the service runs: who has it, how far it is confirmed, and what it costs.
 
-The row in the metadata store is the truth after a restart, :class:`Slot` the truth while running. As in
+The metadata store owns the slot; :class:`Slot` is what this process has cached of it, and knows beside that: which of its own
+clients has it, and what that one confirmed a moment ago. As in
 PostgreSQL a confirmation moves the position in memory at once; it reaches the store within
 the engine's upkeep interval, and before an answer is given for get, advance and rewind. After a crash a
 consumer may therefore be sent again what it confirmed in that last instant: at least once.
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from spillway.engine.healing import DATABASE_DROPPED
 from spillway.engine.holder import Holder
 from spillway.engine.leases import held_by_another
-from spillway.engine.model import Decoding, SlotInfo, SlotStats
+from spillway.engine.model import Consumer, Decoding, SlotInfo, SlotStats
 from spillway.engine.reader import Counts
 from spillway.errors import (
     InvalidSlotName,
@@ -34,9 +35,8 @@ from spillway.pg.lsn import Lsn
 from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from spillway.engine.model import Consumer
     from spillway.engine.session import Session
     from spillway.store.rows import SlotRow
     from spillway.txlog import TransactionLog
@@ -83,12 +83,12 @@ def _active(slot_name: str, consumer: Consumer) -> SlotActive:
         hint=f"Wait until its consumer is done, or end its session: POST /v1/slots/{slot_name}/end-session. "
         "To look beside it, stream with peek.",
         slot=slot_name,
-        consumer=_wire_form(consumer),
+        consumer=stored_form(consumer),
     )
 
 
-def _wire_form(consumer: Consumer) -> dict[str, str | None]:
-    """Give a consumer as an error's details have it: JSON's types."""
+def stored_form(consumer: Consumer) -> dict[str, str | None]:
+    """Give a consumer as an error's details, and the metadata store, have it: JSON's types."""
     return {
         name: None
         if value is None
@@ -96,7 +96,23 @@ def _wire_form(consumer: Consumer) -> dict[str, str | None]:
         if isinstance(value, datetime)
         else str(value)
         for name, value in asdict(consumer).items()
+        if name != "as_of"
     }
+
+
+def consumer_of(stored: Mapping[str, str | None]) -> Consumer:
+    """Read what :func:`stored_form` gave, and when."""
+    feedback, sent = stored.get("last_feedback_at"), stored.get("sent_lsn")
+    return Consumer(
+        kind=stored.get("kind") or "stream",
+        address=stored.get("address"),
+        client=stored.get("client"),
+        subscription=stored.get("subscription"),
+        since=datetime.fromisoformat(str(stored["since"])),
+        last_feedback_at=None if feedback is None else datetime.fromisoformat(feedback),
+        sent_lsn=None if sent is None else Lsn.parse(sent),
+        as_of=datetime.fromisoformat(str(stored["as_of"])),
+    )
 
 
 class Slot:
@@ -109,7 +125,9 @@ class Slot:
         self.stored_lsn = self.confirmed_flush_lsn
         #: held while the row's position is written, so that a rewind is not undone by an older confirmation
         self.storing = asyncio.Lock()
-        #: who has it
+        #: whether the metadata store may have it that this process has the slot
+        self.is_claimed = False
+        #: who of this process's clients has it
         self.holder: Holder | None = None
         #: As of a restart what was stored counts: no later than the consumer was there last.
         self.inactive_since: datetime | None = _latest(row.inactive_since, row.confirmed_at)
@@ -120,6 +138,8 @@ class Slot:
         self.invalidation_reason: str | None = row.invalidation_reason
         #: whether another process serves it
         self.is_lost = False
+        #: whether what that process has stored is all that is shown of it
+        self.is_shown_as_stored = False
         self._listeners: set[Callable[[], None]] = set()
         #: what it missed ends before this, as far as that is known
         self._lost_to: int | None = None
@@ -158,6 +178,32 @@ class Slot:
             self.holder = None
             self.inactive_since = datetime.now(UTC)
 
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether it is confirmed further than is stored."""
+        return self.confirmed_flush_lsn > self.stored_lsn and not self.is_lost
+
+    def note_stored(self, row: SlotRow) -> None:
+        """Take in how it is stored, when nobody reads it."""
+        stands = row.confirmed_flush_lsn or Lsn(0)
+        # Never forward: what was stored and not answered for has reached nobody. What was confirmed and is not stored yet stays.
+        if not self.is_unsaved:
+            self.confirmed_flush_lsn = min(self.confirmed_flush_lsn, stands)
+        self.row, self.stored_lsn = row, stands
+
+    @property
+    def consumer(self) -> Consumer | None:
+        """Who has it: a client of this process, or of the one that serves it, as that one has stored it; None: nobody."""
+        if self.holder is not None:
+            return self.holder.consumer()
+        elsewhere = self.row.consumer if self.is_shown_as_stored else None
+        return None if elsewhere is None else consumer_of(elsewhere)
+
+    def show_as_stored(self) -> None:
+        """Know of it only what the process that serves it has stored."""
+        self.lose()
+        self.is_shown_as_stored = True
+
     def lose(self) -> None:
         """End whoever has the slot, or waits for its changes: another process serves its source."""
         self.is_lost = True
@@ -179,7 +225,10 @@ class Slot:
 
         Raises:
             NoConsumer: nobody has it.
+            LeaseLost: another process serves it.
         """
+        if self.is_lost:
+            raise held_by_another(self.row.source)
         holder = self.holder
         if holder is None:
             raise NoConsumer(
@@ -305,7 +354,7 @@ class Slot:
         holds whole transactions with the descriptors they need, so a slot keeps neither older WAL nor
         old catalog rows.
         """
-        row, lost = self.row, self.invalidation_reason is not None
+        row, lost, consumer = self.row, self.invalidation_reason is not None, self.consumer
         kept = None if retained_bytes is None else "reserved"
         if self.is_elsewhere:
             kept = "unreserved"
@@ -316,9 +365,13 @@ class Slot:
             datoid=row.datoid,
             database=row.database,
             temporary=row.temporary,
-            active=self.holder is not None,
+            active=consumer is not None,
             # As in PostgreSQL, the process that serves the consumer; ``consumer`` says who that is.
-            active_pid=None if self.holder is None else os.getpid(),
+            active_pid=row.active_pid
+            if self.is_shown_as_stored
+            else os.getpid()
+            if consumer
+            else None,
             xmin=None,
             catalog_xmin=None,
             restart_lsn=None if lost else self.confirmed_flush_lsn,
@@ -327,7 +380,7 @@ class Slot:
             safe_wal_size=None if lost else safe_bytes,
             two_phase=row.two_phase,
             two_phase_at=row.two_phase_at,
-            inactive_since=self.inactive_since,
+            inactive_since=None if consumer else self.inactive_since,
             conflicting=False,
             invalidation_reason=self.invalidation_reason,
             failover=row.failover,
@@ -337,7 +390,7 @@ class Slot:
             decoded_lsn=decoding.decoded_lsn,
             retained_bytes=retained_bytes,
             created_at=row.created_at,
-            consumer=None if self.holder is None else self.holder.consumer(),
+            consumer=consumer,
             decoding=decoding,
             confirmed_at=self.confirmed_at,
         )

@@ -5,16 +5,16 @@ Nothing is cached here: several processes may share a database.
 
 Two rules are kept in SQL rather than by whoever calls:
 
-- ``confirm_slot`` never moves a slot backward, whatever order feedback arrives in;
+- what happens to a slot (:mod:`spillway.store.slots`) happens only if the slot is as whoever does it believes, and a
+  confirmation never moves it backward, whatever order feedback arrives in;
 - a lease's fencing token grows with every change of holder, and a write of sources, slots or subscriptions that carries an old one
-  (:class:`~spillway.store.rows.Fence`) fails, so that a process that was paused past its lease's end
+  (:mod:`spillway.store.fencing`) fails, so that a process that was paused past its lease's end
   can't undo what its successor did.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import and_, delete, insert, inspect, literal, or_, select, text, update
@@ -22,22 +22,22 @@ from sqlalchemy import and_, delete, insert, inspect, literal, or_, select, text
 from spillway.errors import (
     Conflict,
     DuplicateName,
-    LeaseLost,
-    UnknownSlot,
     UnknownSource,
     UnknownSubscription,
 )
 from spillway.store.database import ConstraintViolation, Database
-from spillway.store.rows import Fence, SlotRow, SourceRow, SubscriptionRow
-from spillway.store.schema import LEASES, REVISION, SLOTS, SOURCES, SUBSCRIPTIONS
+from spillway.store.fencing import check_fence
+from spillway.store.rows import SourceRow, SubscriptionRow
+from spillway.store.schema import LEASES, REVISION, SOURCES, SUBSCRIPTIONS
+from spillway.store.slots import SlotTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sqlalchemy import Executable, Table
     from sqlalchemy.engine import Connection, RowMapping
 
-    from spillway.pg.lsn import Lsn
+    from spillway.store.rows import Fence
 
 
 class MetadataStore:
@@ -53,6 +53,7 @@ class MetadataStore:
 
     def __init__(self, url: str, make_room: Callable[[], bool] = lambda: False) -> None:
         self._database = Database(url, make_room)
+        self.slots = SlotTable(self._database)
 
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""
@@ -142,109 +143,6 @@ class MetadataStore:
         if not removed:
             _raise_unknown_source(name)
 
-    # Slots
-
-    async def add_slot(self, row: SlotRow, *, fence: Fence | None = None) -> SlotRow:
-        """Remember a slot.
-
-        Raises:
-            DuplicateName: the name is taken.
-            UnknownSource: its source does not exist.
-            LeaseLost: *fence* is out of date.
-        """
-        try:
-            await self._run(_insert(SLOTS, row), fence)
-        except ConstraintViolation as error:
-            if error.foreign_key:
-                _raise_unknown_source(row.source)
-            raise DuplicateName(
-                f'replication slot "{row.slot_name}" already exists',
-                hint="Choose another name, or drop the slot first.",
-                slot=row.slot_name,
-            ) from error
-        return row
-
-    async def list_slots(self, source: str | None = None) -> list[SlotRow]:
-        """Give every slot, by name; those of one source if *source* is given."""
-        statement = select(SLOTS).order_by(SLOTS.c.slot_name)
-        if source is not None:
-            statement = statement.where(SLOTS.c.source == source)
-        return [SlotRow(**columns) for columns in await self._rows(statement)]
-
-    async def get_slot(self, name: str) -> SlotRow:
-        """Give one slot.
-
-        Raises:
-            UnknownSlot: there is none of that name.
-        """
-        found = await self._rows(select(SLOTS).where(SLOTS.c.slot_name == name))
-        if not found:
-            _raise_unknown_slot(name)
-        return SlotRow(**found[0])
-
-    async def update_slot(
-        self, name: str, *, fence: Fence | None = None, **changes: object
-    ) -> SlotRow:
-        """Change columns of a slot, named as in :class:`SlotRow`, and give it as it is then.
-
-        This is the way to move ``confirmed_flush_lsn`` backward (a rewind).
-
-        Raises:
-            UnknownSlot: there is none of that name.
-            LeaseLost: *fence* is out of date.
-        """
-        _check_columns(SlotRow, changes, fixed=("slot_name", "source", "created_at"))
-        statement = (
-            update(SLOTS).where(SLOTS.c.slot_name == name).values(changes).returning(*SLOTS.c)
-        )
-        found = await self._change(statement, fence)
-        if found is None:
-            _raise_unknown_slot(name)
-        return SlotRow(**found)
-
-    async def confirm_slot(self, name: str, lsn: Lsn, *, fence: Fence | None = None) -> Lsn:
-        """Advance confirmed_flush_lsn to *lsn*, never backward; give where it stands then.
-
-        When it moves, that is its consumer's sign of life: confirmed_at is now.
-
-        Raises:
-            UnknownSlot: there is none of that name.
-            LeaseLost: *fence* is out of date.
-        """
-        confirmed = SLOTS.c.confirmed_flush_lsn
-        here = SLOTS.c.slot_name == name
-
-        def confirm(connection: Connection) -> Lsn | None:
-            _check_fence(connection, fence)
-            connection.execute(
-                update(SLOTS)
-                .where(here, or_(confirmed.is_(None), confirmed < lsn))
-                .values(confirmed_flush_lsn=lsn, confirmed_at=datetime.now(UTC))
-            )
-            return connection.execute(select(confirmed).where(here)).scalar_one_or_none()
-
-        stands = await self._database.write(confirm)
-        if stands is None:
-            _raise_unknown_slot(name)
-        return stands
-
-    async def note_inactive_since(
-        self, moments: Mapping[str, datetime], *, fence: Fence | None = None
-    ) -> None:
-        """Store when the consumers of slots, by their names, were there last. Slots that are gone are passed over.
-
-        Raises:
-            LeaseLost: *fence* is out of date.
-        """
-
-        def note(connection: Connection) -> None:
-            _check_fence(connection, fence)
-            for name, moment in moments.items():
-                here = SLOTS.c.slot_name == name
-                connection.execute(update(SLOTS).where(here).values(inactive_since=moment))
-
-        await self._database.write(note)
-
     async def probe(self, holder: str) -> None:
         """Write what nobody needs, to know that what is needed could be written.
 
@@ -257,24 +155,6 @@ class MetadataStore:
             index_elements=[LEASES.c.resource], set_={"expires_at_ms": now}
         )
         await self._run(statement)
-
-    async def remove_slot(self, name: str, *, fence: Fence | None = None) -> None:
-        """Forget a slot.
-
-        Raises:
-            UnknownSlot: there is none of that name.
-            LeaseLost: *fence* is out of date.
-        """
-        if not await self._run(delete(SLOTS).where(SLOTS.c.slot_name == name), fence):
-            _raise_unknown_slot(name)
-
-    async def remove_temporary_slots(self, source: str, *, fence: Fence | None = None) -> None:
-        """Forget the temporary slots of a source: their sessions ended with whoever held its lease before.
-
-        Raises:
-            LeaseLost: *fence* is out of date.
-        """
-        await self._run(delete(SLOTS).where(SLOTS.c.source == source, SLOTS.c.temporary), fence)
 
     # Subscriptions
 
@@ -400,7 +280,7 @@ class MetadataStore:
         """Run what gives no rows; return how many it was about."""
 
         def run(connection: Connection) -> int:
-            _check_fence(connection, fence)
+            check_fence(connection, fence)
             return connection.execute(statement).rowcount
 
         return await self._database.write(run)
@@ -409,7 +289,7 @@ class MetadataStore:
         """Run what gives one row, or none."""
 
         def change(connection: Connection) -> RowMapping | None:
-            _check_fence(connection, fence)
+            check_fence(connection, fence)
             return _row(connection, statement)
 
         return await self._database.write(change)
@@ -430,23 +310,6 @@ def _row(connection: Connection, statement: Executable) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def _check_fence(connection: Connection, fence: Fence | None) -> None:
-    if fence is None:
-        return
-    # The lock keeps the lease from changing hands until this transaction is over.
-    held = select(LEASES.c.token).where(
-        LEASES.c.resource == fence.resource, LEASES.c.token == fence.token
-    )
-    if _row(connection, held.with_for_update(read=True)) is None:
-        raise LeaseLost(
-            f'the lease on "{fence.resource}" was taken over by another process',
-            hint="Nothing was written. Another process serves it now: ask that one. This one takes it over again when that one "
-            "stops.",
-            resource=fence.resource,
-            token=fence.token,
-        )
-
-
 def _revisions(connection: Connection) -> list[str]:
     """Give what Alembic wrote of the schema; nothing of a new database."""
     if not inspect(connection).has_table("alembic_version"):
@@ -454,12 +317,12 @@ def _revisions(connection: Connection) -> list[str]:
     return list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
 
 
-def _insert(table: Table, row: SourceRow | SlotRow | SubscriptionRow) -> Executable:
+def _insert(table: Table, row: SourceRow | SubscriptionRow) -> Executable:
     return insert(table).values({column.name: getattr(row, column.name) for column in table.c})
 
 
 def _check_columns(
-    row_type: type[SourceRow | SlotRow | SubscriptionRow],
+    row_type: type[SourceRow | SubscriptionRow],
     changes: dict[str, object],
     *,
     fixed: tuple[str, ...],
@@ -473,10 +336,4 @@ def _check_columns(
 def _raise_unknown_source(name: str) -> NoReturn:
     raise UnknownSource(
         f'source "{name}" does not exist', hint="GET /v1/sources lists them.", source=name
-    )
-
-
-def _raise_unknown_slot(name: str) -> NoReturn:
-    raise UnknownSlot(
-        f'replication slot "{name}" does not exist', hint="GET /v1/slots lists them.", slot=name
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,6 +67,13 @@ class SlotRow:
     synced: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime = field(default_factory=_now)
+    #: of a temporary slot: the tenure in which it was made, by the token of its source's lease
+    owner_token: int | None = None
+    #: who has it now: the tenure and the process, None: nobody, or who had it in a tenure that is over
+    active_token: int | None = None
+    active_pid: int | None = None
+    #: for whom that process has it: what it says of its consumer
+    consumer: Mapping[str, str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +116,30 @@ class Fence(NamedTuple):
 
     resource: str
     token: int
+
+
+#: The lease on a source is on this, and the source's name.
+SOURCE_LEASE: Final = "source/"
+
+
+class Owner(NamedTuple):
+    """Who acts on the slots of a source: a process, in one tenure of the source's lease."""
+
+    source: str
+    #: of the lease: the tenure's epoch
+    token: int
+    pid: int
+
+    @property
+    def fence(self) -> Fence:
+        """The proof of the lease."""
+        return Fence(SOURCE_LEASE + self.source, self.token)
+
+
+class Presence(NamedTuple):
+    """A sign of a slot's consumer."""
+
+    #: when it was there last
+    moment: datetime
+    #: what is to be shown of it while it is there
+    consumer: Mapping[str, str | None] | None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0004_confirmed_at"
+REVISION: Final = "0005_slot_owners"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -149,6 +149,11 @@ SLOTS: Final = Table(
     Column("synced", Boolean, nullable=False, server_default=false()),
     Column("options", JSON, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
+    # Tokens of the source's lease.
+    Column("owner_token", BigInteger),
+    Column("active_token", BigInteger),
+    Column("active_pid", BigInteger),
+    Column("consumer", JSON(none_as_null=True)),
 )
 
 #: Who may do something that only one process may do. A row stays when its lease is released, so that ``token`` never

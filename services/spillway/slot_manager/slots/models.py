@@ -110,7 +110,7 @@ class ConsumerView(ResponseModel):
     subscription: str | None = Field(description="Whose program it is, if a subscription's.")
     since: datetime
     last_feedback_at: datetime | None = Field(
-        description="When a stream's client last sent feedback; null: never."
+        description="When a stream's client last sent feedback; null: never, or, as another service stored it, not known."
     )
     sent_lsn: LsnText | None = Field(description="How far a stream was handed out.")
 
