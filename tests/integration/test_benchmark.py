@@ -68,6 +68,7 @@ def test_ranges(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.png").stat().st_size
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("major", [18])
 def test_scenarios(tmp_path: Path, major: int) -> None:
     results = run_bench(tmp_path, "--postgresql", str(major), "--only", "latency", "operation")

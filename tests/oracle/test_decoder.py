@@ -276,6 +276,7 @@ def test_equals_the_server_with_options(pg15, tmp_path, options):
     session.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("major", [14, 16, 17])
 def test_equals_the_server_on_other_majors(fresh_cluster, tmp_path, major):
     cluster = fresh_cluster(major, max_prepared_transactions=8)

@@ -14,6 +14,7 @@ import pytest
 
 from harness.servers import MAJORS
 from harness.standing_decoder import StandingDecoder
+from harness.tiers import majors_by_tier
 from harness.xid_jump import jump_to_xid
 from oracle.postgresql_scenarios import COMPRESSIBLE, incompressible
 from spillway.catalog.bootstrap import bootstrap_sql
@@ -67,7 +68,7 @@ WORKLOAD: list[Step] = [
 ]
 
 
-@pytest.fixture(params=MAJORS, ids=[f"pg{major}" for major in MAJORS])
+@pytest.fixture(params=majors_by_tier(MAJORS), ids=[f"pg{major}" for major in MAJORS])
 def major(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 

@@ -257,6 +257,7 @@ def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) ->
     assert "secret" not in (LAKE / "_spillway" / "job.json").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_source_and_its_lake_in_a_bucket(
     store: None, jar_folder_s3: Path, pg15: Database, tmp_path: Path
@@ -323,6 +324,7 @@ def test_a_source_and_its_lake_in_a_bucket(
     assert len(reads) == 500 + 501
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_an_iceberg_lake_in_a_bucket(
     store: None,

@@ -39,6 +39,7 @@ def _events(lake: Lake) -> list[tuple[str, str, str | None]]:
     return [(row["table"], row["kind"], row["column"]) for row in rows.collect()]
 
 
+@pytest.mark.long
 def test_wider_and_created_again(lake: Lake) -> None:
     """In one batch: rows of each shape before and after, each where it belongs."""
     lake.slot.commit(*(insert(ITEMS, id=i, n=i, v="a") for i in range(4)))
