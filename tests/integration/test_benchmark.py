@@ -40,6 +40,7 @@ def measured(results: dict[str, Any]) -> set[tuple[str, str, str, str]]:
     }
 
 
+@pytest.mark.long
 def test_ranges(tmp_path: Path) -> None:
     # That both sides made the same, the benchmark checks itself.
     results = run_bench(tmp_path, "--only", *"agh", "peek", "recvlogical", "process", "grpc")

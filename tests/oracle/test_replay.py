@@ -252,7 +252,8 @@ def test_ranges(source: Source) -> None:
     assert (found.messages, found.plan.stretches) == ([], ())
 
 
-@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
+@pytest.mark.long
+@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
 def test_random_seeds(major: int, fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     cluster = fresh_cluster(
         major,

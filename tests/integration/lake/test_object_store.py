@@ -193,6 +193,7 @@ def table_rows(kind: str, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) -> None:
     slot = ArrowSlot(tmp_path / "slot")

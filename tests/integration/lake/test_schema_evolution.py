@@ -142,6 +142,7 @@ def test_policies(lake: Lake) -> None:
     assert len(lake.history("public.items")) == 5
 
 
+@pytest.mark.long
 def test_ddl_of_a_source(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
     """On a real server: what ALTER TABLE made of the rows that were there is what the lake makes of them."""
     for sql in (
