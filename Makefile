@@ -13,7 +13,7 @@ WORKERS ?= auto
 
 .PHONY: help
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: ## make .venv with everything in it, and fetch Spark's Delta jars
@@ -23,12 +23,21 @@ install: ## make .venv with everything in it, and fetch Spark's Delta jars
 demo: install ## PostgreSQL, the service, a workload, a lake; compares every row; KEEP=1 stays up, KEEP=0 does not
 	@$(VENV)/spillway demo $(if $(KEEP),$(if $(filter 0 no off,$(KEEP)),--no-keep,--keep))
 
-.PHONY: test
-test: install ## the whole test suite, against real PostgreSQL servers; TESTS and WORKERS may be set
+.PHONY: test-setup
+test-setup: install
 	@PYTHONPATH=tests $(VENV)/python -m harness.servers
 	@PYTHONPATH=tests $(VENV)/python -m harness.browser >/dev/null
 	@PYTHONPATH=tests $(VENV)/python -m harness.jvm
-	@$(VENV)/pytest --numprocesses $(WORKERS) $(TESTS)
+
+.PHONY: test
+test: test-setup ## what every change needs, against real PostgreSQL servers; TESTS and WORKERS may be set
+	@$(VENV)/pytest --numprocesses $(WORKERS) -m 'not long' $(TESTS)
+
+SHARE ?=
+
+.PHONY: test-long
+test-long: test-setup ## depth: seeds, kills, all majors, table formats; SHARE=3/7 is a part of it, SHARE=today the day's
+	@$(VENV)/pytest --numprocesses $(WORKERS) -m long $(if $(SHARE),--share $(SHARE)) $(TESTS)
 
 .PHONY: serve
 serve: install ## the service on loopback; DATA_DIR, HTTP_PORT and GRPC_PORT may be set

@@ -1,7 +1,7 @@
 """Fixtures for every test.
 
 ========== ==================================================================================
-pg         a fresh database on the session's server, once on PostgreSQL 15 and once on 18
+pg         a fresh database on the session's server, once on PostgreSQL 18 and, in the long tier, once on 15
 pg15, pg18 the same on that one major
 session_cluster  the session's server of a major, for fixtures of a wider scope
 jar_folder  Delta's jars, for what starts a lake's job; without them, or without Java, the test is skipped
@@ -28,6 +28,7 @@ import pytest
 from harness import jvm
 from harness.cluster import Cluster, Database
 from harness.servers import PINS, cache_directory
+from harness.tiers import LONG, collected, is_long, majors_by_tier, of_share, parse_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -45,14 +46,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--screenshots", action="store_true", help="write the pictures in docs/images anew"
     )
+    parser.addoption(
+        "--share",
+        default="",
+        help="of the long tier only this share: 3/7, or today (tests/harness/tiers.py)",
+    )
 
 
-def pytest_report_header() -> list[str]:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     versions = ", ".join(pin.version.split("-")[0] for pin in PINS.values())
-    return [f"kernel: {platform.release()} {platform.machine()}", f"PostgreSQL servers: {versions}"]
+    header = [
+        f"kernel: {platform.release()} {platform.machine()}",
+        f"PostgreSQL servers: {versions}",
+    ]
+    if config.option.share:
+        header.append(f"long tier: share {config.option.share}")
+    return header
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", f"{LONG}: depth, which `make test` leaves to `make test-long`: harness.tiers"
+    )
+    if config.option.share:
+        # The processes of xdist get what is found here: midnight may come before they ask.
+        try:
+            config.option.share = "{}/{}".format(*parse_share(config.option.share))
+        except ValueError as error:
+            raise pytest.UsageError(f"--share: {error}") from None
     config.addinivalue_line(
         "markers",
         "follows_hint(*codes): does what the hints of these errors say, and sees that it mends them",
@@ -80,8 +101,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
     return Sharing(config, log)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True, wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    # Before anything is left out.
+    config.stash[collected] = {item.nodeid: is_long(item) for item in items}
+    if config.option.share:
+        items[:], others = of_share(items, parse_share(config.option.share))
+        config.hook.pytest_deselected(items=others)
+    yield
     if hasattr(config, "workerinput"):
         from harness.parallel import place_of
 
@@ -137,7 +166,7 @@ def jar_folder() -> Path:
     return folder
 
 
-@pytest.fixture(params=[15, 18], ids=["pg15", "pg18"])
+@pytest.fixture(params=majors_by_tier([15, 18]), ids=["pg15", "pg18"])
 def pg(request: pytest.FixtureRequest) -> Iterator[Database]:
     yield from _fresh_database(request, request.param)
 

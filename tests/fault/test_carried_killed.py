@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.open_transactions import end, leave_open
 from harness.oracle import create_slot
 from harness.serve_process import ServeProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from conftest import ClusterFactory
 
@@ -24,6 +24,7 @@ POINTS = (
 )
 
 
+@pytest.mark.long
 def test_open_transactions_survive(
     fresh_cluster: ClusterFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

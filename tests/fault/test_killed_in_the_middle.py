@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.oracle import LogicalSlot, create_slot
 from harness.serve_process import ServeProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from harness.cluster import Cluster, Database
     from harness.service import Service
@@ -30,6 +30,7 @@ def texts(changes: list[tuple[str, int, str]]) -> list[str]:
     return [text for _, _, text in changes]
 
 
+@pytest.mark.long
 def test_prepared_and_streamed_over_kills(
     tmp_path: Path, fresh_cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

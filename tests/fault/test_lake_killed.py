@@ -17,6 +17,7 @@ from spillway.lake import jars
 
 
 @pytest.mark.timeout(1500)
+@pytest.mark.long
 def test_the_three_that_keep_it(tmp_path: Path, fresh_cluster) -> None:
     folder = Path(os.environ.get("SPILLWAY_JARS") or cache_directory() / "jars")
     jars.resolve(folder)

@@ -13,6 +13,7 @@ import pytest
 
 from harness.oracle import create_slot
 from harness.serve_process import ServeProcess
+from harness.tiers import deep
 from spillway.pg.lsn import Lsn
 from spillway.stream.client import open_stream
 
@@ -91,6 +92,7 @@ class Consumer(threading.Thread):
                     return
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_committed_change_is_lost(tmp_path: Path, fresh_cluster, seed: int) -> None:
     cluster: Cluster = fresh_cluster(15 if seed % 2 else 18)
@@ -168,7 +170,12 @@ FAILPOINTS = (
 )
 
 
-def test_killed_at_each_named_point(tmp_path: Path, fresh_cluster) -> None:
+@pytest.mark.parametrize(
+    "failpoints", [FAILPOINTS[1:3], deep(FAILPOINTS)], ids=["around the log's fsync", "all"]
+)
+def test_killed_at_each_named_point(
+    tmp_path: Path, fresh_cluster, failpoints: tuple[str, ...]
+) -> None:
     cluster: Cluster = fresh_cluster(18)
     database = cluster.create_database("killed")
     database.execute("CREATE TABLE log (txn int, n int, filler text)")
@@ -182,7 +189,7 @@ def test_killed_at_each_named_point(tmp_path: Path, fresh_cluster) -> None:
         writer = Writer(database, 3)
         writer.pause_s = 0.1
         writer.start()
-        for failpoint in FAILPOINTS:
+        for failpoint in failpoints:
             serve.kill()
             serve.start(failpoint)
             assert serve.process is not None

@@ -14,6 +14,7 @@ import zstandard
 
 from harness.damage import damage, damage_record, lay_out, raw_records, rounds, seeded
 from harness.golden import golden_wal
+from harness.tiers import majors_by_tier
 from harness.wal_writer import WalWriter
 from spillway._kernels import record_batch
 from spillway._kernels.walker import Walker
@@ -23,7 +24,7 @@ from spillway.wal.images import IMAGE_LZ4, IMAGE_PLAIN, IMAGE_ZSTD, restore_imag
 SEGMENT = 1 << 24
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
 def test_damaged_records(major: int) -> None:
     rng = seeded()
     golden = golden_wal(major)

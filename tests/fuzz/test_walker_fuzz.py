@@ -12,6 +12,7 @@ import re
 import pytest
 
 from harness.golden import GoldenWal, golden_wal
+from harness.tiers import majors_by_tier
 from spillway._kernels.walker import Walker
 from spillway.errors import WalError
 
@@ -49,7 +50,7 @@ def walk(golden: GoldenWal, data: bytes, start: int, *, strict: bool, rng: rando
     return headers, error
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
 def test_damage(major, rng):
     golden = golden_wal(major)
     whole = Walker(golden.version, golden.start_lsn, golden.segment_size, end_is_error=False)

@@ -40,6 +40,7 @@ def measured(results: dict[str, Any]) -> set[tuple[str, str, str, str]]:
     }
 
 
+@pytest.mark.long
 def test_ranges(tmp_path: Path) -> None:
     # That both sides made the same, the benchmark checks itself.
     results = run_bench(tmp_path, "--only", *"agh", "peek", "recvlogical", "process", "grpc")
@@ -68,6 +69,7 @@ def test_ranges(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.png").stat().st_size
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("major", [18])
 def test_scenarios(tmp_path: Path, major: int) -> None:
     results = run_bench(tmp_path, "--postgresql", str(major), "--only", "latency", "operation")

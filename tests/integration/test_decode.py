@@ -11,6 +11,7 @@ import pytest
 
 from harness.backup import back_up, copy
 from harness.oracle import LogicalSlot, OracleChange, create_slot
+from harness.tiers import majors_by_tier
 from spillway.cli import main
 from spillway.pg.encoding import server_encoding_name
 from spillway.pg.lsn import Lsn
@@ -54,7 +55,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return call
 
 
-@pytest.fixture(params=[15, 18], ids=["pg15", "pg18"])
+@pytest.fixture(params=majors_by_tier([15, 18]), ids=["pg15", "pg18"])
 def database(request: pytest.FixtureRequest, fresh_cluster: ClusterFactory) -> Database:
     cluster = fresh_cluster(request.param, wal_segment_size_mb=1, max_wal_size="1GB")
     database = cluster.create_database("shop")
@@ -264,6 +265,7 @@ def test_what_is_wrong_is_said(fresh_cluster: ClusterFactory, run: Run, tmp_path
     assert "checksum" in fails("source_error", *here)
 
 
+@pytest.mark.long
 def test_backups_under_load(fresh_cluster: ClusterFactory, run: Run, tmp_path: Path) -> None:
     cluster = fresh_cluster(18, wal_segment_size_mb=1, max_wal_size="1GB")
     database = cluster.create_database("shop")
@@ -300,7 +302,7 @@ def test_backups_under_load(fresh_cluster: ClusterFactory, run: Run, tmp_path: P
     assert_equal_to_slot(changes(out), slot)
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
 def test_what_stands_in_the_version_table_is_the_servers(
     session_cluster: Callable[[int], Cluster], major: int, run: Run, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(place, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_everything_agrees(directory: Path) -> None:
     output = io.StringIO()
@@ -145,6 +146,7 @@ def test_at_a_terminal_it_stays_up_until_interrupted(directory: Path) -> None:
     assert _gone(str(directory)), _mentioning(str(directory))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_interrupt_in_between_leaves_nothing(directory: Path) -> None:
     """While a command of its own is at work that started another: as Spark's driver and its JVM."""
@@ -161,6 +163,7 @@ def test_an_interrupt_in_between_leaves_nothing(directory: Path) -> None:
     assert _gone("sleep 1234567")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_without_a_terminal_it_stays_up_when_told(directory: Path) -> None:
     program = _program(directory).replace("bulk_rows", "keep=True, bulk_rows")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.oracle import create_slot
+from harness.tiers import majors_by_tier
 
 if TYPE_CHECKING:
     from conftest import ClusterFactory
@@ -39,7 +40,7 @@ def test_database_is_fresh(pg: Database) -> None:
     assert int(pg.value("SHOW server_version_num")) // 10000 == pg.cluster.major
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
 def test_kill_and_recover(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(major, wal_segment_size_mb=1, full_page_writes=False)
     cluster.execute("CREATE TABLE t AS SELECT generate_series(1, 100) AS id")

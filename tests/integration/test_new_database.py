@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.remedies import remedy, statements
+from harness.tiers import majors_by_tier
 from spillway.catalog.source_queries import checkpoint_at_hand, connected, silent
 from spillway.engine import session as session_module
 from spillway.engine import source as source_module
@@ -116,7 +117,7 @@ def _leave_behind(cluster: Cluster, source: Source, segments: int) -> None:
     _wait_until(left, session)
 
 
-@pytest.mark.parametrize("major", [15, 18])
+@pytest.mark.parametrize("major", majors_by_tier([15, 18]))
 def test_wal_from_the_last_checkpoint_on_is_kept(
     fresh_cluster: ClusterFactory, tmp_path: Path, major: int
 ) -> None:

@@ -17,6 +17,7 @@ from harness.lease_holder import lease_holder
 from harness.reception import wait_until
 from harness.remedies import remedy
 from harness.service import Service, service_in_process
+from harness.tiers import deep
 from spillway.engine.leases import TAKEOVER_S
 from spillway.engine.settings import EngineSettings
 from spillway.engine.source import Source
@@ -151,6 +152,7 @@ class Follower(threading.Thread):
             self.error = error
 
 
+@pytest.mark.parametrize("metadata_url", [deep("sqlite"), "postgresql"], indirect=True)
 @pytest.mark.follows_hint("lease_lost")
 def test_a_paused_service_is_replaced_and_can_write_nothing(
     tmp_path: Path, metadata_url: str, pg18: Database, monkeypatch: pytest.MonkeyPatch

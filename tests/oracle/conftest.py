@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.pgoutput import Pair
+from harness.servers import MAJORS
 from harness.service import service_in_process
+from harness.tiers import majors_by_tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster
 
 
-@pytest.fixture(scope="module", params=[14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(scope="module", params=majors_by_tier(MAJORS), ids=lambda major: f"pg{major}")
 def pair(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

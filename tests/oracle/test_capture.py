@@ -9,6 +9,7 @@ import pytest
 from harness.decoding_session import DecodingSession
 from harness.oracle import create_slot
 from harness.service import service_in_process
+from harness.tiers import majors_by_tier
 from oracle.test_origins import SCRIPT as ORIGINS
 from spillway.decoding.capture import CaptureFilter
 
@@ -72,7 +73,7 @@ def _is_captured(line):
     )
 
 
-@pytest.fixture(params=[15, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(params=majors_by_tier([15, 18]), ids=lambda major: f"pg{major}")
 def database(request, session_cluster):
     cluster = session_cluster(request.param)
     database = cluster.create_database(f"capture_{secrets.token_hex(4)}")

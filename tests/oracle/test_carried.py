@@ -12,6 +12,7 @@ import pytest
 from harness.decoding_session import DecodingSession
 from harness.open_transactions import BIG, OPEN, end, leave_open
 from harness.remedies import remedy
+from harness.tiers import deep
 from oracle.test_decoder import Workload
 from spillway._kernels import reorder
 from spillway._kernels.crc32c import crc32c
@@ -71,7 +72,13 @@ def headers(session: DecodingSession):
 
 @pytest.mark.parametrize(
     ("major", "work_mem_bytes"),
-    [(14, 1 << 15), (15, 64 << 20), (16, 1 << 15), (17, 64 << 20), (18, 1 << 15)],
+    [
+        deep(14, 1 << 15),
+        deep(15, 64 << 20),
+        deep(16, 1 << 15),
+        deep(17, 64 << 20),
+        (18, 1 << 15),
+    ],
     ids=lambda value: (
         "spilled" if value == 1 << 15 else "in memory" if value > 100 else f"pg{value}"
     ),

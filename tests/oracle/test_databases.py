@@ -12,6 +12,7 @@ from harness.oracle import create_slot
 from harness.servers import MAJORS
 from harness.service import service_in_process
 from harness.standing_decoder import StandingDecoder
+from harness.tiers import majors_by_tier
 from oracle.test_wal_varieties import WORKLOAD
 from spillway.errors import DatabaseDropped
 
@@ -33,7 +34,9 @@ STEPS: list[Step] = [
 ]
 
 
-@pytest.fixture(scope="module", params=MAJORS, ids=[f"pg{major}" for major in MAJORS])
+@pytest.fixture(
+    scope="module", params=majors_by_tier(MAJORS), ids=[f"pg{major}" for major in MAJORS]
+)
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     from harness.cluster import Cluster
 

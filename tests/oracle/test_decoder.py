@@ -11,6 +11,7 @@ import pytest
 
 from harness.decoding_session import DecodingSession
 from harness.oracle import create_slot
+from harness.tiers import deep
 from spillway.decoding.snapshot_builder import SnapshotState
 
 #: A value that is stored out of line, and compresses badly (so many digests) or well.
@@ -276,6 +277,7 @@ def test_equals_the_server_with_options(pg15, tmp_path, options):
     session.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("major", [14, 16, 17])
 def test_equals_the_server_on_other_majors(fresh_cluster, tmp_path, major):
     cluster = fresh_cluster(major, max_prepared_transactions=8)
@@ -391,7 +393,7 @@ class Workload:
         return columns
 
 
-@pytest.mark.parametrize("work_mem_bytes", [1 << 14, 64 << 20])
+@pytest.mark.parametrize("work_mem_bytes", [1 << 14, deep(64 << 20)])
 def test_equals_the_server_under_load(pg, make_session, work_mem_bytes):
     """Bootstrap while transactions run, then decode what they do; the seed is in the test's output."""
     seed = random.randrange(1 << 30)

@@ -19,6 +19,7 @@ import pytest
 from harness.backup import copy
 from harness.cluster import Database
 from harness.service import service_in_process
+from harness.tiers import deep
 from spillway.cli import main
 from spillway.errors import ValueNotRepresentable
 from spillway.pg.encoding import readable
@@ -138,7 +139,7 @@ class Odd(NamedTuple):
 
 @pytest.fixture(
     scope="module",
-    params=[(15, "SQL_ASCII"), (15, "LATIN1"), (18, "SQL_ASCII"), (18, "EUC_JP")],
+    params=[deep((15, "SQL_ASCII")), deep((15, "LATIN1")), (18, "SQL_ASCII"), (18, "EUC_JP")],
     ids=lambda param: f"pg{param[0]}-{param[1]}",
 )
 def odd(request: pytest.FixtureRequest, session_cluster: Callable[[int], Cluster]) -> Iterator[Odd]:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from harness.announcements import AnnouncingSession
+from harness.tiers import majors_by_tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,9 @@ def quiet(fresh_cluster: ClusterFactory, request: pytest.FixtureRequest) -> Data
     return database
 
 
-@pytest.mark.parametrize("quiet", MAJORS, indirect=True, ids=[f"pg{m}" for m in MAJORS])
+@pytest.mark.parametrize(
+    "quiet", majors_by_tier(MAJORS), indirect=True, ids=[f"pg{m}" for m in MAJORS]
+)
 def test_relations_are_announced_again_when_the_server_does(
     quiet: Database, tmp_path: Path
 ) -> None:
@@ -229,7 +232,9 @@ PUBLISHED = (
 PUBLICATION_NAMES = "p,q,r"
 
 
-@pytest.mark.parametrize("quiet", MAJORS, indirect=True, ids=[f"pg{m}" for m in MAJORS])
+@pytest.mark.parametrize(
+    "quiet", majors_by_tier(MAJORS), indirect=True, ids=[f"pg{m}" for m in MAJORS]
+)
 def test_rules_that_change_beside_transactions(quiet: Database, tmp_path: Path) -> None:
     """Who began before ALTER PUBLICATION is published by what the server's session has loaded last."""
     for statement in PUBLISHED:

@@ -6,6 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.decoding_session import DecodingSession
 from spillway.pg.lsn import Lsn
 
@@ -20,6 +22,7 @@ WORK_MEM = 1 << 20
 PEAK_MAX = 10 * SIZE
 
 
+@pytest.mark.long
 def test_values_of_200_mb(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     cluster = fresh_cluster(17, max_wal_size="4GB")
     database = cluster.create_database("large")

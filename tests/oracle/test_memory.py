@@ -13,6 +13,7 @@ import pytest
 from harness.cluster import Cluster
 from harness.decoding_session import CountingSink
 from harness.memory_use import Task, memory_use
+from harness.tiers import deep
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
@@ -101,9 +102,9 @@ def _state(database: Database, directory: Path) -> bytes:
 @pytest.mark.parametrize(
     ("plugin", "options", "slots", "stream_bytes"),
     [
-        ("test_decoding", {}, 1, None),
-        ("pgoutput", {"proto_version": "1", "publication_names": "everything"}, 8, None),
-        (
+        deep("test_decoding", {}, 1, None),
+        deep("pgoutput", {"proto_version": "1", "publication_names": "everything"}, 8, None),
+        deep(
             "pgoutput",
             {"proto_version": "2", "publication_names": "everything", "streaming": "on"},
             1,

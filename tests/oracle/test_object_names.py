@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.decoding_session import DecodingSession
+from harness.tiers import majors_by_tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,9 @@ UPDATE few SET c = c;
 """
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.mark.parametrize(
+    "major", majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}"
+)
 def test_names_equal_postgresql(
     major: int, tmp_path: Path, session_cluster: Callable[[int], Cluster]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.decoding_session import DecodingSession
+from harness.tiers import majors_by_tier
 from oracle.test_streaming import ABORTS, IMMEDIATELY, SCRIPT
 from spillway.pg.lsn import Lsn
 
@@ -77,7 +78,7 @@ def play(database: Database, script: str) -> None:
 
 @pytest.mark.parametrize("mode", ["on", "parallel"])
 @pytest.mark.parametrize("two_phase", [True, False], ids=["two_phase", "ordinary"])
-@pytest.mark.parametrize("major", [16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.mark.parametrize("major", majors_by_tier([16, 17, 18]), ids=lambda major: f"pg{major}")
 def test_parts_equal_postgresqls(
     major: int,
     mode: str,

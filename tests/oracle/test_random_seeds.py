@@ -14,6 +14,7 @@ STEPS = 700
 SEEDS = (1, 2, 3, 4, 5, 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
 def test_seeds_equal_the_server(major, tmp_path):
     runner = SeedRunner(major, tmp_path, steps=STEPS)

@@ -15,6 +15,7 @@ import pytest
 
 from harness.backup import back_up
 from harness.replayed import Archive, Replayed, decoded, replayed, without_messages
+from harness.tiers import majors_by_tier
 from harness.xid_jump import jump_to_xid
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.certify.workload.driver import Workload
@@ -87,7 +88,7 @@ class Source:
         )
 
 
-@pytest.fixture(params=[14, 15, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(params=majors_by_tier([14, 15, 18]), ids=lambda major: f"pg{major}")
 def source(request: pytest.FixtureRequest, fresh_cluster: ClusterFactory, tmp_path: Path) -> Source:
     cluster = fresh_cluster(
         request.param,
@@ -251,6 +252,7 @@ def test_ranges(source: Source) -> None:
     assert (found.messages, found.plan.stretches) == ([], ())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
 def test_random_seeds(major: int, fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     cluster = fresh_cluster(
@@ -283,6 +285,7 @@ def test_random_seeds(major: int, fresh_cluster: ClusterFactory, tmp_path: Path)
         assert_equal(source, 300_000, plugins=("test_decoding",))
 
 
+@pytest.mark.long
 def test_xids_wrap_around(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     """Transactions go over cuts before xid 2**32 and commit behind it."""
     cluster = fresh_cluster(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.decoding_session import DecodingSession
+from harness.tiers import majors_by_tier
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_raw import bootstrap_raw
 
@@ -99,7 +100,7 @@ class _Roles:
             self.cluster.execute(f"DROP ROLE {name}")
 
 
-@pytest.fixture(params=MAJORS, ids=lambda major: f"pg{major}")
+@pytest.fixture(params=majors_by_tier(MAJORS), ids=lambda major: f"pg{major}")
 def roles(
     request: pytest.FixtureRequest, session_cluster: Callable[[int], Cluster]
 ) -> Iterator[_Roles]:

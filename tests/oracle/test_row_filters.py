@@ -9,6 +9,7 @@ import pytest
 
 from harness import changes
 from harness.announcements import AnnouncingSession
+from harness.tiers import majors_by_tier
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionSink
 from spillway.errors import DecodingError, UnsupportedFeature
@@ -291,7 +292,7 @@ def _rows(rng: random.Random, first: int, count: int) -> list[str]:
     return rows
 
 
-@pytest.mark.parametrize("pg", [15, 18], indirect=True, ids=["pg15", "pg18"])
+@pytest.mark.parametrize("pg", majors_by_tier([15, 18]), indirect=True, ids=["pg15", "pg18"])
 def test_filters_equal_the_server(pg: Database, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)

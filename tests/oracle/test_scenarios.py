@@ -10,6 +10,7 @@ import pytest
 
 from harness.oracle import create_slot
 from harness.service import Service, service_in_process
+from harness.tiers import majors_by_tier
 from oracle.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Pair:
     service: Service
 
 
-@pytest.fixture(scope="module", params=[15, 18], ids=["pg15", "pg18"])
+@pytest.fixture(scope="module", params=majors_by_tier([15, 18]), ids=["pg15", "pg18"])
 def pair(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -13,6 +13,7 @@ from harness.decoding_session import DecodingSession
 from harness.oracle import LogicalSlot, create_slot
 from harness.servers import MAJORS
 from harness.service import service_in_process
+from harness.tiers import majors_by_tier
 from spillway.engine.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster, Database
 
 
-@pytest.fixture(params=MAJORS, ids=[f"pg{major}" for major in MAJORS])
+@pytest.fixture(params=majors_by_tier(MAJORS), ids=[f"pg{major}" for major in MAJORS])
 def database(
     request: pytest.FixtureRequest, session_cluster: Callable[[int], Cluster]
 ) -> Iterator[Database]:

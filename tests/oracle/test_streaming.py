@@ -9,6 +9,7 @@ import pytest
 
 from harness.decoding_session import DecodingSession
 from harness.logical_stream import LogicalStream, StreamedLine
+from harness.tiers import majors_by_tier
 from spillway.decoding.snapshot_builder import SnapshotState
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ ROLLBACK PREPARED 'two-{0}'
 """
 
 
-@pytest.fixture(params=[16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(params=majors_by_tier([16, 17, 18]), ids=lambda major: f"pg{major}")
 def database(request, session_cluster) -> Database:
     cluster = session_cluster(request.param)
     name = f"streaming_{random.getrandbits(32):08x}"
@@ -190,7 +191,7 @@ class Rows:
                 kept.append(line.data)
 
 
-@pytest.fixture(params=[14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(params=majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}")
 def any_major(request, session_cluster) -> Database:
     cluster = session_cluster(request.param)
     name = f"streaming_{random.getrandbits(32):08x}"

@@ -15,6 +15,7 @@ import pytest
 
 from harness.decoding_session import DecodingSession
 from harness.logical_stream import LogicalStream, StreamedLine
+from harness.tiers import deep, majors_by_tier
 from oracle.test_streaming import IMMEDIATELY
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def after_the_crash(session: DecodingSession) -> None:
     session.database.execute("INSERT INTO t VALUES (4, 'after')")
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.mark.parametrize(
+    "major", majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}"
+)
 def test_what_a_crash_ended_is_aborted(
     fresh_cluster: ClusterFactory, tmp_path: Path, major: int
 ) -> None:
@@ -87,7 +90,9 @@ def test_what_a_crash_ended_is_aborted(
     session.close()
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.mark.parametrize(
+    "major", majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}"
+)
 def test_a_prepared_transaction_puts_off_the_news(
     fresh_cluster: ClusterFactory, tmp_path: Path, major: int
 ) -> None:
@@ -124,7 +129,7 @@ def test_a_prepared_transaction_puts_off_the_news(
 @pytest.mark.parametrize(
     ("major", "streaming"),
     [
-        (major, mode)
+        (major, mode) if (major, mode) == (18, "parallel") else deep(major, mode)
         for major in (14, 15, 16, 17, 18)
         for mode in ("on", "parallel")[: 1 + (major >= 16)]
     ],

@@ -15,6 +15,7 @@ import pytest
 
 from harness.decoding_session import DecodingSession
 from harness.logical_stream import LogicalStream, StreamedLine
+from harness.tiers import majors_by_tier
 from oracle.test_streaming import IMMEDIATELY, LONG
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def database(request: pytest.FixtureRequest, session_cluster: ClusterFactory) ->
 
 def on_majors(*majors: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
-        "database", majors, ids=[f"pg{major}" for major in majors], indirect=True
+        "database", majors_by_tier(majors), ids=[f"pg{major}" for major in majors], indirect=True
     )
 
 

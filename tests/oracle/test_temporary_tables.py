@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from harness.decoding_session import DecodingSession, RenderingSink
+from harness.tiers import majors_by_tier
 from spillway.catalog import redo
 from spillway.catalog.serialization import serialize
 from spillway.decoding.decoder import Decoder
@@ -194,7 +195,7 @@ def what_is_found(mirror: CatalogMirror) -> list[list[dict[Any, dict[int, Any]]]
     ]
 
 
-@pytest.fixture(params=[14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(params=majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}")
 def session(request, session_cluster, tmp_path) -> Iterator[DecodingSession]:
     cluster = session_cluster(request.param)
     database = cluster.create_database(f"passing_{secrets.token_hex(4)}")

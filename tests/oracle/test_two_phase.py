@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.decoding_session import DecodingSession
+from harness.tiers import majors_by_tier
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.decoding.transaction import TransactionKind
 
@@ -114,7 +115,7 @@ def play(session: DecodingSession, *, skip_empty: bool = False) -> None:
                 session.collect()
 
 
-@pytest.fixture(params=[14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(params=majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}")
 def database(request, session_cluster) -> Database:
     cluster = session_cluster(request.param)
     name = f"two_phase_{random.getrandbits(32):08x}"

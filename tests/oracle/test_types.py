@@ -11,6 +11,7 @@ import pytest
 from harness import heap_rows
 from harness.oracle import create_slot
 from harness.service import service_in_process
+from harness.tiers import majors_by_tier
 from harness.type_values import CASES, SETUP
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("major", [15, 18], ids=["pg15", "pg18"])
+@pytest.mark.parametrize("major", majors_by_tier([15, 18]), ids=["pg15", "pg18"])
 def test_every_type_equals_postgresql(
     major: int, tmp_path: Path, session_cluster: Callable[[int], Cluster]
 ) -> None:

@@ -20,6 +20,7 @@ from harness import wal2json
 from harness.cluster import Database
 from harness.oracle import LogicalSlot, create_slot
 from harness.service import Service, service_in_process
+from harness.tiers import deep
 from harness.type_values import CASES, SETUP
 from harness.wal2json_recording import clean_up, normalised, options_of, recorded, run
 from oracle.scenarios import SCENARIOS
@@ -50,7 +51,9 @@ class Pair:
     service: Service
 
 
-@pytest.fixture(scope="module", params=[14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(
+    scope="module", params=[deep(14), 15, *map(deep, (16, 17, 18))], ids=lambda major: f"pg{major}"
+)
 def pair(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

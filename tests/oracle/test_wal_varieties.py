@@ -14,6 +14,7 @@ import pytest
 
 from harness.servers import MAJORS
 from harness.standing_decoder import StandingDecoder
+from harness.tiers import deep, majors_by_tier
 from harness.xid_jump import jump_to_xid
 from oracle.postgresql_scenarios import COMPRESSIBLE, incompressible
 from spillway.catalog.bootstrap import bootstrap_sql
@@ -67,7 +68,7 @@ WORKLOAD: list[Step] = [
 ]
 
 
-@pytest.fixture(params=MAJORS, ids=[f"pg{major}" for major in MAJORS])
+@pytest.fixture(params=majors_by_tier(MAJORS), ids=[f"pg{major}" for major in MAJORS])
 def major(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -88,7 +89,7 @@ def standing_on(tmp_path: Path) -> Iterator[Callable[..., StandingDecoder]]:
         decoder.close()
 
 
-@pytest.mark.parametrize("size_mb", [1, 64])
+@pytest.mark.parametrize("size_mb", [1, deep(64)])
 def test_segment_sizes(
     fresh_cluster: ClusterFactory,
     standing_on: Callable[..., StandingDecoder],
@@ -133,7 +134,7 @@ def _choices(cluster: Cluster, setting: str) -> list[str]:
     return [v for v in values or [] if v != "on"]
 
 
-@pytest.mark.parametrize("bootstrap", [bootstrap_sql, bootstrap_raw])
+@pytest.mark.parametrize("bootstrap", [bootstrap_sql, deep(bootstrap_raw)])
 def test_checksums_and_images_for_hints(
     fresh_cluster: ClusterFactory,
     standing_on: Callable[..., StandingDecoder],
@@ -254,7 +255,7 @@ def test_xids_wrap_around(
     assert standing_on(cluster, "raw", bootstrap_raw).play(WORKLOAD)
 
 
-@pytest.mark.parametrize("how", ["immediate", "kill"])
+@pytest.mark.parametrize("how", [deep("immediate"), "kill"])
 def test_the_primary_crashes_with_transactions_open(
     fresh_cluster: ClusterFactory,
     standing_on: Callable[..., StandingDecoder],

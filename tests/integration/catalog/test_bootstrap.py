@@ -12,6 +12,7 @@ import pytest
 from harness.catalog_replay import CatalogReplay, assert_equals_server
 from harness.ddl_workload import DdlLoad
 from harness.remedies import remedy, statements
+from harness.tiers import deep
 from spillway.catalog import bootstrap as bootstrap_module
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_database import bootstrap_database
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from harness.cluster import Database
 
 
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", [11, deep(12)])
 def test_under_load(pg: Database, seed: int) -> None:
     """DDL, DML, rollbacks, VACUUM FULL and CLUSTER of catalogs, while bootstraps of both kinds run."""
     replays: list[CatalogReplay] = []
@@ -46,6 +47,7 @@ def test_under_load(pg: Database, seed: int) -> None:
     assert replays[0].audited_privately > 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("major", [14, 16, 17])
 def test_other_majors_under_load(fresh_cluster: Any, major: int) -> None:
     cluster = fresh_cluster(major, wal_keep_size="2GB")

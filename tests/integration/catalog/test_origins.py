@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.catalog_replay import CatalogReplay, assert_equals_server
+from harness.tiers import majors_by_tier
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_raw import bootstrap_raw
 from spillway.catalog.serialization import deserialize, serialize
@@ -18,7 +19,9 @@ MAJORS = [14, 15, 16, 17, 18]
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["sql", "raw"])
-@pytest.mark.parametrize("pg", MAJORS, indirect=True, ids=[f"pg{m}" for m in MAJORS])
+@pytest.mark.parametrize(
+    "pg", majors_by_tier(MAJORS), indirect=True, ids=[f"pg{m}" for m in MAJORS]
+)
 def test_names_follow_the_catalog(pg: Database, raw: bool) -> None:
     def create(name: str, where: Database | None = None) -> int:
         query = "SELECT pg_replication_origin_create(%s)::int8"

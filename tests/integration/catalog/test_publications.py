@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.catalog_replay import CatalogReplay, assert_equals_server
+from harness.tiers import majors_by_tier
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_raw import bootstrap_raw
 from spillway.catalog.descriptor import RelationDescriptor
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptor import PublicationDescriptor
 
 pytestmark = pytest.mark.parametrize(
-    "pg", [14, 15, 16, 17, 18], indirect=True, ids=[f"pg{major}" for major in range(14, 19)]
+    "pg",
+    majors_by_tier([14, 15, 16, 17, 18]),
+    indirect=True,
+    ids=[f"pg{major}" for major in range(14, 19)],
 )
 
 #: A node tree of more bytes than a page takes, even compressed.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.catalog_replay import CatalogReplay, assert_equals_server
+from harness.tiers import majors_by_tier
 from spillway.catalog import shared_catalogs
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.layout import PG_AUTHID, PG_REPLICATION_ORIGIN
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from spillway.wal.record import Record
 
 MAJORS = [14, 15, 16, 17, 18]
-all_majors = pytest.mark.parametrize("pg", MAJORS, indirect=True, ids=[f"pg{m}" for m in MAJORS])
+all_majors = pytest.mark.parametrize(
+    "pg", majors_by_tier(MAJORS), indirect=True, ids=[f"pg{m}" for m in MAJORS]
+)
 
 
 class RestartingReplay(CatalogReplay):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.lake import Lake
+from harness.tiers import deep
 from spillway.lake.session import spark_session
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ def spark(jar_folder: Path) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(params=["delta", "parquet"])
+@pytest.fixture(params=["delta", deep("parquet")])
 def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path, request.param)
 
 
-@pytest.fixture(params=["delta", "iceberg", "parquet"])
+@pytest.fixture(params=["delta", deep("iceberg"), deep("parquet")])
 def any_lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path, request.param)
 

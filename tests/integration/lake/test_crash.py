@@ -9,6 +9,7 @@ import pytest
 
 from harness.arrow_slot import Table, delete, insert, update
 from harness.killed_driver import run_killed
+from harness.tiers import deep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,11 +45,16 @@ def kill(lake: Lake, spark: SparkSession | Path, failpoint: str) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_killed_between_commits(lake: Lake, jar_folder: Path) -> None:
+@pytest.mark.parametrize(
+    "failpoints",
+    [("lake.after_history=kill@1", "lake.before_advance=kill"), deep(FAILPOINTS)],
+    ids=["two", "all"],
+)
+def test_killed_between_commits(lake: Lake, jar_folder: Path, failpoints: tuple[str, ...]) -> None:
     operations: list[str] = []
     items: dict[int, str] = {}
     orders: list[int] = []
-    for number, failpoint in enumerate(FAILPOINTS):
+    for number, failpoint in enumerate(failpoints):
         base = 100 * number
         confirmed = lake.slot.state["confirmed_flush_lsn"]
         lake.slot.commit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 
 from harness.arrow_slot import Table, delete, insert, update
 from integration.lake.test_crash import kill
@@ -76,6 +77,7 @@ def test_renamed_dropped_and_added_again(lake: Lake) -> None:
     ]
 
 
+@pytest.mark.long
 def test_copies_of_rows_get_the_default(lake: Lake) -> None:
     lake.slot.commit(*(insert(LOG, line="a") for _ in range(3)))
     lake.run()
@@ -85,6 +87,7 @@ def test_copies_of_rows_get_the_default(lake: Lake) -> None:
     assert lake.current("public.log") == [{"line": "a", "n": 1, "_copies": 1}]
 
 
+@pytest.mark.long
 def test_killed_after_the_rewrite(lake: Lake) -> None:
     lake.slot.commit(insert(ITEMS, id=1, name="a"))
     lake.run()

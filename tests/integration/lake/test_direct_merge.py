@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
 from harness.arrow_slot import Table, delete, insert, update
@@ -107,6 +108,7 @@ def test_both_merge_into_one_table(delta_lake: Lake) -> None:
 ORDERS = Table("orders", {"id": pa.int64(), "total": pa.int64()})
 
 
+@pytest.mark.long
 def test_tables_that_ask_for_more_are_merged_by_spark(delta_lake: Lake) -> None:
     lake = delta_lake
     lake.slot.commit(insert(ORDERS, id=1, total=1), insert(ORDERS, id=2, total=2))

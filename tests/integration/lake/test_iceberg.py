@@ -39,6 +39,7 @@ def iceberg_lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path, "iceberg")
 
 
+@pytest.mark.long
 def test_killed_between_commits(iceberg_lake: Lake) -> None:
     lake = iceberg_lake
     settings = {
@@ -123,6 +124,7 @@ def test_columns_by_id(iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(lake.history("public.items")) == 8
 
 
+@pytest.mark.long
 def test_a_part_of_the_old_key(iceberg_lake: Lake) -> None:
     """Spark reads a part of a struct by other rules than all of it: a changed key's old row went on being there."""
     lake = iceberg_lake
@@ -147,6 +149,7 @@ def _files(lake: Lake, kind: str, table: str) -> list[str]:
     return [task.file.file_path for task in lake.iceberg(kind, table).scan().plan_files()]
 
 
+@pytest.mark.long
 def test_only_touched_files_are_written_anew(
     iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +187,7 @@ def _lowest(lake: Lake) -> object:
     return lambda path: int.from_bytes(low[path], "little")
 
 
+@pytest.mark.long
 def test_maintenance(iceberg_lake: Lake) -> None:
     lake = iceberg_lake
     for i in range(4):
@@ -228,6 +232,7 @@ def test_maintenance(iceberg_lake: Lake) -> None:
     assert lake.current("public.items") == [row for row in current if row["id"] != 9]
 
 
+@pytest.mark.long
 def test_a_catalog_by_name(
     iceberg_lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from harness.killed_driver import run_killed
 from harness.service import Service, service_in_process
+from harness.tiers import deep
 from spillway.errors import (
     InvalidRequest,
     LakeError,
@@ -209,7 +210,7 @@ def write(rng: random.Random) -> str:
     )
 
 
-@pytest.mark.parametrize(("table_format", "server"), [("delta", "pg18"), ("parquet", "pg15")])
+@pytest.mark.parametrize(("table_format", "server"), [("delta", "pg18"), deep("parquet", "pg15")])
 def test_loaded_while_written_to(
     spark: SparkSession,
     request: pytest.FixtureRequest,
@@ -239,6 +240,7 @@ def test_loaded_while_written_to(
         assert pg.value("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
 
 
+@pytest.mark.long
 def test_added_later_and_loaded_again(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
     """Beside a job that goes on: its batches come between a load's steps."""
     tables = ("public.bag", "public.items")
@@ -269,6 +271,7 @@ def test_added_later_and_loaded_again(spark: SparkSession, pg15: Database, tmp_p
         }
 
 
+@pytest.mark.long
 def test_loaded_anew_with_other_partitions(
     spark: SparkSession, pg15: Database, tmp_path: Path
 ) -> None:
@@ -290,6 +293,7 @@ def test_loaded_anew_with_other_partitions(
         assert list(map(str, made)) == ["c"]
 
 
+@pytest.mark.long
 def test_columns_change_after_the_load(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
     """The loaded table has the columns' numbers: ALTER TABLE is followed. Changes before the snapshot have older columns."""
     with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
@@ -350,8 +354,8 @@ def test_what_is_missing_is_said(spark: SparkSession, pg15: Database, tmp_path: 
 @pytest.mark.parametrize(
     ("failpoint", "table_format"),
     [
-        ("lake.load_chunk=kill@2", "delta"),
-        ("lake.load_published=kill", "parquet"),
+        deep("lake.load_chunk=kill@2", "delta"),
+        deep("lake.load_published=kill", "parquet"),
         ("lake.load_done=kill", "parquet"),
     ],
 )
@@ -419,6 +423,7 @@ def after_failure(
         assert len({row["_seq"] for row in of_load}) == len(of_load) > 0
 
 
+@pytest.mark.long
 def test_failures(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
     """At each step of a load and of re-syncs, while the process lives: the snapshot goes, what is durable stays."""
     tables = ("public.items",)
@@ -437,6 +442,7 @@ def test_failures(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_ddl_goes_first(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
     """DDL that waits for the load is let through, and so is the end of the session that keeps the snapshot."""
     with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:

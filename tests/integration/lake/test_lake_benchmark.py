@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from integration.test_benchmark import run_bench
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.long
 def test_lake(tmp_path: Path, jar_folder: Path) -> None:
     results = run_bench(tmp_path, "--only", "lake", SPILLWAY_JARS=str(jar_folder))
     figures = results["figures"]["lake"]

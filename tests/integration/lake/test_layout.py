@@ -88,6 +88,7 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"at": None if row["at"] is None else row["at"].replace(tzinfo=None)}
 
 
+@pytest.mark.long
 def test_rows_move_between_partitions(delta_lake: Lake) -> None:
     lake = delta_lake
     there = {
@@ -215,6 +216,7 @@ def test_what_contradicts_a_table(delta_lake: Lake) -> None:
     assert layout.load(lake.path) == layout.parse("none", ["public.events=region"], ())
 
 
+@pytest.mark.long
 def test_the_column_of_a_partition_goes(delta_lake: Lake) -> None:
     lake = delta_lake
     other = Table("other", {"id": pa.int64()})

@@ -35,6 +35,7 @@ def round_of(lake: Lake, upkeep: Upkeep, now: datetime | None = None) -> Round:
     return maintain(lake.spark, lake.path, lake.table_format, tables, upkeep, now=now)
 
 
+@pytest.mark.long
 def test_rounds(delta_lake: Lake) -> None:
     lake, spark = delta_lake, delta_lake.spark
     lake.slot.commit(insert(ODD, **{"id": 0, "a b": "x"}))
@@ -108,6 +109,7 @@ def test_a_job_maintains_its_lake(delta_lake: Lake) -> None:
     assert lake.current("public.items") == [{"id": 2, "name": "b"}]
 
 
+@pytest.mark.long
 def test_what_is_set_aside(delta_lake: Lake) -> None:
     """By a job that is killed at both of its steps; maintained there, and when it is history's."""
     lake, spark = delta_lake, delta_lake.spark

@@ -32,6 +32,7 @@ def wait_for(what: Callable[[], bool], said: list[str]) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_two_and_one_that_is_not_there_yet(
     spark: SparkSession, pg15: Database, tmp_path: Path
 ) -> None:

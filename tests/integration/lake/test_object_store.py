@@ -197,6 +197,7 @@ def table_rows(kind: str, name: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) -> None:
     slot = ArrowSlot(tmp_path / "slot")
@@ -261,6 +262,7 @@ def test_a_lake_in_a_bucket(store: None, jar_folder_s3: Path, tmp_path: Path) ->
     assert "secret" not in (LAKE / "_spillway" / "job.json").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_source_and_its_lake_in_a_bucket(
     store: None, jar_folder_s3: Path, pg15: Database, tmp_path: Path
@@ -327,6 +329,7 @@ def test_a_source_and_its_lake_in_a_bucket(
     assert len(reads) == 500 + 501
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_an_iceberg_lake_in_a_bucket(
     store: None,

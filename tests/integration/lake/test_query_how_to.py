@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 
 from harness.arrow_slot import Table, delete, insert, update
 
@@ -28,6 +29,7 @@ ORDERS = Table(
 )
 
 
+@pytest.mark.long
 def test_what_the_page_shows(delta_lake: Lake) -> None:
     slot = delta_lake.slot
     orders = ((1, 1, "20.00"), (2, 2, "7.50"), (3, 1, "300.00"))

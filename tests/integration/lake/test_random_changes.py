@@ -29,6 +29,7 @@ TRANSACTIONS = 10
 FEW_BYTES = 20_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table_format", "seed"), [("delta", 8), ("iceberg", 10)])
 def test_random_changes(
     spark: SparkSession,

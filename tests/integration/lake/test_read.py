@@ -103,6 +103,7 @@ def test_a_table_that_was_being_loaded_is_left_out(delta_lake: Lake) -> None:
         pin.current("public.orders")
 
 
+@pytest.mark.long
 def test_parquet_forgets(spark: object, tmp_path: Path) -> None:
     from harness.lake import Lake as Under
 
@@ -117,6 +118,7 @@ def test_parquet_forgets(spark: object, tmp_path: Path) -> None:
         reader.at(lsns[3]).current("public.orders")
 
 
+@pytest.mark.long
 def test_points_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_points, "_POINTS_PER_FILE", 3)
     monkeypatch.setattr(commit_points, "_FILES_MAX", 2)

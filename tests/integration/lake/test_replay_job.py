@@ -111,6 +111,7 @@ def assert_equal(ours: Path, streamed: Path) -> int:
     return changes
 
 
+@pytest.mark.long
 def test_a_replay_equals_the_stream(
     spark: SparkSession, fresh_cluster: ClusterFactory, tmp_path: Path
 ) -> None:

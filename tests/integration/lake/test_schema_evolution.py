@@ -39,6 +39,7 @@ def _events(lake: Lake) -> list[tuple[str, str, str | None]]:
     return [(row["table"], row["kind"], row["column"]) for row in rows.collect()]
 
 
+@pytest.mark.long
 def test_wider_and_created_again(lake: Lake) -> None:
     """In one batch: rows of each shape before and after, each where it belongs."""
     lake.slot.commit(*(insert(ITEMS, id=i, n=i, v="a") for i in range(4)))
@@ -141,6 +142,7 @@ def test_policies(lake: Lake) -> None:
     assert len(lake.history("public.items")) == 5
 
 
+@pytest.mark.long
 def test_ddl_of_a_source(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
     """On a real server: what ALTER TABLE made of the rows that were there is what the lake makes of them."""
     for sql in (

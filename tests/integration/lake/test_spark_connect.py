@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from harness.arrow_slot import ArrowSlot, Table, insert
 
@@ -40,6 +41,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_batch_and_streaming(tmp_path: Path) -> None:
     slot = ArrowSlot(tmp_path)
     slot.commit(*(insert(ITEMS, id=i, body="b") for i in range(5)))

@@ -75,6 +75,7 @@ def wait_equal(service: Service, database: Database, lake: Path, table: str) -> 
         time.sleep(0.2)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("jar_folder")
 def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Database) -> None:
     pg15.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
@@ -162,6 +163,7 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
         serve.stop()
 
 
+@pytest.mark.long
 def test_formats_have_their_layouts(
     tmp_path: Path, pg15: Database, jar_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

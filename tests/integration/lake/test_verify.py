@@ -81,6 +81,7 @@ def bank(pg15: Database, tmp_path: Path) -> Iterator[Bank]:
         service.call("DELETE", "/sources/main")
 
 
+@pytest.mark.long
 def test_source_and_lake_while_both_go_on(bank: Bank, spark: SparkSession) -> None:
     stop, first = threading.Event(), threading.Event()
     failures: list[Exception] = []

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from harness import heap_rows
+from harness.tiers import majors_by_tier
 from harness.type_values import CASES, SETUP, TEMPORAL, cases
 from spillway._kernels.datum import deform_change
 from spillway._kernels.send_output import datum_send
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster, Database
 
 
-@pytest.fixture(params=[14, 15, 16, 17, 18], ids=lambda major: f"pg{major}")
+@pytest.fixture(params=majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}")
 def any_pg(
     request: pytest.FixtureRequest, session_cluster: Callable[[int], Cluster]
 ) -> Iterator[Database]:

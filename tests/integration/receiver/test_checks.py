@@ -9,6 +9,7 @@ import pytest
 
 from harness.reception import SLOT
 from harness.remedies import remedy, statements
+from harness.tiers import majors_by_tier
 from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import (
     InvalidDsn,
@@ -69,7 +70,7 @@ def set_hba(cluster: Cluster, lines: str) -> None:
     cluster.execute("SELECT pg_reload_conf()")
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
 def test_facts_without_superuser(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(major, wal_segment_size_mb=2, full_page_writes=False)
     facts = check_source(create_role(cluster))
@@ -188,7 +189,7 @@ def test_wal_level(fresh_cluster: ClusterFactory, level: str) -> None:
     assert check_source(cluster.dsn()).wal_level == "logical", "mended as the hint says"
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 18]))
 @pytest.mark.follows_hint("missing_replication_privilege")
 def test_missing_replication_privilege(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(major)
@@ -200,7 +201,7 @@ def test_missing_replication_privilege(fresh_cluster: ClusterFactory, major: int
     check_source(dsn)
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 18]))
 @pytest.mark.follows_hint("replication_not_allowed_by_hba")
 def test_hba(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(major)

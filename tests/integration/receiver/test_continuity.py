@@ -14,6 +14,7 @@ from harness.cluster import Cluster
 from harness.reception import SLOT, switch_wal, wait_until
 from harness.remedies import command, remedy
 from harness.service import service_in_process
+from harness.tiers import majors_by_tier
 from integration.receiver.test_walreceiver import SMALL, state_is, write_wal
 from spillway.cli.program import main
 from spillway.demo.private_postgres import make_directory
@@ -46,7 +47,7 @@ def copy_of(cluster: Cluster) -> Iterator[Cluster]:
         copy.destroy()
 
 
-@pytest.mark.parametrize("major", [15, 18])
+@pytest.mark.parametrize("major", majors_by_tier([15, 18]))
 @pytest.mark.follows_hint("wal_diverged")
 def test_a_copy_is_not_taken_for_the_primary(
     fresh_cluster: ClusterFactory, tmp_path: Path, major: int
@@ -166,7 +167,7 @@ def test_copies_behind_beside_and_ahead(fresh_cluster: ClusterFactory, receive: 
         receiver.stop()
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 18]))
 def test_nothing_to_compare_with_is_no_difference(
     fresh_cluster: ClusterFactory, receive: Receive, major: int
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from harness.reception import SLOT, wait_until
 from harness.remedies import remedy, statements
+from harness.tiers import majors_by_tier
 from integration.receiver.test_checks import restart_as_told
 from spillway.errors import (
     PhysicalSlotActive,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from conftest import ClusterFactory
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 18]))
 def test_life(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(major)
     dsn = cluster.dsn()
@@ -114,7 +115,7 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: object) -> None:
     reception.receiver.stop()
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 18]))
 @pytest.mark.follows_hint("wal_removed")
 def test_invalidated_slot(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(

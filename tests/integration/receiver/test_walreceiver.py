@@ -20,6 +20,7 @@ import pytest
 
 from harness.reception import SLOT, Reception, flush_lsn, switch_wal, wait_until
 from harness.servers import client
+from harness.tiers import majors_by_tier
 from spillway import failpoints
 from spillway.demo.private_postgres import make_directory
 from spillway.errors import (
@@ -68,7 +69,7 @@ def state_is(receiver: WalReceiver, state: ReceiverState) -> Callable[[], bool]:
 # -- the ordinary course ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
 def test_segments_equal_the_servers(
     fresh_cluster: ClusterFactory, receive: Receive, major: int
 ) -> None:
@@ -298,7 +299,7 @@ def test_server_restarts(fresh_cluster: ClusterFactory, receive: Receive, mode: 
     assert reception.receiver.error is None
 
 
-@pytest.mark.parametrize("major", [14, 15, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 18]))
 def test_server_crashes_while_it_writes(
     fresh_cluster: ClusterFactory, receive: Receive, major: int
 ) -> None:
@@ -482,7 +483,7 @@ def lose_wal(cluster: Cluster, reception: Reception) -> None:
     wait_until(lambda: cluster.value("SELECT wal_status FROM pg_replication_slots") == "lost")
 
 
-@pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
 def test_removed_wal(fresh_cluster: ClusterFactory, receive: Receive, major: int) -> None:
     cluster = fresh_cluster(
         major,
@@ -504,7 +505,7 @@ def test_removed_wal(fresh_cluster: ClusterFactory, receive: Receive, major: int
     wait_until(lambda: not receiver.is_alive())
 
 
-@pytest.mark.parametrize("major", [14, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 18]))
 def test_removed_wal_comes_from_the_archive(
     fresh_cluster: ClusterFactory, receive: Receive, archive_directory: Path, major: int
 ) -> None:
@@ -630,7 +631,7 @@ def promote(cluster: Cluster) -> None:
     cluster.execute("CHECKPOINT")
 
 
-@pytest.mark.parametrize("major", [14, 15, 18])
+@pytest.mark.parametrize("major", majors_by_tier([14, 15, 18]))
 def test_follows_a_promotion(fresh_cluster: ClusterFactory, receive: Receive, major: int) -> None:
     cluster = fresh_cluster(major, **SMALL)
     reception = receive(cluster)

@@ -71,6 +71,7 @@ def terraform(tmp_path: Path, service: Service, database: Database) -> Terraform
     return Terraform(tmp_path, service, "terraform's token", dsn=database.dsn)
 
 
+@pytest.mark.long
 def test_from_nothing_to_nothing(
     terraform: Terraform, service: Service, database: Database
 ) -> None:

@@ -1,0 +1,193 @@
+"""The long tier is shared out whole over a week, and nothing leaves the first tier unseen."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, cast
+
+import pytest
+
+from harness.tiers import DAYS, collected, majors_by_tier, of_share, parse_share, share_of
+
+_TESTS: Final = Path(__file__).parents[1]
+
+#: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test would stand here needs a
+#: smaller one beside it.
+LONG_ALONE: Final = {
+    "kills, again and again; the first tier kills at chosen points: lake/test_crash, lake/test_initial_load,"
+    " fault/test_serve_killed, receiver/test_walreceiver": {
+        "fault/test_carried_killed.py::test_open_transactions_survive",
+        "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
+        "fault/test_lake_killed.py::test_the_three_that_keep_it",
+        "fault/test_serve_killed.py::test_no_committed_change_is_lost",
+        "integration/lake/test_ddl.py::test_killed_after_the_rewrite",
+        "integration/lake/test_iceberg.py::test_killed_between_commits",
+        "integration/lake/test_initial_load.py::test_failures",
+        "integration/lake/test_maintenance.py::test_what_is_set_aside",
+    },
+    "random, by seed; the first tier has the same comparisons with what is written down": {
+        "integration/lake/test_random_changes.py::test_random_changes",
+        "oracle/test_random_seeds.py::test_seeds_equal_the_server",
+        "oracle/test_replay.py::test_random_seeds",
+    },
+    "majors between, and large or rare amounts": {
+        "integration/catalog/test_bootstrap.py::test_other_majors_under_load",
+        "integration/test_decode.py::test_backups_under_load",
+        "oracle/test_decoder.py::test_equals_the_server_on_other_majors",
+        "oracle/test_large_values.py::test_values_of_200_mb",
+        "oracle/test_replay.py::test_xids_wrap_around",
+    },
+    "of a bucket the first tier has unit/lake/test_storage and unit/lake/test_iceberg_objects, on the same S3"
+    " server; these are Spark's own access to it, minutes each": {
+        "integration/lake/test_object_store.py::test_a_lake_in_a_bucket",
+        "integration/lake/test_object_store.py::test_a_source_and_its_lake_in_a_bucket",
+        "integration/lake/test_object_store.py::test_an_iceberg_lake_in_a_bucket",
+    },
+    "more of what its file's other tests have": {
+        "integration/lake/test_ddl.py::test_copies_of_rows_get_the_default",
+        "integration/lake/test_direct_merge.py::test_tables_that_ask_for_more_are_merged_by_spark",
+        "integration/lake/test_iceberg.py::test_a_catalog_by_name",
+        "integration/lake/test_iceberg.py::test_a_part_of_the_old_key",
+        "integration/lake/test_iceberg.py::test_maintenance",
+        "integration/lake/test_iceberg.py::test_only_touched_files_are_written_anew",
+        "integration/lake/test_initial_load.py::test_added_later_and_loaded_again",
+        "integration/lake/test_initial_load.py::test_columns_change_after_the_load",
+        "integration/lake/test_initial_load.py::test_ddl_goes_first",
+        "integration/lake/test_initial_load.py::test_loaded_anew_with_other_partitions",
+        "integration/lake/test_layout.py::test_rows_move_between_partitions",
+        "integration/lake/test_layout.py::test_the_column_of_a_partition_goes",
+        "integration/lake/test_maintenance.py::test_rounds",
+        "integration/lake/test_read.py::test_parquet_forgets",
+        "integration/lake/test_read.py::test_points_are_bounded",
+        "integration/lake/test_schema_evolution.py::test_ddl_of_a_source",
+        "integration/lake/test_schema_evolution.py::test_wider_and_created_again",
+        "integration/lake/test_verify.py::test_source_and_lake_while_both_go_on",
+    },
+    "the first tier goes the same way: integration/terraform/test_terraform_lake for subscriptions that keep a lake,"
+    " test_terraform_protocol for the provider, oracle/test_replay for replays, test_quickstart for a newcomer's"
+    " commands, test_demo at a terminal for the demo's": {
+        "integration/lake/test_many_slots.py::test_two_and_one_that_is_not_there_yet",
+        "integration/lake/test_query_how_to.py::test_what_the_page_shows",
+        "integration/lake/test_replay_job.py::test_a_replay_equals_the_stream",
+        "integration/lake/test_spark_connect.py::test_batch_and_streaming",
+        "integration/lake/test_subscription_lake.py::test_a_lake_is_kept_through_kills_and_mistakes",
+        "integration/lake/test_subscription_lake.py::test_formats_have_their_layouts",
+        "integration/terraform/test_terraform_cli.py::test_from_nothing_to_nothing",
+        "integration/test_demo.py::test_an_interrupt_in_between_leaves_nothing",
+        "integration/test_demo.py::test_everything_agrees",
+        "integration/test_demo.py::test_without_a_terminal_it_stays_up_when_told",
+    },
+    "the benchmark is a program for developers": {
+        "integration/lake/test_lake_benchmark.py::test_lake",
+        "integration/test_benchmark.py::test_ranges",
+        "integration/test_benchmark.py::test_scenarios",
+    },
+}
+
+
+@pytest.fixture
+def found(request: pytest.FixtureRequest) -> dict[str, bool]:
+    """Every test that pytest collected, and whether it is long."""
+    return {
+        nodeid.removeprefix("tests/"): long
+        for nodeid, long in request.config.stash[collected].items()
+        if nodeid.startswith("tests/")
+    }
+
+
+def is_whole(found: dict[str, bool]) -> bool:
+    files = {path.relative_to(_TESTS).as_posix() for path in _TESTS.rglob("test_*.py")}
+    return files == {nodeid.partition("::")[0] for nodeid in found}
+
+
+def test_nothing_leaves_the_first_tier_unseen(found: dict[str, bool]) -> None:
+    tests: defaultdict[str, list[bool]] = defaultdict(list)
+    for nodeid, long in found.items():
+        tests[nodeid.partition("[")[0]].append(long)
+    alone = {name for name, params in tests.items() if all(params)}
+    reviewed = {name for names in LONG_ALONE.values() for name in names}
+    assert alone <= reviewed, "say in LONG_ALONE why the first tier can do without"
+    # Of what was not collected, nothing can be said.
+    assert {name for name in reviewed if name in tests or is_whole(found)} <= alone
+    assert len(reviewed) == sum(map(len, LONG_ALONE.values()))
+
+
+def test_a_week_has_all_of_the_long_tier(found: dict[str, bool]) -> None:
+    names = [f"tests/{nodeid}" for nodeid, long in found.items() if long]
+    # Such as come when only this file is run.
+    names += [f"tests/integration/test_x.py::test_y[{i}]" for i in range(700)]
+    by_share = Counter(share_of(name, DAYS) for name in names)
+    assert set(by_share) == set(range(1, DAYS + 1))
+    assert min(by_share.values()) > len(names) / DAYS / 3
+    week = {parse_share("today", 86_400 * day + 3600) for day in range(20_780, 20_780 + DAYS)}
+    assert week == {(number, DAYS) for number in by_share}
+    # The day's, from its first second to its last.
+    assert len({parse_share("today", 86_400 * 20_780 + s) for s in (0, 0.5, 86_399.9)}) == 1
+
+
+def test_comparisons_stay_with_their_module() -> None:
+    many = [f"tests/oracle/test_decoder.py::test_x[a{i}-pg14]" for i in range(50)]
+    assert len({share_of(name, DAYS) for name in many}) == 1
+
+
+@pytest.mark.parametrize("text", ["", "0/7", "8/7", "3", "3/0", "3/7/1", "yesterday", "-1/7"])
+def test_what_is_no_share(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(text))):
+        parse_share(text)
+
+
+def test_the_newest_major_is_first() -> None:
+    *older, newest = majors_by_tier([18, 14, 15])
+    assert newest == 18
+    assert [(one.values, [mark.name for mark in one.marks]) for one in older] == [
+        ((14,), ["long"]),
+        ((15,), ["long"]),
+    ]
+
+
+def test_a_share_and_the_first_tier_part_the_suite() -> None:
+    def item(name: str, *, long: bool) -> pytest.Item:
+        marker = pytest.mark.long.mark if long else None
+        stand_in = SimpleNamespace(nodeid=name, get_closest_marker=lambda _: marker)
+        return cast("pytest.Item", stand_in)
+
+    items = [item(f"tests/test_a.py::test_b[{i}]", long=i % 2 == 1) for i in range(100)]
+    first = items[::2]
+    seen: list[pytest.Item] = []
+    for number in range(1, DAYS + 1):
+        kept, left = of_share(items, (number, DAYS))
+        assert sorted(map(id, kept + left)) == sorted(map(id, items))
+        assert [one for one in kept if one in first] == first
+        seen += [one for one in kept if one not in first]
+    assert sorted(map(id, seen)) == sorted(map(id, items[1::2]))
+
+
+def pytest_says(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *arguments],
+        cwd=_TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_pytest_takes_the_share() -> None:
+    file = "tests/unit/test_tiers.py"
+    code, said = pytest_says("--share", "9/7", file)
+    assert code == pytest.ExitCode.USAGE_ERROR, said
+    assert "'9/7' is no share; say 3/7 for the third of seven, or today" in said
+    file = "tests/fuzz/test_walker_fuzz.py"
+    names = [f"{file}::test_damage[{major}]" for major in (14, 15, 16, 17)]
+    number = share_of(names[0], DAYS)
+    mine = [name for name in names if share_of(name, DAYS) == number]
+    assert mine != names, "choose another file"
+    code, said = pytest_says("-m", "long", "--share", f"{number}/{DAYS}", file)
+    assert code == pytest.ExitCode.OK, said
+    assert [line for line in said.splitlines() if line.startswith(file)] == mine
