@@ -94,6 +94,28 @@ KNOWS_ONLY = {
     "demo": GROUND | {"stream.client", "lake"},
 }
 
+#: The rooms of ``lake/``, from the ground up, as LAYERS; a module that lies in none is a room of its own.
+LAKE_ROOMS = (
+    ("storage",),
+    ("files", "lease"),
+    ("shape",),
+    ("state",),
+    ("jars", "source", "workers"),
+    ("session",),
+    ("tables",),
+    ("batch",),
+    ("load", "metrics"),
+    ("listener", "read", "replay"),
+    ("job",),
+    ("verify",),
+    ("commands",),
+)
+LAKE_RANK = {room: rank for rank, group in enumerate(LAKE_ROOMS) for room in group}
+#: What ``consumer/`` is without: it serves those who have none of it.
+LAKE_PACKAGES = frozenset(
+    {"pyspark", "py4j", "delta", "deltalake", "pyiceberg", "obstore", "pandas"}
+)
+
 #: The lowest layer that a kernel (or a family of them) serves; that layer and those above may import it.
 KERNELS = {
     "crc32c": "pg",
@@ -218,11 +240,54 @@ def test_imports_point_downward(module: Module) -> None:
             )
 
 
-def test_the_layers_are_those_of_the_drawing() -> None:
+@pytest.mark.parametrize(
+    "module",
+    [module for module in MODULES if module.name.startswith("lake.")],
+    ids=lambda module: module.name,
+)
+def test_rooms_of_the_lake_know_those_below(module: Module) -> None:
+    """Imports for type checkers and within functions count, too: the drawing is about who knows whom."""
+    own = module.name.split(".")[1]
+    assert own in LAKE_RANK, f"{module.name} is in no room: name it in LAKE_ROOMS"
+    for imported in _imports(module.path):
+        if imported.startswith("lake.") and (other := imported.split(".")[1]) != own:
+            assert other in LAKE_RANK, f"{module.name} imports {imported}, which is in no room"
+            assert LAKE_RANK[other] < LAKE_RANK[own], (
+                f"{module.name} imports {imported}: that is not below it"
+            )
+
+
+def test_table_formats_do_not_know_each_other() -> None:
+    formats = ("delta", "iceberg", "parquet")
+    for module in MODULES:
+        own = module.name.removeprefix("lake.tables.").split(".")[0]
+        if module.name.startswith("lake.tables.") and own in formats:
+            others = {f"lake.tables.{other}" for other in formats if other != own}
+            known = {".".join(name.split(".")[:3]) for name in _imports(module.path)}
+            assert not known & others, f"{module.name} knows {known & others}"
+
+
+def test_consumers_need_nothing_of_a_lake() -> None:
+    for module in MODULES:
+        if module.layer == "consumer":
+            nodes = list(ast.walk(ast.parse(module.path.read_text())))
+            names = [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
+            names += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+            needed = {name.split(".")[0] for name in names} & LAKE_PACKAGES
+            assert not needed, f"{module.name} imports {needed}"
+
+
+@pytest.mark.parametrize(
+    ("heading", "layers"),
+    [("## Who may import whom", LAYERS), ("## The rooms of the lake", LAKE_ROOMS)],
+)
+def test_the_layers_are_those_of_the_drawing(
+    heading: str, layers: tuple[tuple[str, ...], ...]
+) -> None:
     text = (PROJECT / "docs/explanation/architecture.md").read_text()
-    drawing = text.split("## Who may import whom")[1].split("```")[1]
+    drawing = text.split(heading)[1].split("```")[1]
     drawn = [frozenset(line.split(" · ")) for line in drawing.strip().splitlines()]
-    assert drawn == [frozenset(group) for group in reversed(LAYERS)]
+    assert drawn == [frozenset(group) for group in reversed(layers)]
 
 
 def test_no_import_cycles() -> None:

@@ -17,19 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from spillway.lake.tables import direct_merge
+from spillway.lake.tables import plain_changes
 from spillway.lake.tables.contract import Batch
+from spillway.lake.tables.delta import merge as delta_merge
+from spillway.lake.tables.delta.merge import check_files, compact, files_of, merge, open_table
 from spillway.lake.tables.delta.tables import DeltaTables
-from spillway.lake.tables.direct_merge import (
-    NotDirect,
-    check_files,
-    compact,
-    files_of,
-    last_changes,
-    merge,
-    open_table,
-    read_changes,
-)
+from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +96,7 @@ def change(op: str, place: int, new: dict[str, Any], old: dict[str, Any] | None 
 def test_random_changes_against_a_dict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(direct_merge, "_SMALL_FILES_MAX", 3)
+    monkeypatch.setattr(delta_merge, "_SMALL_FILES_MAX", 3)
     chosen = random.Random(f"{_SEED} {key}")
     table = Table(tmp_path, _COLUMNS, key)
     model: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -186,7 +179,7 @@ def test_a_table_is_emptied_and_filled_again(tmp_path: Path) -> None:
 
 
 def test_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_merge, "_SMALL_FILES_MAX", 4)
+    monkeypatch.setattr(delta_merge, "_SMALL_FILES_MAX", 4)
     table = Table(tmp_path, ITEMS, ("id",))
     for id_ in range(20):
         table.merge(inserts(id_))
@@ -275,7 +268,7 @@ def test_left_to_spark(
 
 def test_large_ones_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(tmp_path, ITEMS, ("id",))
-    monkeypatch.setattr(direct_merge, "_HISTORY_BYTES_MAX", 100)
+    monkeypatch.setattr(plain_changes, "_HISTORY_BYTES_MAX", 100)
     with pytest.raises(NotDirect, match="batch is large"):
         table.merge(inserts(3))
 

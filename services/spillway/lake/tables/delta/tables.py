@@ -6,7 +6,7 @@ checkpoints when old log entries go, and hands it out with the snapshot. An LSN 
 each batch and means the same to every process, where a batch id would begin at 0 again with a new Spark checkpoint. The commit's
 ``userMetadata`` says the same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
 
-A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.tables.direct_merge`): no Spark job, the same log. MERGE in Spark
+A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.tables.delta.merge`): no Spark job, the same log. MERGE in Spark
 does what is left: TRUNCATE, unchanged TOAST values, multisets, large batches, and tables that have been given features which ask more
 of a writer. Both rewrite the files that they touch. A table of many gigabytes whose changes are everywhere is better off with
 deletion vectors (``ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)``), which leave it to Spark, cost a
@@ -39,18 +39,16 @@ from spillway.lake.shape.type_changes import widest
 from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
-from spillway.lake.tables.direct_merge import (
-    NotDirect,
+from spillway.lake.tables.delta.merge import (
     check_files,
     compact,
     fields_of,
     files_of,
-    last_changes,
     merge,
     open_table,
-    read_changes,
     sync_commit,
 )
+from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -207,7 +205,7 @@ class DeltaTables:
     def _merge_directly(
         self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> list[tuple[LakePath, int, set[LakePath]]]:
-        """Merge as :mod:`spillway.lake.tables.direct_merge` does.
+        """Merge as :mod:`spillway.lake.tables.delta.merge` does.
 
         Returns what is not durable yet, of the history that the batch is read from as well: tables, from which
         version of theirs on, and their files.

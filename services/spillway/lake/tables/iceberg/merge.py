@@ -2,7 +2,7 @@
 
 ::
 
-    history's files of the batch ──▶ last change per key (:mod:`spillway.lake.tables.direct_merge`)
+    history's files of the batch ──▶ last change per key (:mod:`spillway.lake.tables.plain_changes`)
     the table's files ──bounds of the key──▶ candidates ──key columns──▶ touched files ──rows whose key did not change──┐
                                                                              new and changed rows ──────────────────────┴─▶ new files
 
@@ -10,7 +10,7 @@ A file is read only if the bounds of its first key column have room for one of t
 them. Small files are written anew together when there are many, in the same commit: compaction costs no snapshot of its own.
 
 Files of any age are read by field id, as the table's schema has the columns now. Memory: the batch, and one file at a time; what is too
-large for that is left to Spark, by :class:`~spillway.lake.tables.direct_merge.NotDirect`.
+large for that is left to Spark, by :class:`~spillway.lake.tables.plain_changes.NotDirect`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pyiceberg.table import FileScanTask
 
 from spillway.lake.shape.net_effect import SET
 from spillway.lake.storage import stored_path
-from spillway.lake.tables.direct_merge import NotDirect, last_changes, read_changes
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.files import DataFileWriter, Written
+from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -34,12 +34,12 @@ from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, SET, NetEffect, quoted
 from spillway.lake.storage import spark_address, stored_path
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
-from spillway.lake.tables.direct_merge import NotDirect
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import LakeCatalog, typed
 from spillway.lake.tables.iceberg.files import Written, data_file, write_rows
 from spillway.lake.tables.iceberg.merge import merge
 from spillway.lake.tables.joined_merge import merged_copies, merged_rows
+from spillway.lake.tables.plain_changes import NotDirect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

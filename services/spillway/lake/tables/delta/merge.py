@@ -1,13 +1,13 @@
-"""A batch's plain changes merged into a Delta table without a Spark job: reduced here, merged by delta-rs.
+"""A batch's plain changes merged into a Delta table without a Spark job: by delta-rs.
 
 ::
 
-    history's files of the batch ──▶ last change per key ──▶ MERGE by delta-rs (the library `deltalake`) ──▶ one commit
+    history's files of the batch ──▶ last change per key (:mod:`spillway.lake.tables.plain_changes`) ──▶ MERGE by delta-rs (the library `deltalake`) ──▶ one commit
 
 MERGE in Spark does the same by nine jobs of 50 to 300 ms, and as many plans, classes compiled for each, and snapshots of the
 log: 3 to 4 s for a batch of any size. delta-rs has no JVM to wait for: a batch of 5,000 changes takes less than a tenth of a second.
 The log, the data files with their statistics, the check for conflicts, checkpoints and the cleaning of the log are the library's;
-ours is the reduction, and what delta-rs leaves to its caller:
+ours is what it leaves to its caller:
 
 - It accepts a transaction version that the table has already: the caller compares before (:meth:`DeltaTables.merge_plain`).
 - It reads INT96 timestamps, Spark's default, as nanoseconds, and so turns the years beyond 1677 and 2262 into others. Our session
@@ -19,23 +19,19 @@ ours is the reduction, and what delta-rs leaves to its caller:
   between the two can leave a commit that names a file which isn't whole, as it can with Spark's commits.
 - Its local paths are URLs that are decoded once too often: :func:`open_table` refuses those that would not come out the same.
 
-What comes here is *plain* (:func:`spillway.lake.shape.net_effect.keyed`): no TRUNCATE, no value left out as unchanged, so that the last
-change of a key says all about it; changes of key are two effects, as there. The result is to be the same, row for row; what can't be
-sure of that is left to Spark by raising :class:`NotDirect`, with nothing done: other kinds of changes, keys of types whose equality
-isn't that of their bytes, tables with features that ask more of a writer. Memory is bounded by :data:`_HISTORY_BYTES_MAX` of history's
-files; the table streams through delta-rs, which keeps to :data:`_MERGE_BYTES`.
+What can't be merged so is left to Spark by raising :class:`~spillway.lake.tables.plain_changes.NotDirect`, with nothing done: tables
+with features that ask more of a writer, files that delta-rs would misread. The table streams through delta-rs, which keeps to
+:data:`_MERGE_BYTES`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -44,8 +40,7 @@ from deltalake import ColumnProperties, DeltaTable, WriterProperties
 from spillway.lake.shape.net_effect import SET, quoted
 from spillway.lake.storage import ObjectPath, lake_path, storage_options
 from spillway.lake.tables import partitions
-from spillway.storage.durable_files import sync_directory, sync_file
-
+ba
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -53,8 +48,6 @@ if TYPE_CHECKING:
 
     from spillway.lake.storage import LakePath
 
-#: History's files of one batch, compressed: some ten times as much in memory.
-_HISTORY_BYTES_MAX: Final = 64 << 20
 #: What the operators of a merge may hold; beyond it they spill.
 _MERGE_BYTES: Final = 256 << 20
 #: Smaller files are small, and so many of them are made into files of the second size.
@@ -71,10 +64,6 @@ _LEGACY_WRITER: Final = 2
 _DIGITS_OF_DOUBLE: Final = 15
 #: Paths that are the same after they were URLs.
 _PLAIN_PATH: Final = re.compile(r"[\w/.~ ,:=@+-]+")
-
-
-class NotDirect(Exception):
-    """This batch is Spark's to merge."""
 
 
 def open_table(path: LakePath, *, to_write: bool = True) -> DeltaTable:
@@ -125,140 +114,6 @@ def check_files(files: Iterable[LakePath]) -> None:
             columns = (parquet.schema.column(i) for i in range(len(parquet.schema)))
             if any(column.physical_type == "INT96" for column in columns):
                 raise NotDirect(f"{path.name} has timestamps of type INT96")
-
-
-def read_changes(files: Iterable[LakePath], start_lsn: int, schema: pa.Schema) -> pa.Table:
-    """Read history's changes from *start_lsn* on, in order; *schema* is the table's own columns.
-
-    Raises:
-        NotDirect: there is too much, or it isn't stored plainly.
-    """
-    files = sorted(files, key=str)
-    if sum(_size(path) for path in files) > _HISTORY_BYTES_MAX:
-        raise NotDirect("the batch is large")
-    wanted = ["_op", "_commit_lsn", "_seq", *schema.names]
-    tables = []
-    for path in files:
-        # All of it is read: one request.
-        opened = BytesIO(path.read_bytes()) if isinstance(path, ObjectPath) else path
-        with pq.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet:
-            stored = parquet.schema_arrow.names
-            missing = set(wanted).difference(stored)
-            if missing:
-                raise NotDirect(f"history has no column {', '.join(sorted(missing))}")
-            old = ["_old_key"] if "_old_key" in stored else []
-            tables.append(parquet.read(columns=[*wanted, *old]))
-    if not tables:
-        raise NotDirect("history has no changes")
-    changes = pa.concat_tables(tables, promote_options="default")
-    lsns = changes.column("_commit_lsn").to_numpy()
-    if len(lsns) and lsns.min() < start_lsn:
-        changes = changes.filter(pc.greater_equal(changes.column("_commit_lsn"), start_lsn))
-        lsns = changes.column("_commit_lsn").to_numpy()
-    seqs = changes.column("_seq").to_numpy()
-    later, same = lsns[1:] > lsns[:-1], lsns[1:] == lsns[:-1]
-    if not bool(np.all(later | (same & (seqs[1:] > seqs[:-1])))):
-        changes = changes.take(np.lexsort((seqs, lsns)))
-    return changes
-
-
-def _size(path: LakePath) -> int:
-    size = path.size() if isinstance(path, ObjectPath) else path.stat().st_size
-    if size is None:
-        raise FileNotFoundError(str(path))
-    return size
-
-
-def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
-    """Reduce plain *changes*, which are in order, to the last one of each key.
-
-    Returns *schema*'s columns and :data:`SET`: true for rows that are there afterwards, in the order of their keys;
-    false for keys that are not, whose other columns are null.
-
-    Raises:
-        NotDirect: a key's equality isn't that of its stored value, or a part of one is null.
-    """
-    for name in key:
-        if not _is_plain_key(schema.field(name).type):
-            raise NotDirect(f"key of type {schema.field(name).type}")
-    own = pa.schema([pa.field(f.name, f.type) for f in schema])
-    new = changes.select(own.names).cast(own)
-    keys, order = [], []
-    # Files of Arrow's own writers come back with view types, which have few functions.
-    op = changes.column("_op").cast(pa.string())
-    if not {"I", "U", "D"}.issuperset(pc.unique(op).to_pylist()):
-        raise NotDirect("there are changes of other kinds")
-    # The effects in order: a change's second one, its row under the new key, has an odd number.
-    set_at = np.flatnonzero(pc.not_equal(op, "D").to_numpy())
-    set_keys = new.select(list(key))
-    keys.append(set_keys if len(set_at) == len(changes) else set_keys.take(set_at))
-    order.append(set_at * 2 + 1)
-    if "_old_key" in changes.column_names:
-        gone, gone_at = _old_keys(changes, new, key)
-        keys.append(gone)
-        order.append(gone_at * 2)
-    effects = pa.concat_tables(keys).append_column(
-        "_order", pa.array(np.concatenate(order), pa.int64())
-    )
-    if any(effects.column(name).null_count for name in key):
-        raise NotDirect("a part of a key is null")
-    last = effects.group_by(list(key)).aggregate([("_order", "max")])
-    at = last.column("_order_max").to_numpy()
-    is_set = at % 2 == 1
-    rows = _by_key(new.take(np.sort(at[is_set] // 2)), key)
-    deleted = last.select(list(key)).filter(pa.array(~is_set))
-    parts = [
-        part.append_column(SET, pa.array(np.full(len(part), there)))
-        for part, there in ((rows, True), (deleted, False))
-        if len(part)
-    ]
-    return pa.concat_tables(
-        parts or [rows.append_column(SET, pa.array([], pa.bool_()))], promote_options="default"
-    )
-
-
-def _old_keys(changes: pa.Table, new: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Any]:
-    """Return the keys that rows were deleted under or moved away from, and at which changes."""
-    old = changes.column("_old_key").combine_chunks()
-    if isinstance(old, pa.ChunkedArray):
-        raise NotDirect("old keys are large")
-    logged = np.flatnonzero(old.is_valid().to_numpy(zero_copy_only=False))
-    old, before = old.take(logged), {}
-    for name in key:
-        if old.type.get_field_index(name) < 0:
-            raise NotDirect(f"the old key has no column {name}")
-        before[name] = pc.cast(pc.struct_field(old, name), new.schema.field(name).type)
-    after, op = (
-        new.select(list(key)).take(logged),
-        changes.column("_op").take(logged).cast(pa.string()),
-    )
-    moved = np.zeros(len(logged), dtype=bool)
-    for name in key:
-        same = pc.equal(before[name], after.column(name))
-        moved |= ~pc.fill_null(same, False).to_numpy()
-    ends = pc.equal(op, "D").to_numpy() | (pc.equal(op, "U").to_numpy() & moved)
-    table = pa.table(before, schema=after.schema)
-    return table.filter(pa.array(ends)), logged[ends]
-
-
-def _is_plain_key(type_: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_integer(type_)
-        or types.is_string(type_)
-        or types.is_binary(type_)
-        or types.is_boolean(type_)
-        or types.is_date32(type_)
-        or types.is_timestamp(type_)
-        or types.is_decimal(type_)
-    )
-
-
-def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Sort *rows*: what is inserted together then has a range of its own in each of a file's row groups."""
-    order = pc.sort_indices(rows.select(list(key)), sort_keys=[(name, "ascending") for name in key])
-    at = order.to_numpy()
-    return rows if bool(np.all(at[1:] > at[:-1])) else rows.take(order)
 
 
 def merge(
