@@ -36,7 +36,7 @@ LAYERS = (
         "v1",
         "wording",
     ),
-    ("connection_bound", "settings"),
+    ("connection_bound", "declarations", "settings"),
     ("pg",),
     ("wal",),
     ("catalog",),
@@ -58,6 +58,7 @@ RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 GROUND = frozenset(
     {
         "connection_bound",
+        "declarations",
         "errors",
         "failpoints",
         "file_errors",
