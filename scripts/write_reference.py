@@ -19,6 +19,7 @@ import typer
 
 from spillway import errors
 from spillway.cli.program import app
+from spillway.declarations.lake_options import BY_TABLE, LAKE_OPTIONS, NUMBERS, LakeOption
 from spillway.declarations.slot_columns import SLOT_COLUMNS, SlotColumn
 from spillway.lake.commands.app import app as lake_app
 from spillway.settings import Settings
@@ -35,6 +36,10 @@ PROVIDER = PROJECT / "terraform" / "src" / "terraform_provider_spillway" / "decl
 PROVIDER_TYPES = {
     "name": "string", "text": "string", "bool": "bool", "int4": "number", "int8": "number", "oid": "number",
     "xid": "number", "pg_lsn": "string", "timestamptz": "string", "float8": "number", "jsonb": "map of string",
+}  # fmt: skip
+PROVIDER_OPTION_TYPES = {
+    "text": "string", "choice": "string", "time": "string", "size": "string", "number": "number",
+    "whole number": "number", "columns": "map of list of string", "partitions": "map of list of string",
 }  # fmt: skip
 
 ERRORS = """\
@@ -154,7 +159,8 @@ def settings_page() -> str:
 
 def rest_page(page: str) -> str:
     """Return rest.md with what is written of it."""
-    return _with_part(page, "columns of a slot", _slot_columns())
+    page = _with_part(page, "columns of a slot", _slot_columns())
+    return _with_part(page, "options of a lake", _lake_options())
 
 
 def provider_tables() -> str:
@@ -168,6 +174,15 @@ def provider_tables() -> str:
             }
             for column in SLOT_COLUMNS
             if column.type in PROVIDER_TYPES
+        ],
+        "lake_options": [
+            {
+                "name": option.name,
+                "type": PROVIDER_OPTION_TYPES[option.kind],
+                "description": option.description,
+                "values": option.choices,
+            }
+            for option in LAKE_OPTIONS
         ],
     }
     return json.dumps(tables, indent=2, ensure_ascii=False) + "\n"
@@ -191,6 +206,28 @@ def _slot_columns() -> Iterator[str]:
     yield "|---|---|---|"
     for column in SLOT_COLUMNS:
         yield f"| `{column.name}` | {_json_type(column)} | {_one_line(column.description)} |"
+
+
+def _lake_options() -> Iterator[str]:
+    yield "| field | option of `lake run` | value | without it | meaning |"
+    yield "|---|---|---|---|---|"
+    for option in LAKE_OPTIONS:
+        default = "" if option.default is None else f"`{option.default}`"
+        meaning = _one_line(option.description)
+        yield (
+            f"| `{option.name}` | `{option.option}` | {_value(option)} | {default} | {meaning} |"
+        )
+
+
+def _value(option: LakeOption) -> str:
+    """Say what a value may be."""
+    if option.kind == "choice":
+        return ", ".join(f"`{choice}`" for choice in option.choices)
+    if option.kind in NUMBERS:
+        most = " or more" if option.most is None else f" to {option.most:g}"
+        return f"a {option.kind}, {option.least:g}{most}"
+    what = "object" if option.kind in BY_TABLE else f"a {option.kind}"
+    return f"{what}: `{json.dumps(option.example)}`"
 
 
 def _json_type(column: SlotColumn) -> str:

@@ -68,7 +68,7 @@ class SubscriptionPages(PageGroup):
             live=f"/ui/live/subscriptions/{name}",
             note=request.query_params.get("note", ""),
             job=_job_of(one.target),
-            lake_options=_options_by_table(one.target.get("format", "")),
+            lake_options=_options_by_table(str(one.target.get("format", ""))),
             **await self._values(one),
         )
 

@@ -108,6 +108,10 @@ _CHECKS: Final[Mapping[Kind, Check]] = {
 }
 
 
+def _problem(option: LakeOption, value: Any) -> str:
+    return _CHECKS[option.kind](value, option)
+
+
 def insist(name: str, value: Any, check: Callable[[Any], str]) -> None:
     """Refuse a field's value that the check has something to say about."""
     if wanted := check(value):
@@ -129,7 +133,7 @@ def check_options(given: Mapping[str, Any]) -> None:
         name = option.name
         if name not in given:
             continue
-        insist(name, given[name], partial(_CHECKS[option.kind], option=option))
+        insist(name, given[name], partial(_problem, option))
         if option.format and given["format"] != option.format:
             raise UnsupportedFeature(
                 f"{name} is of lakes in {option.format}, and this one is of {given['format']}",
