@@ -96,7 +96,7 @@ def takes(
 
 def _type(option: LakeOption) -> Any:
     if option.kind == "choice":
-        # Made while the program runs, it is no type that a checker knows.
-        choices: Any = StrEnum(option.name, {one.upper(): one for one in option.choices})
-        return choices | None
+        # A type checker knows only enums that are written down.
+        make: Any = StrEnum
+        return make(option.name, {one.upper(): one for one in option.choices}) | None
     return _TYPES[option.kind] | None

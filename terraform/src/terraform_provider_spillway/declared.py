@@ -17,9 +17,11 @@ from terraform_provider_spillway import checks
 from terraform_provider_spillway.schema import Field
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tf.types import TfType
+
+    from terraform_provider_spillway.schema import Check
 
 _DECLARED: Final[dict[str, list[dict[str, Any]]]] = json.loads(
     resources.files("terraform_provider_spillway").joinpath("declared.json").read_text()
@@ -32,7 +34,7 @@ _TYPES: Final[Mapping[str, TfType]] = {
     "map of list of string": Map(List(String())),
 }
 #: What can be said before anything is asked of the service; the rest is the service's to say.
-_CHECKS: Final = {
+_CHECKS: Final[Mapping[str, Sequence[Check]]] = {
     "string": (checks.not_empty,),
     "map of list of string": (checks.by_table,),
 }
