@@ -1,7 +1,8 @@
-"""Write the reference pages that are made of code; a test fails when one is behind.
+"""Write the files that are made of declarations; a test fails when one is behind.
 
 errors.md is written from the tree in spillway.errors, cli.md from the commands' own definitions,
-settings.md from spillway.settings.
+settings.md from spillway.settings. Of rest.md the parts between two comments are written, from spillway.declarations; and from there,
+too, the tables of the Terraform provider, which can't import the service: its framework needs another protobuf.
 
     python scripts/write_reference.py
 """
@@ -9,6 +10,8 @@ settings.md from spillway.settings.
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,8 @@ import typer
 
 from spillway import errors
 from spillway.cli.program import app
+from spillway.declarations.lake_options import BY_TABLE, LAKE_OPTIONS, NUMBERS, LakeOption
+from spillway.declarations.slot_columns import SLOT_COLUMNS, SlotColumn
 from spillway.lake.commands.app import app as lake_app
 from spillway.settings import Settings
 
@@ -23,7 +28,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+PROJECT = Path(__file__).resolve().parents[1]
+REFERENCE = PROJECT / "docs" / "reference"
+PROVIDER = PROJECT / "terraform" / "src" / "terraform_provider_spillway" / "declared.json"
+
+#: What a column's type is in Terraform. Records have attributes of their own, and are not among the provider's.
+PROVIDER_TYPES = {
+    "name": "string", "text": "string", "bool": "bool", "int4": "number", "int8": "number", "oid": "number",
+    "xid": "number", "pg_lsn": "string", "timestamptz": "string", "float8": "number", "jsonb": "map of string",
+}  # fmt: skip
+PROVIDER_OPTION_TYPES = {
+    "text": "string", "choice": "string", "time": "string", "size": "string", "number": "number",
+    "whole number": "number", "columns": "map of list of string", "partitions": "map of list of string",
+}  # fmt: skip
 
 ERRORS = """\
 # Errors
@@ -140,9 +157,91 @@ def settings_page() -> str:
     return SETTINGS + "\n".join(rows) + "\n" + OTHER_SETTINGS
 
 
+def rest_page(page: str) -> str:
+    """Return rest.md with what is written of it."""
+    page = _with_part(page, "columns of a slot", _slot_columns())
+    return _with_part(page, "options of a lake", _lake_options())
+
+
+def provider_tables() -> str:
+    """Return what the provider takes from the declarations, as JSON."""
+    tables = {
+        "slot_columns": [
+            {
+                "name": column.name,
+                "type": PROVIDER_TYPES[column.type],
+                "description": column.description,
+            }
+            for column in SLOT_COLUMNS
+            if column.type in PROVIDER_TYPES
+        ],
+        "lake_options": [
+            {
+                "name": option.name,
+                "type": PROVIDER_OPTION_TYPES[option.kind],
+                "description": option.description,
+                "values": option.choices,
+            }
+            for option in LAKE_OPTIONS
+        ],
+    }
+    return json.dumps(tables, indent=2, ensure_ascii=False) + "\n"
+
+
+def _with_part(page: str, name: str, lines: Iterator[str]) -> str:
+    """Return a page with the part of that name replaced."""
+    begin, end = f"<!-- {name}: by scripts/write_reference.py -->", f"<!-- end of {name} -->"
+    part = "\n".join((begin, *lines, end))
+    written, count = re.subn(
+        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: part, page, flags=re.DOTALL
+    )
+    if count != 1:
+        msg = f"a page has the part {name!r} {count} times"
+        raise ValueError(msg)
+    return written
+
+
+def _slot_columns() -> Iterator[str]:
+    yield "| column | type | meaning |"
+    yield "|---|---|---|"
+    for column in SLOT_COLUMNS:
+        yield f"| `{column.name}` | {_json_type(column)} | {_one_line(column.description)} |"
+
+
+def _lake_options() -> Iterator[str]:
+    yield "| field | option of `lake run` | value | without it | meaning |"
+    yield "|---|---|---|---|---|"
+    for option in LAKE_OPTIONS:
+        default = "" if option.default is None else f"`{option.default}`"
+        meaning = _one_line(option.description)
+        yield (
+            f"| `{option.name}` | `{option.option}` | {_value(option)} | {default} | {meaning} |"
+        )
+
+
+def _value(option: LakeOption) -> str:
+    """Say what a value may be."""
+    if option.kind == "choice":
+        return ", ".join(f"`{choice}`" for choice in option.choices)
+    if option.kind in NUMBERS:
+        most = " or more" if option.most is None else f" to {option.most:g}"
+        return f"a {option.kind}, {option.least:g}{most}"
+    what = "object" if option.kind in BY_TABLE else f"a {option.kind}"
+    return f"{what}: `{json.dumps(option.example)}`"
+
+
+def _json_type(column: SlotColumn) -> str:
+    """Return PostgreSQL's type, and what is JSON's where that is another one."""
+    of_json = {"jsonb": "object of texts", "record": "object"}.get(column.type, column.type)
+    return of_json if column.null is None else f"{of_json}, null"
+
+
 def pages() -> dict[Path, str]:
     """Return what each page should hold."""
+    rest = REFERENCE / "rest.md"
     return {
+        rest: rest_page(rest.read_text()),
+        PROVIDER: provider_tables(),
         REFERENCE / "errors.md": errors_page(),
         REFERENCE / "cli.md": commands_page(),
         REFERENCE / "settings.md": settings_page(),

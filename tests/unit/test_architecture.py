@@ -34,7 +34,7 @@ LAYERS = (
         "v1",
         "wording",
     ),
-    ("connection_bound", "settings"),
+    ("connection_bound", "declarations", "settings"),
     ("pg",),
     ("storage",),
     ("wal",),
@@ -57,6 +57,7 @@ RANK = {layer: rank for rank, group in enumerate(LAYERS) for layer in group}
 GROUND = frozenset(
     {
         "connection_bound",
+        "declarations",
         "errors",
         "failpoints",
         "installation",
@@ -82,7 +83,14 @@ KNOWS_ONLY = {
     | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # What a consumer knows, and without a service it decodes archives, of which it knows what it hands its executors.
     "lake": GROUND
-    | {"storage", "consumer", "replay", "receiver.checks", "receiver.table_privileges", "receiver.conninfo"}
+    | {
+        "storage",
+        "consumer",
+        "replay",
+        "receiver.checks",
+        "receiver.table_privileges",
+        "receiver.conninfo",
+    }
     | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # What it starts are clients; slots are the engine's, and what must be remembered the store's.
     "subscriber": GROUND | {"engine", "storage", "store"},

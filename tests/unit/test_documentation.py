@@ -68,7 +68,7 @@ def _reference() -> dict[Path, str]:
     return pages
 
 
-@pytest.mark.parametrize("name", ["errors.md", "cli.md", "settings.md"])
+@pytest.mark.parametrize("name", ["errors.md", "cli.md", "settings.md", "rest.md"])
 def test_reference_is_current(name: str) -> None:
     page = DOCS / "reference" / name
     assert page.read_text() == _reference()[page], "run python scripts/write_reference.py"

@@ -11,6 +11,7 @@ import jinja2
 from starlette.responses import HTMLResponse
 
 from spillway.admin import explanations, formats
+from spillway.declarations.slot_columns import page_columns
 from spillway.wording import for_pages
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Pages:
             static=_static_url,
             sparkline=formats.sparkline,
             explain=explanations.SLOT,
+            slot_columns=page_columns(),
             dash=formats.DASH,
         )
         # After what its macros use.

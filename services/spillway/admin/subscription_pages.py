@@ -14,6 +14,7 @@ from starlette.routing import Route
 from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions
 from spillway.admin.page_group import PageGroup
+from spillway.declarations.lake_options import BY_TABLE, form_options, job_options
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSubscription
 from spillway.subscriber.model import SubscriptionSpec
 
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from spillway.declarations.lake_options import LakeOption
     from spillway.subscriber.model import SubscriptionInfo
 
 _LOG_LINES: Final = 60
+#: The formats as the form names them, the one that is chosen first.
+_FORMATS: Final = {"delta": "Delta Lake", "iceberg": "Iceberg", "parquet": "Parquet"}
 #: Tables that the form offers at once.
 _TABLES_OFFERED: Final = 500
 
@@ -64,6 +68,7 @@ class SubscriptionPages(PageGroup):
             live=f"/ui/live/subscriptions/{name}",
             note=request.query_params.get("note", ""),
             job=_job_of(one.target),
+            lake_options=_options_by_table(str(one.target.get("format", ""))),
             **await self._values(one),
         )
 
@@ -109,6 +114,9 @@ class SubscriptionPages(PageGroup):
             live="",
             view=view,
             chosen=chosen,
+            lake_formats=_FORMATS,
+            lake_options=form_options(),
+            job_options=job_options(),
             **found,
             **await self._choices(chosen, found["database"]),
         )
@@ -227,12 +235,11 @@ class SubscriptionPages(PageGroup):
 def _new_lake(form: Form) -> dict[str, Any]:
     """Read the target of the form that creates one; of the layout what the format has, as the rest is hidden then."""
     format_ = form.text("format") or "delta"
-    more: dict[str, Any] = {}
-    if format_ == "delta":
-        more["partition_history"] = form.text("partition_history")
-    if format_ == "iceberg":
-        more["iceberg_catalog"] = form.text("iceberg_catalog")
-        more["iceberg_prefix"] = form.text("iceberg_prefix")
+    more: dict[str, Any] = {
+        option.name: form.text(option.name)
+        for option in form_options()
+        if option.format in ("", format_) and option.kind not in BY_TABLE
+    }
     return _lake(form, format_, more | form.job_options("job"))
 
 
@@ -240,13 +247,27 @@ def _lake(form: Form, format_: str, more: dict[str, Any]) -> dict[str, Any]:
     own = {"kind": "lake", "format": format_, "path": form.text("path")}
     # First, as they are shown, and whatever the lines of the job say.
     target: dict[str, Any] = {**own, **more, **own}
-    if format_ == "delta":
-        target["partition_by"] = form.columns_by_table("partition_by", "the partitions")
-        target["cluster_by"] = form.columns_by_table("cluster_by", "the clusters")
+    for option in _options_by_table(format_):
+        target[option.name] = form.columns_by_table(option.name, _lines_of(option))
     return {name: value for name, value in target.items() if value not in ("", {})}
+
+
+def _options_by_table(format_: str) -> list[LakeOption]:
+    """Return what a lake of that format has a line a table for."""
+    return [
+        option
+        for option in form_options()
+        if option.kind in BY_TABLE and option.format in ("", format_)
+    ]
+
+
+def _lines_of(option: LakeOption) -> str:
+    assert option.form is not None
+    return option.form.lines_of
 
 
 def _job_of(target: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a lake that have a line each in the form."""
-    own_fields = ("kind", "format", "path", "partition_by", "cluster_by")
+    own_fields = {"kind", "format", "path"}
+    own_fields |= {option.name for option in form_options() if option.kind in BY_TABLE}
     return {name: value for name, value in target.items() if name not in own_fields}

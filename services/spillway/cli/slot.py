@@ -10,6 +10,7 @@ from spillway.cli import completion
 from spillway.cli.options import PluginOptions  # noqa: TC001 - typer reads the annotations
 from spillway.cli.output import AsJson, print_changes, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
+from spillway.declarations.slot_columns import listed_columns
 from spillway.errors import InvalidRequest
 from spillway.pg.option_list import parse_option_list
 from spillway.settings import Settings
@@ -29,14 +30,10 @@ UptoChanges = Annotated[
     ),
 ]
 
-_LIST_COLUMNS: Final = (
-    "slot_name", "wal_status", "active", "lag_bytes", "lag_seconds", "plugin", "source", "database", "restart_lsn",
-    "confirmed_flush_lsn", "decoded_lsn",
-)  # fmt: skip
-_LIST_RANKED: Final = (
-    "slot_name", "wal_status", "lag_bytes", "lag_seconds", "active", "plugin", "database", "source", "confirmed_flush_lsn",
-    "decoded_lsn", "restart_lsn",
-)  # fmt: skip
+_LIST_COLUMNS: Final = tuple(column.name for column in listed_columns())
+_LIST_RANKED: Final = tuple(
+    column.name for column in sorted(listed_columns(), key=lambda column: column.rank)
+)
 
 
 @app.command()
@@ -93,7 +90,7 @@ def list_slots(as_json: AsJson = False) -> None:
         print_json(answer["slots"])
     else:
         print_table(
-            [_with_lag(slot) for slot in answer["slots"]], _LIST_COLUMNS, ranked=_LIST_RANKED
+            [_all_listed(slot) for slot in answer["slots"]], _LIST_COLUMNS, ranked=_LIST_RANKED
         )
 
 
@@ -219,9 +216,9 @@ def _show(answer: Any, *, as_json: bool) -> None:
         print_record(answer)
 
 
-def _with_lag(slot: dict[str, Any]) -> dict[str, Any]:
+def _all_listed(slot: dict[str, Any]) -> dict[str, Any]:
     """Fill in what a service of an earlier release doesn't tell: unknown."""
-    return {"lag_bytes": None, "lag_seconds": None, **slot}
+    return {**dict.fromkeys(_LIST_COLUMNS), **slot}
 
 
 def _show_changes(answer: Any, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,10 +12,22 @@ from spillway.cli import completion
 from spillway.cli.options import Origin, PluginOptions
 from spillway.cli.output import AsJson, print_json, print_record, print_table
 from spillway.cli.rest_client import RestClient
+from spillway.declarations.command_line import takes
+from spillway.declarations.lake_options import (
+    BY_TABLE,
+    LAKE_OPTIONS,
+    NUMBERS,
+    form_options,
+    job_options,
+    lake_option,
+)
 from spillway.errors import InvalidRequest
 from spillway.pg.option_list import parse_option_list
 from spillway.settings import Settings
 from spillway.wording import for_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 app = typer.Typer(
     help="Create, look at and change subscriptions: what fills a lake from a slot.",
@@ -31,32 +43,18 @@ class TableFormat(StrEnum):
     PARQUET = "parquet"
 
 
-class HistoryUnit(StrEnum):
-    """What of their commits' time histories are partitioned by."""
-
-    DAY = "day"
-    MONTH = "month"
-    YEAR = "year"
-    NONE = "none"
-
-
-#: What the lake's job takes by --job-option; a test holds this against the contract. Other names are the service's to refuse.
-JOB_OPTIONS: Final = (
-    "driver_memory", "history_retention", "interval_s", "maintenance_interval", "master", "max_bytes_per_batch",
-    "metrics_port", "on_schema_change", "retention",
-)  # fmt: skip
+#: What the lake's job takes by --job-option. Other names are the service's to refuse.
+JOB_OPTIONS: Final = tuple(sorted(option.name for option in job_options()))
 #: Those that are numbers in the contract: all else is text, also where it looks like one.
-NUMBERS: Final = frozenset({"interval_s", "max_bytes_per_batch", "metrics_port"})
+_NUMBERS: Final = frozenset(option.name for option in LAKE_OPTIONS if option.kind in NUMBERS)
+#: Those that are said of tables; what is said of one of them can be said anew.
+_BY_TABLE: Final = tuple(option for option in form_options() if option.kind in BY_TABLE)
 #: Fields of the lake that have options of their own.
 _OWN_OPTION: Final = {
     "path": "--path",
     "format": "--format",
     "kind": "--path",
-    "partition_history": "--partition-history",
-    "partition_by": "--partition-by",
-    "cluster_by": "--cluster-by",
-    "iceberg_catalog": "--iceberg-catalog",
-    "iceberg_prefix": "--iceberg-prefix",
+    **{option.name: option.option for option in form_options()},
 }
 
 Name = Annotated[
@@ -85,38 +83,6 @@ JobOptions = Annotated[
         f"There are {', '.join(JOB_OPTIONS)}.",
     ),
 ]
-PartitionHistory = Annotated[
-    HistoryUnit | None,
-    typer.Option(
-        help="Delta: partition histories by day, month or year of their commits; or none.",
-    ),
-]
-PartitionBy = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TABLE=COLUMN,…",
-        help="Delta: what a current table is partitioned by: columns, or day(column), month(column), year(column) of "
-        "times; may be repeated.",
-    ),
-]
-ClusterBy = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TABLE=COLUMN,…",
-        help="Delta: columns by which maintenance brings a current table's rows together; may be repeated.",
-    ),
-]
-IcebergCatalog = Annotated[
-    str | None,
-    typer.Option(
-        help="Iceberg: the catalog for the tables, as PyIceberg's configuration on the service's machine names it.",
-    ),
-]
-IcebergPrefix = Annotated[
-    str | None,
-    typer.Option(help="Iceberg: before each namespace, in a catalog that has other tables, too."),
-]
-
 _LIST_COLUMNS: Final = (
     "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database", "slot", "confirmed_flush_lsn",
 )  # fmt: skip
@@ -127,6 +93,7 @@ _TABLE_COLUMNS: Final = ("table", "state", "changes", "bytes_copied", "bytes_tot
 
 
 @app.command()
+@takes(form_options(), before="job_option", with_defaults=False)
 def create(
     name: Name,
     source: Annotated[
@@ -158,11 +125,6 @@ def create(
     ] = None,
     table: Tables = None,
     publication: Publications = None,
-    partition_history: PartitionHistory = None,
-    partition_by: PartitionBy = None,
-    cluster_by: ClusterBy = None,
-    iceberg_catalog: IcebergCatalog = None,
-    iceberg_prefix: IcebergPrefix = None,
     job_option: JobOptions = None,
     option: PluginOptions = None,
     no_copy_data: Annotated[
@@ -173,6 +135,7 @@ def create(
         Origin, typer.Option(help="none: only changes without a replication origin.")
     ] = Origin.ANY,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Create a subscription that keeps a lake in step with a database (CREATE SUBSCRIPTION)."""
     body: dict[str, object] = {
@@ -183,13 +146,7 @@ def create(
             "kind": "lake",
             "format": table_format.value,
             "path": path,
-            **_given(
-                partition_history=partition_history and partition_history.value,
-                partition_by=_by_table("--partition-by", partition_by),
-                cluster_by=_by_table("--cluster-by", cluster_by),
-                iceberg_catalog=iceberg_catalog,
-                iceberg_prefix=iceberg_prefix,
-            ),
+            **_of_lake(options),
             **_job_options(job_option),
         },
         "enabled": not disabled,
@@ -228,6 +185,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@takes(_BY_TABLE, before="job_option", with_defaults=False)
 def alter(
     name: Name,
     table: Tables = None,
@@ -239,11 +197,10 @@ def alter(
         str | None,
         typer.Option("--path", "--lake", help="Another lake, as long as nothing is in the first."),
     ] = None,
-    partition_by: PartitionBy = None,
-    cluster_by: ClusterBy = None,
     job_option: JobOptions = None,
     option: PluginOptions = None,
     as_json: AsJson = False,
+    **tables: Any,
 ) -> None:
     """Change what can change in place; what is not named stays (ALTER SUBSCRIPTION)."""
     body: dict[str, object] = {}
@@ -255,15 +212,12 @@ def alter(
         body |= {"tables": None, "publications": None}
     if option is not None:
         body["options"] = parse_option_list(option)
-    by_table = _given(
-        partition_by=_by_table("--partition-by", partition_by),
-        cluster_by=_by_table("--cluster-by", cluster_by),
-    )
-    options = _given(path=path) | _job_options(job_option)
+    by_table = _of_lake(tables)
+    options = ({} if path is None else {"path": path}) | _job_options(job_option)
     if by_table or options:
         target = dict(_call("GET", "subscriptions", name)["target"])
         # Tables that are not named stay as they are.
-        by_table = {field: target.get(field, {}) | tables for field, tables in by_table.items()}
+        by_table = {field: target.get(field, {}) | named for field, named in by_table.items()}
         body["target"] = target | options | by_table
     _show(_call("PATCH", "subscriptions", name, body=body), as_json=as_json)
 
@@ -335,7 +289,7 @@ def _job_options(given: list[str] | None) -> dict[str, object]:
             )
         if name in options:
             raise InvalidRequest(f"--job-option {name} is given twice", hint="Give it once.")
-        options[name] = _number(name, value) if name in NUMBERS else value
+        options[name] = _number(name, value) if name in _NUMBERS else value
     return options
 
 
@@ -352,10 +306,20 @@ def _number(name: str, text: str) -> int | float:
     return number
 
 
-def _by_table(option: str, given: list[str] | None) -> dict[str, list[str]] | None:
+def _of_lake(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a target's fields of the options that were given."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        option = lake_option(name)
+        if option.kind in BY_TABLE and value:
+            found[name] = _by_table(option.option, value)
+        elif option.kind not in BY_TABLE and value is not None:
+            found[name] = str(value) if isinstance(value, StrEnum) else value
+    return found
+
+
+def _by_table(option: str, given: list[str]) -> dict[str, list[str]]:
     """Read TABLE=COLUMN,…; nothing behind = is none."""
-    if not given:
-        return None
     found: dict[str, list[str]] = {}
     for text in given:
         table, equals, columns = (part.strip() for part in text.partition("="))
@@ -366,10 +330,6 @@ def _by_table(option: str, given: list[str] | None) -> dict[str, list[str]] | No
             )
         found[table] = [name.strip() for name in columns.split(",") if name.strip()]
     return found
-
-
-def _given(**options: object) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _call(method: str, *path: str, **arguments: Any) -> Any:

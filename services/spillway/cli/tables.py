@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from rich.cells import cell_len
 
+from spillway.declarations.slot_columns import SLOT_COLUMNS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -25,9 +27,11 @@ _GAP: Final = "  "
 #: A terminal that is narrower than that gets lines of that width.
 _LEAST_WIDTH: Final = 20
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
-#: Columns that are right-aligned, and at a terminal shown with a unit.
-_BYTES: Final = frozenset({"lag_bytes", "retained_bytes", "bytes_copied", "bytes_total"})
-_SECONDS: Final = frozenset({"lag_seconds"})
+#: Columns that are right-aligned, and at a terminal shown with a unit: a slot's, and a subscription's tables'.
+_BYTES: Final = frozenset({"bytes_copied", "bytes_total"}).union(
+    column.name for column in SLOT_COLUMNS if column.unit == "bytes"
+)
+_SECONDS: Final = frozenset(column.name for column in SLOT_COLUMNS if column.unit == "seconds")
 _NUMBERS: Final = _BYTES | _SECONDS | {"rows", "restarts", "changes", "columns"}
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from spillway.declarations.slot_columns import SLOT_COLUMNS, PgType, SlotColumn
 from spillway.v1 import slots_pb2, subscriptions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from spillway.engine.model import (
@@ -67,38 +68,22 @@ def _session_message(session: DatabaseSession) -> slots_pb2.DecodingSession:
 
 
 def slot_message(slot: SlotInfo) -> slots_pb2.Slot:
-    """Make a Slot."""
-    return slots_pb2.Slot(
-        slot_name=slot.slot_name,
-        plugin=slot.plugin,
-        slot_type=slot.slot_type,
-        datoid=slot.datoid,
-        database=slot.database,
-        temporary=slot.temporary,
-        active=slot.active,
-        active_pid=slot.active_pid,
-        xmin=slot.xmin,
-        catalog_xmin=slot.catalog_xmin,
-        restart_lsn=slot.restart_lsn or 0,
-        confirmed_flush_lsn=slot.confirmed_flush_lsn or 0,
-        wal_status=slot.wal_status or "",
-        safe_wal_size=slot.safe_wal_size,
-        two_phase=slot.two_phase,
-        two_phase_at=slot.two_phase_at or 0,
-        inactive_since=_timestamp(slot.inactive_since),
-        conflicting=slot.conflicting,
-        invalidation_reason=slot.invalidation_reason,
-        failover=slot.failover,
-        synced=slot.synced,
-        source=slot.source,
-        options=dict(slot.options),
-        decoded_lsn=slot.decoded_lsn or 0,
-        retained_bytes=slot.retained_bytes,
-        created_at=_timestamp(slot.created_at),
-        consumer=None if slot.consumer is None else consumer_message(slot.consumer),
-        decoding=decoding_message(slot.decoding),
-        confirmed_at=_timestamp(slot.confirmed_at),
-    )
+    """Make a Slot; its fields are the columns that have a number."""
+    values = {
+        column.name: _column_value(column, getattr(slot, column.name))
+        for column in SLOT_COLUMNS
+        if column.number is not None
+    }
+    return slots_pb2.Slot(**values)
+
+
+def _column_value(column: SlotColumn, value: Any) -> Any:
+    """Give a column's value as a message has it."""
+    if value is None:
+        return _ZEROS[column.type] if column.zero_is_null or column.type == "pg_lsn" else None
+    if column.type == "record":
+        return _RECORDS[column.name](value)
+    return _FORMS.get(column.type, lambda same: same)(value)
 
 
 def consumer_message(consumer: Consumer) -> slots_pb2.Consumer:
@@ -255,3 +240,14 @@ def _timestamp(moment: datetime | None) -> Timestamp | None:
     timestamp = Timestamp()
     timestamp.FromDatetime(moment)
     return timestamp
+
+
+#: What can't be absent in a message has these for null.
+_ZEROS: Final[dict[PgType, object]] = {
+    "name": "", "text": "", "bool": False, "int4": 0, "int8": 0, "oid": 0, "xid": 0, "pg_lsn": 0, "float8": 0.0,
+}  # fmt: skip
+_FORMS: Final[dict[PgType, Callable[[Any], Any]]] = {"timestamptz": _timestamp, "jsonb": dict}
+_RECORDS: Final[dict[str, Callable[[Any], Any]]] = {
+    "consumer": consumer_message,
+    "decoding": decoding_message,
+}

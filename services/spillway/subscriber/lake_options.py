@@ -1,6 +1,6 @@
-"""The fields of a lake target that are options of ``spillway lake run``: what each may be, and the words of the command line.
+"""The options of a lake target: what each may be, by its kind, and the words of the job's command line.
 
-A field is checked when a subscription is created or altered, without the lake's libraries, by the rules that the job itself has
+They are declared in :mod:`spillway.declarations.lake_options`. A field is checked when a subscription is created or altered, without the lake's libraries, by the rules that the job itself has
 (a test holds one against the other): what the job would refuse whatever is in the source and in the lake is refused before a JVM starts.
 Whether a table has a column to be partitioned by, or lies otherwise already, only the job can see.
 
@@ -10,15 +10,18 @@ option's text parts columns by commas and the table from them by ``=``, so no na
 
 from __future__ import annotations
 
+import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
+from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
 from spillway.errors import InvalidRequest, UnsupportedFeature
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+#: Says of a value what it must be; "" if it is that.
+Check = Callable[[Any, LakeOption], str]
 
-_POLICIES: Final = ("evolve", "pause", "quarantine")
 _DURATION: Final = re.compile(r"[0-9]{1,9}[smhdw]")
 _MEMORY: Final = re.compile(r"[1-9][0-9]{0,6}[kmgKMG]")
 _TABLE: Final = re.compile(r"[^\s=][^=]*\.[^=]*[^\s=]")
@@ -43,25 +46,29 @@ def text(value: Any) -> str:
     return "" if good else f"a text of at most {_TEXT_MAX} characters"
 
 
-def _pattern(pattern: re.Pattern[str], example: str) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        return "" if isinstance(value, str) and pattern.fullmatch(value) else example
+def _pattern(pattern: re.Pattern[str], what: str) -> Check:
+    def check(value: Any, option: LakeOption) -> str:
+        good = isinstance(value, str) and pattern.fullmatch(value)
+        return "" if good else f"{what} such as {option.example}"
 
     return check
 
 
-def _number(least: float) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and value >= least
-        return "" if good else f"a number, {least:g} or more"
+def _number(value: Any, option: LakeOption) -> str:
+    """Check a number against the option's bounds."""
+    most = math.inf if option.most is None else option.most
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and option.least <= value <= most:
+        return ""
+    if option.most is None:
+        return f"a number, {option.least:g} or more"
+    return f"a number, {option.least:g} to {option.most:g}"
 
-    return check
 
-
-def _by_table(is_one: Callable[[list[str]], bool], what: str) -> Callable[[Any], str]:
+def _by_table(is_one: Callable[[list[str]], bool], what: str) -> Check:
     """Return a check for a map from tables to lists of texts, for which *is_one* holds."""
 
-    def check(value: Any) -> str:
+    def check(value: Any, option: LakeOption) -> str:  # noqa: ARG001 - as every check
         good = isinstance(value, dict) and all(
             not text(table)
             and _TABLE.fullmatch(table)
@@ -86,43 +93,23 @@ def _are_partitions(texts: list[str]) -> bool:
     return len(columns) == len(texts) == len(set(columns))
 
 
-#: The field, its option of ``spillway lake run``, and what says what it may be; "" for a good value.
-JOB_OPTIONS: Final[Mapping[str, tuple[str, Callable[[Any], str]]]] = {
-    "partition_history": ("--partition-history", choice("day", "month", "year", "none")),
-    "partition_by": (
-        "--partition-by",
-        _by_table(
-            _are_partitions,
-            "columns, or day(column), month(column), year(column), each column once,",
-        ),
+#: What says what a value of each kind may be; "" for a good one.
+_CHECKS: Final[Mapping[Kind, Check]] = {
+    "text": lambda value, _: text(value),
+    "choice": lambda value, option: choice(*option.choices)(value),
+    "whole number": _number,
+    "number": _number,
+    "time": _pattern(_DURATION, "a time"),
+    "size": _pattern(_MEMORY, "a size"),
+    "columns": _by_table(_are_columns, "columns"),
+    "partitions": _by_table(
+        _are_partitions, "columns, or day(column), month(column), year(column), each column once,"
     ),
-    "cluster_by": ("--cluster-by", _by_table(_are_columns, "columns")),
-    "iceberg_catalog": ("--iceberg-catalog", text),
-    "iceberg_prefix": ("--iceberg-prefix", text),
-    "on_schema_change": ("--on-schema-change", choice(*_POLICIES)),
-    "interval_s": ("--interval", _number(0.1)),
-    "max_bytes_per_batch": ("--max-bytes-per-batch", _number(1)),
-    "maintenance_interval": ("--maintenance-interval", _pattern(_DURATION, "a time such as 1h")),
-    "retention": ("--retention", _pattern(_DURATION, "a time such as 7d")),
-    "history_retention": ("--history-retention", _pattern(_DURATION, "a time such as 90d")),
-    "driver_memory": ("--driver-memory", _pattern(_MEMORY, "a size such as 2g")),
-    "master": ("--master", text),
-    "metrics_port": ("--metrics-port", _number(0)),
 }
-#: Fields that only one format has.
-_OF_FORMAT: Final = {
-    "partition_history": "delta",
-    "partition_by": "delta",
-    "cluster_by": "delta",
-    "iceberg_catalog": "iceberg",
-    "iceberg_prefix": "iceberg",
-}
-#: Fields that say how the first tables are made, with what stands for their absence.
-FIXED: Final[Mapping[str, str | None]] = {
-    "partition_history": "none",
-    "iceberg_catalog": None,
-    "iceberg_prefix": None,
-}
+
+
+def _problem(option: LakeOption, value: Any) -> str:
+    return _CHECKS[option.kind](value, option)
 
 
 def insist(name: str, value: Any, check: Callable[[Any], str]) -> None:
@@ -142,26 +129,37 @@ def check_options(given: Mapping[str, Any]) -> None:
         InvalidRequest: a value is none.
         UnsupportedFeature: the format has no such thing.
     """
-    for name, (_, check) in JOB_OPTIONS.items():
+    for option in LAKE_OPTIONS:
+        name = option.name
         if name not in given:
             continue
-        insist(name, given[name], check)
-        format_ = _OF_FORMAT.get(name)
-        if format_ is not None and given["format"] != format_:
+        insist(name, given[name], partial(_problem, option))
+        if option.format and given["format"] != option.format:
             raise UnsupportedFeature(
-                f"{name} is of lakes in {format_}, and this one is of {given['format']}",
-                hint=f'Leave {name} out, or give format "{format_}".',
+                f"{name} is of lakes in {option.format}, and this one is of {given['format']}",
+                hint=f'Leave {name} out, or give format "{option.format}".',
                 field=f"target.{name}",
             )
+
+
+def fixed_options(target: Mapping[str, Any]) -> dict[str, object]:
+    """Return those options of a target that say how its first tables are made."""
+    return {
+        option.name: target.get(option.name, option.absent)
+        for option in LAKE_OPTIONS
+        if option.fixed
+    }
 
 
 def arguments(target: Mapping[str, Any]) -> list[str]:
     """Return the words of the command line that a target's options are."""
     words = []
-    for name, (option, _) in JOB_OPTIONS.items():
-        value = target.get(name)
+    for option in LAKE_OPTIONS:
+        value = target.get(option.name)
         if isinstance(value, dict):
-            words += [f"{option}={table}={','.join(texts)}" for table, texts in value.items()]
+            words += [
+                f"{option.option}={table}={','.join(texts)}" for table, texts in value.items()
+            ]
         elif value is not None:
-            words.append(f"{option}={value}")
+            words.append(f"{option.option}={value}")
     return words

@@ -12,13 +12,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.errors import InvalidRequest, UnsupportedFeature
 from spillway.subscriber.lake_options import (
-    FIXED,
-    JOB_OPTIONS,
     arguments,
     check_options,
     choice,
+    fixed_options,
     insist,
     text,
 )
@@ -41,11 +41,12 @@ class LakeTarget(TargetKind):
     def check(self, target: Mapping[str, Any]) -> dict[str, Any]:
         """Return the target with its format; what is null is left out."""
         given = {name: value for name, value in target.items() if value is not None}
+        options = [option.name for option in LAKE_OPTIONS]
         for name in given:
-            if name not in {"kind", "format", "path", *JOB_OPTIONS}:
+            if name not in {"kind", "format", "path", *options}:
                 raise InvalidRequest(
                     f'a lake has no field "{name}"',
-                    hint=f"It has format, path, {', '.join(JOB_OPTIONS)}.",
+                    hint=f"It has format, path, {', '.join(options)}.",
                     field=f"target.{name}",
                 )
         table_format = given.setdefault("format", "delta")
@@ -111,7 +112,7 @@ class LakeTarget(TargetKind):
 
     def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:
         """Return how history is partitioned, which is never written anew, and where Iceberg's tables are registered."""
-        return {name: target.get(name, default) for name, default in FIXED.items()}
+        return fixed_options(target)
 
     def program(self, plan: RunPlan) -> Program:
         """Return the job's command line, and the DSN beside it."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tf.types import Bool, Map, Number, String, Unknown
+from tf.types import Bool, Map, String, Unknown
 
 from terraform_provider_spillway import checks
+from terraform_provider_spillway.declared import slot_column, slot_columns
 from terraform_provider_spillway.resource import (
     DELETION_PROTECTION,
     Incomplete,
@@ -116,26 +117,10 @@ class Slot(ServiceResource):
             checks=[checks.lsn],
         ),
         DELETION_PROTECTION,
-        Field("datoid", Number(), "The database's OID.", computed=True, stable=True),
-        Field(
-            "wal_status",
-            String(),
-            "As in pg_replication_slots; `lost` when the slot can't be read any more.",
-            computed=True,
-        ),
-        Field(
-            "invalidation_reason",
-            String(),
-            "Why its history was given up, if it was.",
-            computed=True,
-        ),
-        Field(
-            "created_at",
-            String(),
-            "When it was made, as RFC 3339 has it.",
-            computed=True,
-            stable=True,
-        ),
+        slot_column("datoid", stable=True),
+        slot_column("wal_status", stable=False),
+        slot_column("invalidation_reason", stable=False),
+        slot_column("created_at", stable=True),
     )
 
     def plan(self, ctx: PlanContext, current: State | None, planned: State) -> State:
@@ -239,10 +224,6 @@ def _position(lsn: str) -> int:
     return int(high, 16) << 32 | int(low, 16)
 
 
-def _column(name: str, type_: Any, description: str) -> Field:
-    return Field(name, type_, description, computed=True)
-
-
 class SlotData(ServiceData):
     """The data source."""
 
@@ -251,29 +232,7 @@ class SlotData(ServiceData):
     places = _PLACES
     fields = (
         Field("slot_name", String(), "Its name.", required=True, checks=[checks.slot_name]),
-        _column("plugin", String(), "The output plugin."),
-        _column("slot_type", String(), "`logical`."),
-        _column("datoid", Number(), "The database's OID."),
-        _column("database", String(), "The database that is decoded."),
-        _column("temporary", Bool(), "Whether it goes with the session that made it."),
-        _column("active", Bool(), "Whether a consumer has it."),
-        _column("active_pid", Number(), "The process that the consumer is connected to."),
-        _column("restart_lsn", String(), "From where on the service keeps WAL for it."),
-        _column("confirmed_flush_lsn", String(), "Up to where its consumer confirmed."),
-        _column("wal_status", String(), "`reserved`, or `lost` when it can't be read any more."),
-        _column("safe_wal_size", Number(), "Bytes that may still be written before it is lost."),
-        _column("two_phase", Bool(), "Whether prepared transactions come at their PREPARE."),
-        _column("two_phase_at", String(), "From where on they do."),
-        _column("inactive_since", String(), "Since when no consumer has it."),
-        _column("conflicting", Bool(), "As in PostgreSQL."),
-        _column("invalidation_reason", String(), "Why its history was given up, if it was."),
-        _column("failover", Bool(), "Means nothing yet."),
-        _column("synced", Bool(), "Means nothing yet."),
-        _column("source", String(), "The source's name."),
-        _column("options", Map(String()), "The plugin's options."),
-        _column("decoded_lsn", String(), "How far the source's WAL is decoded."),
-        _column("retained_bytes", Number(), "Of the transaction log, for this slot."),
-        _column("created_at", String(), "When it was made."),
+        *(column for name, column in slot_columns().items() if name != "slot_name"),
     )
 
     def read(self, ctx: ReadDataContext, config: State) -> State:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tf.types import Bool, List, Map, Number, Set, String, Unknown
+from tf.types import Bool, Map, Number, Set, String, Unknown
 
 from terraform_provider_spillway import checks
+from terraform_provider_spillway.declared import lake_options
 from terraform_provider_spillway.resource import (
     DELETION_PROTECTION,
     Incomplete,
@@ -52,73 +53,6 @@ _PLACES: Final = {
     "invalid_option": "options",
 }
 
-_LAYOUT: Final = (
-    Field(
-        "partition_history",
-        String(),
-        "Of a lake in Delta: what of their commit's time histories are partitioned by. Can't change once the lake is filled.",
-        optional=True,
-        values=("day", "month", "year", "none"),
-    ),
-    Field(
-        "partition_by",
-        Map(List(String())),
-        "Of a lake in Delta: what current tables are partitioned by, by `schema.table`: columns, or `day(column)`, `month(column)`, `year(column)` of "
-        "times. A table that is there must be loaded anew first (`spillway lake load --resync`).",
-        optional=True,
-        checks=[checks.by_table],
-    ),
-    Field(
-        "cluster_by",
-        Map(List(String())),
-        "Of a lake in Delta: columns by which maintenance brings a current table's rows together, by `schema.table`; `[]`: none. A table that is left "
-        "out stays as it was.",
-        optional=True,
-        checks=[checks.by_table],
-    ),
-    Field(
-        "iceberg_catalog",
-        String(),
-        "Of a lake in Iceberg: the catalog for its tables, as PyIceberg's configuration on the service's machine names it; one of the lake's own without it. "
-        "Can't change once the lake is filled.",
-        optional=True,
-        checks=[checks.not_empty],
-    ),
-    Field(
-        "iceberg_prefix",
-        String(),
-        "Of a lake in Iceberg: before each namespace, in a catalog that has other tables, too. Can't change once the lake is filled.",
-        optional=True,
-        checks=[checks.not_empty],
-    ),
-)
-_JOB: Final = (
-    Field(
-        "on_schema_change",
-        String(),
-        "Where a table's columns change: `evolve` follows, `pause` stops before it, `quarantine` sets the table aside.",
-        optional=True,
-        values=("evolve", "pause", "quarantine"),
-    ),
-    Field("interval_s", Number(), "Least seconds between two batches.", optional=True),
-    Field("max_bytes_per_batch", Number(), "Bytes of WAL that one batch spans.", optional=True),
-    Field(
-        "maintenance_interval",
-        String(),
-        "Between two rounds of compaction: `12h`; `0s`: none.",
-        optional=True,
-    ),
-    Field("retention", String(), "How far back readers may pin an LSN: `7d`.", optional=True),
-    Field(
-        "history_retention",
-        String(),
-        "How long changes stay in history: `90d`; for ever without it.",
-        optional=True,
-    ),
-    Field("driver_memory", String(), "Heap of the job's JVM: `2g`.", optional=True),
-    Field("master", String(), "Spark's master: `local[*]`.", optional=True),
-    Field("metrics_port", Number(), "The job's own metrics, on this loopback port.", optional=True),
-)
 _TARGET: Final = (
     Field(
         "kind",
@@ -142,8 +76,7 @@ _TARGET: Final = (
         optional=True,
         checks=[checks.not_empty],
     ),
-    *_LAYOUT,
-    *_JOB,
+    *lake_options(),
     Field("dsn", String(), "Of `postgres`: where it writes.", optional=True, sensitive=True),
     Field(
         "options",

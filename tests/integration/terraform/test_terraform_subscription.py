@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.terraform_core import UNKNOWN, Core, Refused
+from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.subscriber import targets
-from spillway.subscriber.lake_options import JOB_OPTIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +126,9 @@ def test_a_lakes_layout(core: Core, service: Service, config: dict[str, Any]) ->
         if a.name == "target"
     )
     attributes = {attribute.name for attribute in target.nested_type.attributes}
-    assert attributes - {"kind", "format", "path", "dsn", "options"} == set(JOB_OPTIONS)
+    assert attributes - {"kind", "format", "path", "dsn", "options"} == {
+        option.name for option in LAKE_OPTIONS
+    }
     layout = {
         "partition_history": "month",
         "partition_by": {"shop.orders": ["v"]},

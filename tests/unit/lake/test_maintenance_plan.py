@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 
+from spillway.declarations.command_line import duration
 from spillway.errors import InvalidRequest, LakeError
-from spillway.lake.commands.options import duration
 from spillway.lake.state import commit_points
 from spillway.lake.tables import maintenance
 from spillway.lake.tables.maintenance import Round, Upkeep

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harness.subscription_stage import publication, table
+from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.engine.model import PublishedTable
 from spillway.slot_manager.subscriptions.models import LakeTarget
-from spillway.subscriber.lake_options import JOB_OPTIONS
 from spillway.subscriber.model import Failure, SubscriptionState, TableState
 
 if TYPE_CHECKING:
@@ -85,7 +85,12 @@ async def test_enable_disable_refresh_skip_log(
 
 
 async def test_a_lakes_layout_goes_through(client: httpx.AsyncClient) -> None:
-    assert set(LakeTarget.model_fields) == {"kind", "format", "path", *JOB_OPTIONS}
+    assert set(LakeTarget.model_fields) == {
+        "kind",
+        "format",
+        "path",
+        *(option.name for option in LAKE_OPTIONS),
+    }
     lake = {
         "kind": "lake",
         "format": "delta",

@@ -12,12 +12,12 @@ import pytest
 
 from harness.commands import parse_command
 from harness.subscription_stage import publication
+from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.engine.model import PublishedTable
 from spillway.errors import InvalidRequest, LakeTableConflict, UnsupportedFeature
 from spillway.pg.lsn import Lsn
 from spillway.subscriber.backoff import GOOD_WHILE_S, MAX_S, Backoff
 from spillway.subscriber.hold import LOCKED
-from spillway.subscriber.lake_options import JOB_OPTIONS
 from spillway.subscriber.lake_target import LakeTarget
 from spillway.subscriber.model import Failure, SubscriptionSpec, TableState
 from spillway.subscriber.run_log import RunLog
@@ -235,7 +235,7 @@ ICEBERG = {"iceberg_catalog": "prod", "iceberg_prefix": "shop_"}
 
 
 def test_every_option_of_a_lake_is_one_of_its_job() -> None:
-    assert {*JOB, *DELTA, *ICEBERG} == set(JOB_OPTIONS)
+    assert {*JOB, *DELTA, *ICEBERG} == {option.name for option in LAKE_OPTIONS}
     for format_, more in (("delta", DELTA), ("iceberg", ICEBERG), ("parquet", {})):
         target = LakeTarget().check({**LAKE, "format": format_, **JOB, **more})
         program = LakeTarget().program(

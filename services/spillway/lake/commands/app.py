@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from spillway.consumer.connect import DEFAULT_ADDRESS
+from spillway.declarations.command_line import takes
+from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.errors import InvalidRequest
-from spillway.lake.batch.schema_policy import OnSchemaChange
 from spillway.lake.commands.load import load
 from spillway.lake.commands.maintain import maintain_now
 from spillway.lake.commands.options import (
-    ClusterBy,
-    DriverMemory,
     Format,
     Grpc,
-    HistoryRetention,
-    IcebergCatalog,
-    IcebergPrefix,
     Jars,
     LakePath,
-    Master,
-    PartitionBy,
-    PartitionHistory,
-    Retention,
     SourceDsn,
     TableFormat,
     Tables,
-    duration,
     source_dsn,
 )
 from spillway.lake.commands.replay import replay
@@ -45,6 +35,9 @@ from spillway.lake.storage import lake_path
 from spillway.lake.tables import layout
 from spillway.lake.tables.maintenance import Upkeep
 from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 app = typer.Typer(
     name="lake",
@@ -67,7 +60,37 @@ for command in (load, replay, verify, points):
 app.command("maintain")(maintain_now)
 
 
+#: The command's own, and those that make a field of the job's settings together. The others are
+#: fields of their own names.
+TAKEN_APART: Final = frozenset(
+    {
+        "metrics_port",
+        "retention", "history_retention", "maintenance_interval",
+        "partition_history", "partition_by", "cluster_by",
+    }
+)  # fmt: skip
+
+
+def job_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the job's settings the options are; one that is not given is not among them."""
+    settings: dict[str, Any] = {
+        name: str(value) if isinstance(value, StrEnum) else value
+        for name, value in options.items()
+        if name not in TAKEN_APART and value is not None
+    }
+    settings["upkeep"] = Upkeep(
+        options["retention"],
+        options["history_retention"],
+        options["maintenance_interval"] or None,
+    )
+    settings["layout"] = layout.parse(
+        options["partition_history"], options["partition_by"] or (), options["cluster_by"] or ()
+    )
+    return settings
+
+
 @app.command()
+@takes(LAKE_OPTIONS, before="metrics_host", with_defaults=True)
 def run(
     context: typer.Context,
     slot: Annotated[
@@ -79,8 +102,6 @@ def run(
     ],
     path: LakePath,
     table_format: Format = TableFormat.DELTA,
-    iceberg_catalog: IcebergCatalog = None,
-    iceberg_prefix: IcebergPrefix = "",
     trigger: Annotated[
         Trigger, typer.Option(help="Take what there is and end, or go on until SIGTERM.")
     ] = Trigger.AVAILABLE_NOW,
@@ -91,9 +112,6 @@ def run(
         str | None,
         typer.Option(help="Directory of Spark's checkpoint; below the lake's path unless named."),
     ] = None,
-    interval: Annotated[
-        float, typer.Option(help="Continuous: least seconds between two batches.")
-    ] = 1.0,
     table: Tables = None,
     initial_load: Annotated[
         bool,
@@ -105,34 +123,6 @@ def run(
     source: SourceDsn = "",
     until_lsn: Annotated[
         str | None, typer.Option(help="Wait until this LSN is decoded before the end is fixed.")
-    ] = None,
-    max_bytes_per_batch: Annotated[
-        int, typer.Option(help="Bytes of WAL that one batch spans.")
-    ] = 256 << 20,
-    on_schema_change: Annotated[
-        OnSchemaChange,
-        typer.Option(
-            help="Where a table's columns change, or it is created again: follow, stop before, or set it aside."
-        ),
-    ] = OnSchemaChange.EVOLVE,
-    maintenance_interval: Annotated[
-        timedelta | None,
-        typer.Option(
-            parser=duration,
-            metavar="TIME",
-            help="Delta, Iceberg: between two rounds of compaction and removal of what is not kept; 0s: none.",
-        ),
-    ] = timedelta(hours=1),
-    retention: Retention = timedelta(days=7),
-    history_retention: HistoryRetention = None,
-    partition_history: PartitionHistory = None,
-    partition_by: PartitionBy = None,
-    cluster_by: ClusterBy = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, help="Serve Prometheus metrics on this port; 0: on a free one."
-        ),
     ] = None,
     metrics_host: Annotated[
         str, typer.Option(help="Address that the metrics are served on.")
@@ -149,9 +139,8 @@ def run(
         ),
     ] = None,
     grpc: Grpc = DEFAULT_ADDRESS,
-    master: Master = "local[*]",
-    driver_memory: DriverMemory = "2g",
     jars: Jars = None,
+    **options: Any,
 ) -> None:
     """Keep lake tables in step with slots: a change history and the current rows of each table."""
     if status_file is not None and len(slot) > 1:
@@ -166,25 +155,18 @@ def run(
             path=lake,
             checkpoint=lake,
             table_format=table_format.value,
-            iceberg_catalog=iceberg_catalog,
-            iceberg_prefix=iceberg_prefix,
             trigger=(Trigger.AVAILABLE_NOW if available_now else trigger).value,
-            interval_s=interval,
             grpc=grpc,
             tables=tuple(table or ()),
             until_lsn=None if until_lsn is None else Lsn.parse(until_lsn),
             skip_to=None if skip_to is None else Lsn.parse(skip_to),
-            max_bytes_per_batch=max_bytes_per_batch,
-            on_schema_change=on_schema_change.value,
-            master=master,
-            driver_memory=driver_memory,
             jars=jars,
-            upkeep=Upkeep(retention, history_retention, maintenance_interval or None),
-            layout=layout.parse(partition_history, partition_by or (), cluster_by or ()),
             initial_load=initial_load,
             source_dsn=source_dsn(context, source) if initial_load else "",
+            **job_settings(options),
         )
         jobs = settings_of(every, slot, lake_path(checkpoint) if checkpoint else None)
+        metrics_port: int | None = options["metrics_port"]
         metrics = None if metrics_port is None else LakeMetrics()
         if metrics is not None and metrics_port is not None:
             server = held.enter_context(MetricsServer(metrics, metrics_port, metrics_host))

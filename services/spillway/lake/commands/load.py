@@ -10,6 +10,8 @@ import typer
 
 from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.lake.commands.options import (
+    DRIVER_MEMORY,
+    MASTER,
     ClusterBy,
     DriverMemory,
     Grpc,
@@ -45,8 +47,8 @@ def load(
     partition_by: PartitionBy = None,
     cluster_by: ClusterBy = None,
     grpc: Grpc = DEFAULT_ADDRESS,
-    master: Master = "local[*]",
-    driver_memory: DriverMemory = "2g",
+    master: Master = MASTER,
+    driver_memory: DriverMemory = DRIVER_MEMORY,
     jars: Jars = None,
 ) -> None:
     """Load tables as they are at the source, beside a job that runs or without one."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import typer
 
-from spillway.lake.commands.options import (  # noqa: TC001 - typer reads the annotations
+from spillway.lake.commands.options import (
+    DRIVER_MEMORY,
+    MASTER,
+    RETENTION,
     DriverMemory,
     HistoryRetention,
     Jars,
@@ -23,10 +24,10 @@ from spillway.lake.tables.maintenance import Upkeep, maintain
 
 def maintain_now(
     path: LakePath,
-    retention: Retention = timedelta(days=7),
+    retention: Retention = RETENTION,
     history_retention: HistoryRetention = None,
-    master: Master = "local[*]",
-    driver_memory: DriverMemory = "2g",
+    master: Master = MASTER,
+    driver_memory: DriverMemory = DRIVER_MEMORY,
     jars: Jars = None,
 ) -> None:
     """Make small files one, and give up old versions and old history, of a lake whose job is not at work."""

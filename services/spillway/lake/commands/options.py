@@ -10,6 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
+from spillway.declarations.command_line import duration, typer_option
+from spillway.declarations.lake_options import lake_option
 from spillway.errors import InvalidRequest
 from spillway.lake.load.run import ENVIRONMENT
 from spillway.receiver.conninfo import parse_dsn
@@ -23,16 +25,6 @@ class TableFormat(StrEnum):
     PARQUET = "parquet"
 
 
-def duration(text: str | timedelta) -> timedelta:
-    """Parse a number with a unit: s, m, h, d or w."""
-    if isinstance(text, timedelta):
-        return text
-    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-    if not text[:-1].isdecimal() or text[-1:] not in units:
-        raise typer.BadParameter(f"{text!r} is not a time such as 30m, 12h or 7d")
-    return timedelta(**{units[text[-1]]: int(text[:-1])})
-
-
 LakePath = Annotated[
     str,
     typer.Option(
@@ -43,24 +35,15 @@ Format = Annotated[
     TableFormat,
     typer.Option("--format", help="delta; iceberg; or parquet, which suits small tables."),
 ]
-IcebergCatalog = Annotated[
-    str | None,
-    typer.Option(
-        help="Iceberg: the catalog for the tables, as PyIceberg's configuration names it; one of the lake's own unless given, "
-        "which a lake on S3 can't have.",
-    ),
-]
-IcebergPrefix = Annotated[
-    str,
-    typer.Option(help="Iceberg: before each namespace, in a catalog that has other tables, too."),
-]
+IcebergCatalog = Annotated[str | None, typer_option("iceberg_catalog")]
+IcebergPrefix = Annotated[str, typer_option("iceberg_prefix")]
 Tables = Annotated[
     list[str] | None,
     typer.Option("--table", help="schema.table to materialise; may be repeated; all unless named."),
 ]
 Grpc = Annotated[str, typer.Option(envvar="SPILLWAY_GRPC", help="host:port of the service.")]
-Master = Annotated[str, typer.Option(help="Spark's master.")]
-DriverMemory = Annotated[str, typer.Option(help="Heap of Spark's JVM.")]
+Master = Annotated[str, typer_option("master")]
+DriverMemory = Annotated[str, typer_option("driver_memory")]
 Jars = Annotated[
     Path | None,
     typer.Option(envvar="SPILLWAY_JARS", help="Folder of Delta's jars; .cache/jars unless named."),
@@ -75,45 +58,16 @@ SourceDsn = Annotated[
     ),
 ]
 
-Retention = Annotated[
-    timedelta,
-    typer.Option(
-        parser=duration,
-        metavar="TIME",
-        help="Delta, Iceberg: how far back readers may pin an LSN, 7d or 12h for one; what only older versions need is removed.",
-    ),
-]
-HistoryRetention = Annotated[
-    timedelta | None,
-    typer.Option(
-        parser=duration,
-        metavar="TIME",
-        help="Delta, Iceberg: how long changes stay in history; for ever unless given.",
-    ),
-]
+Retention = Annotated[timedelta, typer_option("retention")]
+HistoryRetention = Annotated[timedelta | None, typer_option("history_retention")]
+PartitionHistory = Annotated[str | None, typer_option("partition_history")]
+PartitionBy = Annotated[list[str] | None, typer_option("partition_by")]
+ClusterBy = Annotated[list[str] | None, typer_option("cluster_by")]
 
-PartitionHistory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="UNIT",
-        help="Delta: partition the histories that are made by day, month or year of their commits; or none.",
-    ),
-]
-PartitionBy = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TABLE=COLUMN,…",
-        help="Delta: what a current table is partitioned by: columns, or day(column), month(column), year(column) of "
-        "times; may be repeated.",
-    ),
-]
-ClusterBy = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TABLE=COLUMN,…",
-        help="Delta: columns by which maintenance brings a current table's rows together; may be repeated.",
-    ),
-]
+#: What the commands have without them.
+MASTER: Final = str(lake_option("master").default)
+DRIVER_MEMORY: Final = str(lake_option("driver_memory").default)
+RETENTION: Final = duration(str(lake_option("retention").default))
 
 _SECRETS: Final = ("password", "sslpassword")
 

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from spillway.lake.commands.options import (
+    DRIVER_MEMORY,
+    MASTER,
     DriverMemory,
     Format,
     IcebergCatalog,
@@ -71,8 +73,8 @@ def replay(
             "unless named."
         ),
     ] = None,
-    master: Master = "local[*]",
-    driver_memory: DriverMemory = "2g",
+    master: Master = MASTER,
+    driver_memory: DriverMemory = DRIVER_MEMORY,
     jars: Jars = None,
 ) -> None:
     """Decode an archive of WAL with all of Spark's cores into the tables of `lake run`, without a service."""

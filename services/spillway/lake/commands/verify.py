@@ -9,6 +9,8 @@ import typer
 
 from spillway.consumer.connect import DEFAULT_ADDRESS
 from spillway.lake.commands.options import (
+    DRIVER_MEMORY,
+    MASTER,
     DriverMemory,
     Grpc,
     Jars,
@@ -37,8 +39,8 @@ def verify(
         typer.Option(help="Seconds that a job at work may take until it reaches the snapshot."),
     ] = 600.0,
     grpc: Grpc = DEFAULT_ADDRESS,
-    master: Master = "local[*]",
-    driver_memory: DriverMemory = "2g",
+    master: Master = MASTER,
+    driver_memory: DriverMemory = DRIVER_MEMORY,
     jars: Jars = None,
 ) -> None:
     """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any differs."""

@@ -1,10 +1,14 @@
-"""Slots on the wire: the columns of PostgreSQL 18's views under their own names."""
+"""Slots on the wire: the columns of PostgreSQL 18's views under their own names.
+
+A slot's are declared in :mod:`spillway.declarations.slot_columns`, and its view is made from them.
+"""
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from spillway.declarations.slot_columns import SLOT_COLUMNS, PgType, SlotColumn
 from spillway.errors import InvalidOption, InvalidRequest
 from spillway.slot_manager.wire import LsnText, Options, RequestModel, ResponseModel
 
@@ -129,47 +133,37 @@ class DecodingView(ResponseModel):
     hint: str | None
 
 
-class SlotView(ResponseModel):
-    """A slot: pg_replication_slots of PostgreSQL 18, then Spillway's own."""
+#: What a column's type is in JSON.
+_TYPES: Final[dict[PgType, Any]] = {
+    "name": str, "text": str, "bool": bool, "int4": int, "int8": int, "oid": int, "xid": int, "pg_lsn": LsnText,
+    "timestamptz": datetime, "float8": float, "jsonb": Options,
+}  # fmt: skip
+_RECORDS: Final = {"consumer": ConsumerView, "decoding": DecodingView}
 
-    slot_name: str
-    plugin: str
-    slot_type: str
-    datoid: int
-    database: str
-    temporary: bool
-    active: bool
-    active_pid: int | None
-    xmin: int | None
-    catalog_xmin: int | None
-    restart_lsn: LsnText | None
-    confirmed_flush_lsn: LsnText | None
-    wal_status: str | None = Field(description="null: not known, its source is not up.")
-    safe_wal_size: int | None
-    two_phase: bool
-    two_phase_at: LsnText | None
-    inactive_since: datetime | None
-    conflicting: bool
-    invalidation_reason: str | None
-    failover: bool
-    synced: bool
-    source: str
-    options: Options
-    decoded_lsn: LsnText | None = Field(description="How far the source's WAL is decoded.")
-    lag_bytes: int | None = Field(
-        default=None, description="WAL that is decoded and not confirmed; null: unknown."
+
+def _field(column: SlotColumn) -> tuple[Any, Any]:
+    """Give a column's type, and what is said of it."""
+    type_ = _RECORDS[column.name] if column.type == "record" else _TYPES[column.type]
+    default = None if column.beside else ...
+    return (
+        type_ if column.null is None else type_ | None,
+        Field(default, description=column.description),
     )
-    lag_seconds: float | None = Field(
-        default=None,
-        description="Age of the oldest transaction that is decoded and not confirmed; 0 without one; null: unknown.",
+
+
+if TYPE_CHECKING:
+
+    class SlotView(ResponseModel):
+        """Its attributes are the columns."""
+
+else:
+    SlotView = create_model(
+        "SlotView",
+        __base__=ResponseModel,
+        __module__=__name__,
+        __doc__="A slot: pg_replication_slots of PostgreSQL 18, then Spillway's own.",
+        **{column.name: _field(column) for column in SLOT_COLUMNS},
     )
-    retained_bytes: int | None = Field(
-        description="Of the transaction log, for this slot; null: not known, its source is not up."
-    )
-    created_at: datetime
-    consumer: ConsumerView | None = Field(description="Who has it; null: nobody.")
-    decoding: DecodingView
-    confirmed_at: datetime | None = Field(description="When a confirmation last moved it.")
 
 
 class SlotList(ResponseModel):

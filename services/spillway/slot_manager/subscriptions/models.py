@@ -1,18 +1,20 @@
-"""Subscriptions on the wire: CREATE SUBSCRIPTION's words where it has them."""
+"""Subscriptions on the wire: CREATE SUBSCRIPTION's words where it has them.
+
+A lake's options are declared in :mod:`spillway.declarations.lake_options`, and its target is made from them.
+"""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model
 
+from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
 from spillway.slot_manager.wire import LsnText, Options, RequestModel, ResponseModel
 from spillway.subscriber.model import SubscriptionState
 
-_DURATION = "A number with s, m, h, d or w: 12h for one."
 
-
-class LakeTarget(RequestModel):
-    """Lake tables, filled by `spillway lake run`. What is left out is as that command has it."""
+class _LakeTarget(RequestModel):
+    """What a lake has beside its options."""
 
     kind: Literal["lake"]
     format: Literal["delta", "iceberg", "parquet"] = Field(
@@ -22,57 +24,35 @@ class LakeTarget(RequestModel):
         description="An absolute directory of the service's machine, or s3://bucket/prefix.",
         examples=["/srv/lake/shop"],
     )
-    partition_history: Literal["day", "month", "year", "none"] | None = Field(
-        default=None,
-        description="Delta: what of their commit's time histories are partitioned by. Can't change once the lake is filled.",
-    )
-    partition_by: dict[str, list[str]] | None = Field(
-        default=None,
-        description="Delta: what current tables are partitioned by, by schema.table: columns, or day(column), month(column), "
-        "year(column) of times; an empty list: nothing. Counts for tables that are made; one that is there must be loaded "
-        "anew first, or the job ends with `lake_table_conflict`.",
-        examples=[{"public.orders": ["day(created_at)", "region"]}],
-    )
-    cluster_by: dict[str, list[str]] | None = Field(
-        default=None,
-        description="Delta: columns by which maintenance brings a current table's rows together, by schema.table; an empty "
-        "list: none. A table that is left out stays as it was.",
-        examples=[{"public.orders": ["customer_id"]}],
-    )
-    iceberg_catalog: str | None = Field(
-        default=None,
-        description="Iceberg: the catalog for the tables, as PyIceberg's configuration on the service's machine names it; one "
-        "of the lake's own by default, which a bucket can't have. Can't change once the lake is filled.",
-    )
-    iceberg_prefix: str | None = Field(
-        default=None,
-        description="Iceberg: before each namespace, in a catalog that has other tables, too. Can't change once the lake is "
-        "filled.",
-    )
-    on_schema_change: Literal["evolve", "pause", "quarantine"] | None = Field(
-        default=None,
-        description="Where a table's columns change: follow, stop before, or set it aside.",
-    )
-    interval_s: float | None = Field(default=None, description="Least seconds between two batches.")
-    max_bytes_per_batch: int | None = Field(
-        default=None, description="Bytes of WAL that one batch spans."
-    )
-    maintenance_interval: str | None = Field(
-        default=None, description=f"Between two rounds of compaction; 0s: none. {_DURATION}"
-    )
-    retention: str | None = Field(
-        default=None, description=f"How far back readers may pin an LSN. {_DURATION}"
-    )
-    history_retention: str | None = Field(
-        default=None,
-        description=f"How long changes stay in history; for ever by default. {_DURATION}",
-    )
-    driver_memory: str | None = Field(
-        default=None, description="Heap of the job's JVM.", examples=["2g"]
-    )
-    master: str | None = Field(default=None, description="Spark's master.", examples=["local[*]"])
-    metrics_port: int | None = Field(
-        default=None, description="Serve the job's own Prometheus metrics on this loopback port."
+
+
+#: What a value of each kind is in JSON; a choice is one of its texts.
+_TYPES: Final[dict[Kind, Any]] = {
+    "text": str, "time": str, "size": str, "number": float, "whole number": int,
+    "columns": dict[str, list[str]], "partitions": dict[str, list[str]],
+}  # fmt: skip
+
+
+def _field(option: LakeOption) -> tuple[Any, Any]:
+    """Give an option's type, and what is said of it."""
+    is_choice = option.kind == "choice"
+    type_ = Literal[option.choices] if is_choice else _TYPES[option.kind]
+    examples = None if option.example is None or is_choice else [option.example]
+    return (type_ | None, Field(None, description=option.description, examples=examples))
+
+
+if TYPE_CHECKING:
+
+    class LakeTarget(_LakeTarget):
+        """Its further attributes are the options."""
+
+else:
+    LakeTarget = create_model(
+        "LakeTarget",
+        __base__=_LakeTarget,
+        __module__=__name__,
+        __doc__="Lake tables, filled by `spillway lake run`. What is left out is as that command has it.",
+        **{option.name: _field(option) for option in LAKE_OPTIONS},
     )
 
 

@@ -40,7 +40,9 @@ from deltalake import ColumnProperties, DeltaTable, WriterProperties
 from spillway.lake.shape.net_effect import SET, quoted
 from spillway.lake.storage import ObjectPath, lake_path, storage_options
 from spillway.lake.tables import partitions
-ba
+from spillway.lake.tables.plain_changes import NotDirect
+from spillway.storage.durable_files import sync_directory, sync_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
