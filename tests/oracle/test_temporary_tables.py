@@ -183,14 +183,14 @@ def come_level(session: DecodingSession, *decoders: Decoder) -> None:
 
 def what_is_found(mirror: CatalogMirror) -> list[list[dict[Any, dict[int, Any]]]]:
     """Every catalog's indexes, with the rows that are found by them, all pages unpacked."""
-    for storage in mirror.locations.current.values():
+    for storage in mirror.heaps.locations.current.values():
         list(storage.tuples())
     return [
         [
             {key: {tid: tup.row for tid, tup in found.items()} for key, found in index.items()}
             for index in storage.indexes
         ]
-        for _, storage in sorted(mirror.locations.current.items())
+        for _, storage in sorted(mirror.heaps.locations.current.items())
     ]
 
 

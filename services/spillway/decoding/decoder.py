@@ -36,7 +36,7 @@ from weakref import WeakValueDictionary
 
 from spillway._kernels import reorder, reorder_loop
 from spillway.catalog.audit import CatalogAudit
-from spillway.catalog.descriptors import ResolutionKind, SkipReason
+from spillway.catalog.resolution import ResolutionKind, SkipReason
 from spillway.decoding import serialization
 from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.carried import Carried, clear_spill_dir
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
     from spillway._kernels.record_batch import RecordBatch
     from spillway.catalog.descriptor import RelationDescriptor
-    from spillway.catalog.descriptors import Resolution
     from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.resolution import Resolution
     from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.transaction import Piece, TransactionSink
     from spillway.pg.versions import WalVersion
