@@ -20,7 +20,7 @@ from harness.remedies import remedy
 from harness.serve_process import ServeProcess
 from spillway.cli.rest_client import RestClient
 from spillway.errors import NotReady, TlsFailed, UnknownSlot
-from spillway.lake.slot import connect
+from spillway.lake.slot_connection import connect
 from spillway.settings import Settings
 from spillway.stream.client import get_slot, open_stream
 from spillway.tls import ClientTls

@@ -10,7 +10,7 @@ import pytest
 from harness import changes
 from harness.announcements import AnnouncingSession
 from spillway.decoding import change_format
-from spillway.decoding.transaction import TransactionSink
+from spillway.decoding.sink import TransactionSink
 from spillway.errors import DecodingError, UnsupportedFeature
 from spillway.plugins.row_filter import compile_row_filter
 

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
     from spillway.catalog.resolution import Resolution
     from spillway.decoding.capture import CaptureFilter
-    from spillway.decoding.transaction import Piece, TransactionSink
+    from spillway.decoding.sink import TransactionSink
+    from spillway.decoding.transaction import Piece
     from spillway.pg.versions import WalVersion
 
 #: PostgreSQL's default of logical_decoding_work_mem.

@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.invalidations import Invalidations
+    from spillway.decoding.sink import TransactionSink
     from spillway.decoding.snapshot_builder import SnapshotBuilder
-    from spillway.decoding.transaction import Piece, TransactionSink
+    from spillway.decoding.transaction import Piece
     from spillway.decoding.xact import TransactionEnd, TransactionPrepare
 
 _NO_CHANGES: Final[Mapping[int, RelationDescriptor]] = {}

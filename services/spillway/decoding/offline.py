@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spillway.catalog.bootstrap import Bootstrap
     from spillway.decoding.delivery import DecoderStats
-    from spillway.decoding.transaction import TransactionSink
+    from spillway.decoding.sink import TransactionSink
     from spillway.wal.reader import WalDirectory
 
 

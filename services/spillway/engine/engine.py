@@ -29,7 +29,8 @@ from spillway.engine.looking import Looking
 from spillway.engine.model import SlotSpec
 from spillway.engine.reader import SlotReader, changes_of
 from spillway.engine.readiness import MetadataWatch
-from spillway.engine.shared_reader import SharedReaders
+from spillway.engine.shared_readers import SharedReaders
+from spillway.engine.shared_steps import share_steps
 from spillway.engine.slot_rows import SlotRows
 from spillway.engine.slots import check_slot_name, oldest_positions
 from spillway.engine.sources import Sources
@@ -449,7 +450,8 @@ class Engine(Looking):
                 key = (
                     session, slot.row.plugin, frozenset(merged.items()), prepared, upto_lsn, step_bytes,
                 )  # fmt: skip
-            seat = await self._readers.seat(
+            steps = await share_steps(
+                self._readers,
                 key,
                 session.log,
                 begin,
@@ -459,7 +461,7 @@ class Engine(Looking):
                 step_bytes,
                 at_once=built_in,
             )
-            stream = EngineStream(slot, session, seat, begin, holder)
+            stream = EngineStream(slot, session, steps, begin, holder)
             try:
                 yield stream
             finally:

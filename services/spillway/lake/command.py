@@ -40,7 +40,7 @@ from spillway.lake.maintenance import Upkeep
 from spillway.lake.metrics import LakeMetrics, MetricsServer
 from spillway.lake.replay_command import replay
 from spillway.lake.schema_policy import OnSchemaChange
-from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.lake.slot_connection import DEFAULT_ADDRESS
 from spillway.lake.status_file import StatusFile
 from spillway.lake.storage import lake_path
 from spillway.lake.verify_command import points, verify

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from spillway.lake.columns import Followed
-    from spillway.lake.layout import Partition
+    from spillway.lake.partition_spec import Partition
     from spillway.lake.storage import LakePath
 
 _log = logging.getLogger(__name__)

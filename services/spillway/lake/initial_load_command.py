@@ -22,7 +22,7 @@ from spillway.lake.command_options import (
     source_dsn,
 )
 from spillway.lake.initial_load_run import LoadSettings, run_load
-from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.lake.slot_connection import DEFAULT_ADDRESS
 from spillway.lake.storage import lake_path
 
 

@@ -17,7 +17,7 @@ from spillway.lake.initial_load_source import Source
 from spillway.lake.initial_load_state import RANGE_BYTES, is_to_load, loading_lock
 from spillway.lake.layout import Layout
 from spillway.lake.session import session_for
-from spillway.lake.slot import DEFAULT_ADDRESS, connect
+from spillway.lake.slot_connection import DEFAULT_ADDRESS, connect
 from spillway.lake.table_formats import load_tables
 from spillway.receiver.checks import check_source
 from spillway.receiver.table_privileges import check_readable

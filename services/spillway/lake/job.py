@@ -41,7 +41,7 @@ from spillway.lake.maintenance import Upkeep
 from spillway.lake.quarantine import quarantined
 from spillway.lake.schema_policy import OnSchemaChange
 from spillway.lake.session import session_for
-from spillway.lake.slot import DEFAULT_ADDRESS, SlotClient, connect, handed_on
+from spillway.lake.slot_connection import DEFAULT_ADDRESS, connect, handed_on
 from spillway.lake.spark_errors import typed_error
 from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.table_formats import check_format, lake_tables
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from spillway.lake.materialize import BatchReport
     from spillway.lake.metrics import LakeMetrics
-    from spillway.lake.slot import SlotPosition
+    from spillway.lake.slot import SlotClient, SlotPosition
     from spillway.lake.status_file import StatusFile
     from spillway.lake.storage import LakePath
 

@@ -24,102 +24,31 @@ at any time: the next round of maintenance that finds enough new rows follows th
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
 from spillway.errors import (
     InvalidRequest,
-    LakeSchemaConflict,
     LakeTableConflict,
     UnsupportedFeature,
 )
 from spillway.lake.files import replace_json
 from spillway.lake.initial_load_state import is_loading
+from spillway.lake.partition_spec import UNITS, Partition, check_column
 from spillway.lake.payload import table_of
 from spillway.lake.tables import CURRENT, HISTORY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    import pyarrow as pa
+
     from spillway.lake.storage import LakePath
     from spillway.lake.tables import LakeTables
 
-UNITS: Final = ("day", "month", "year")
 #: What history's partitions are made of.
 COMMIT_TIME: Final = "_commit_time"
 _FORMAT_VERSION: Final = 1
-_PARTITION: Final = re.compile(r"(?:(?P<unit>[a-z]+)\((?P<of>[^()]+)\)|(?P<column>[^()]+))")
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """What of a row says in which partition it is: a column, or the day, month or year of one."""
-
-    column: str
-    #: "": the value itself
-    unit: str = ""
-
-    @property
-    def name(self) -> str:
-        """The derived column's."""
-        return f"_by_{self.column.removeprefix('_')}"
-
-    def is_of(self, type_: pa.DataType | None) -> bool:
-        """Say whether columns of a type, as the lake has them, can be so; None: there is no column."""
-        is_ = pa.types
-        if type_ is None:
-            return False
-        if self.unit:
-            return bool(is_.is_timestamp(type_) or is_.is_date32(type_))
-        return bool(
-            is_.is_integer(type_)
-            or is_.is_string(type_)
-            or is_.is_boolean(type_)
-            or is_.is_date32(type_)
-        )
-
-    def check(self, columns: pa.Schema) -> None:
-        """Check that the rows of *columns* can be partitioned so.
-
-        Raises:
-            LakeSchemaConflict: there is no such column, or it is of another type.
-        """
-        _check_column(self.column, columns, "--partition-by")
-        if self.name in columns.names:
-            raise LakeSchemaConflict(
-                f"the table has a column {self.name!r}, which is where its partitions would be kept",
-                hint="Partition it by another column, or by none.",
-                column=self.name,
-            )
-        type_ = columns.field(self.column).type
-        if not self.is_of(type_):
-            raise LakeSchemaConflict(
-                f"column {self.column!r} is {type_} in the lake, which {self} can't partition",
-                hint="Partitions are of integers, texts, booleans and dates, and of day(), month() or year() of dates and "
-                "timestamps. What is of other types can be clustered (--cluster-by).",
-                column=self.column,
-            )
-
-    def __str__(self) -> str:
-        return f"{self.unit}({self.column})" if self.unit else self.column
-
-    @classmethod
-    def parse(cls, text: str) -> Partition:
-        """Parse ``column`` or ``day(column)``.
-
-        Raises:
-            InvalidRequest: it is neither.
-        """
-        found = _PARTITION.fullmatch(text.strip())
-        if found is None or (found["unit"] is not None and found["unit"] not in UNITS):
-            raise InvalidRequest(
-                f"{text!r} says no partition",
-                hint=f"A column, or {', '.join(f'{unit}(column)' for unit in UNITS)} of a date or a timestamp.",
-            )
-        return cls((found["of"] or found["column"]).strip(), found["unit"] or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +84,7 @@ class Layout:
         for partition in self.partitions(CURRENT, directory):
             partition.check(columns)
         for column in self.clusters(directory):
-            _check_column(column, columns, "--cluster-by")
+            check_column(column, columns, "--cluster-by")
 
     def with_changes(self, given: Layout) -> Layout:
         """Return it with what *given* says instead."""
@@ -307,15 +236,6 @@ def _store(path: LakePath, layout: Layout) -> None:
         "cluster_by": {t: list(columns) for t, columns in layout.cluster_by.items()},
     }
     replace_json(_file(path), value)
-
-
-def _check_column(column: str, columns: pa.Schema, option: str) -> None:
-    if column not in columns.names:
-        raise LakeSchemaConflict(
-            f"{option} names column {column!r}, and the table has {', '.join(columns.names)}",
-            hint=f"Give {option} anew for that table.",
-            column=column,
-        )
 
 
 def _listed(partitions: Iterable[Partition]) -> str:

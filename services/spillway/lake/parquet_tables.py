@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.columns import Followed
-    from spillway.lake.layout import Partition
+    from spillway.lake.partition_spec import Partition
 
 _DESCRIPTION: Final = "_table.json"
 _BATCH: Final = "end_lsn="

@@ -36,8 +36,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spillway.lake.layout import Partition
 from spillway.lake.net_effect import KEEP, quoted
+from spillway.lake.partition_spec import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

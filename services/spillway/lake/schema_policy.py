@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from spillway.errors import SpillwayError
-    from spillway.lake.layout import Partition
+    from spillway.lake.partition_spec import Partition
     from spillway.lake.quarantine import Quarantine
     from spillway.lake.schema_changes import SchemaChange
 

@@ -75,7 +75,7 @@ from spillway.lake import payload as payloads
 from spillway.lake.boundaries import first_after, held
 from spillway.lake.payload import ENVELOPE
 from spillway.lake.pushdown import Pushed, pushed
-from spillway.lake.slot import SlotPosition, connect
+from spillway.lake.slot_connection import connect
 from spillway.lake.storage import lake_path
 from spillway.pg.lsn import Lsn
 
@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     )
 
     from pyspark.sql.types import StructType
+
+    from spillway.lake.slot import SlotPosition
 
 DEFAULT_MAX_BYTES_PER_BATCH: Final = 256 << 20
 _DEFAULT_PARTITIONS: Final = 2

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spillway.lake.columns import Followed
-    from spillway.lake.layout import Partition
     from spillway.lake.net_effect import NetEffect
+    from spillway.lake.partition_spec import Partition
     from spillway.lake.payload import Relation
 
 HISTORY: Final = "history"

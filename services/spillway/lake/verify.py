@@ -34,7 +34,7 @@ from spillway.lake.payload import table_of
 from spillway.lake.quarantine import quarantined
 from spillway.lake.read import Lake
 from spillway.lake.session import session_for
-from spillway.lake.slot import DEFAULT_ADDRESS, connect
+from spillway.lake.slot_connection import DEFAULT_ADDRESS, connect
 from spillway.lake.storage import lake_path
 from spillway.lake.table_formats import lake_tables
 from spillway.pg.lsn import Lsn

@@ -17,7 +17,7 @@ from spillway.lake.command_options import (
     SourceDsn,
     source_dsn,
 )
-from spillway.lake.slot import DEFAULT_ADDRESS
+from spillway.lake.slot_connection import DEFAULT_ADDRESS
 from spillway.lake.storage import lake_path
 
 

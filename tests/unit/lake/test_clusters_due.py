@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from spillway.lake.partition_spec import Partition
+
 NAME = "shop.orders"
 
 
@@ -25,7 +27,7 @@ class Tables:
     def schema(self, _kind: str, _name: str) -> pa.Schema:
         return pa.schema([("id", pa.int64()), ("n", pa.int64())])
 
-    def partitions(self, _kind: str, _name: str) -> tuple[layout.Partition, ...]:
+    def partitions(self, _kind: str, _name: str) -> tuple[Partition, ...]:
         return ()
 
 

@@ -11,7 +11,8 @@ import pytest
 from harness.remedies import remedy
 from spillway.errors import InvalidRequest, LakeSchemaConflict, LakeTableConflict
 from spillway.lake import layout, partitions
-from spillway.lake.layout import Layout, Partition
+from spillway.lake.layout import Layout
+from spillway.lake.partition_spec import Partition
 
 if TYPE_CHECKING:
     from pathlib import Path
