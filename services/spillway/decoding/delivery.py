@@ -12,7 +12,7 @@ be days, restarts and another server's life away. At PREPARE its changes are *re
 said is remembered here; after a restart it is read again, since decoding restarts before the first record of every
 transaction in progress, and a prepared one is in progress; or it was carried with the transaction.
 
-A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder_loop.pyx`` says when
+A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder.pyx`` says when
 one is due), and stay in the buffer for those who take the transaction whole at its end.
 
 What a prepared transaction has changed of the catalog stays its own until it commits: others wait for its locks, as
