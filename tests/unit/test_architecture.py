@@ -129,7 +129,7 @@ KERNELS = {
 
 #: Loaded by name, not by an import: programs, entry points, migrations.
 ENTRY_POINTS = re.compile(
-    r"cli(\.__main__)?|serve|slot_manager\.openapi|demo\.__main__|lake\.(job|jars)|subscriber\.hold|store\.migrations\.(env|versions\.\w+)|_kernels"
+    r"cli(\.__main__)?|serve|slot_manager\.openapi|demo\.__main__|lake\.(job|jars)|subscriber\.run_start|store\.migrations\.(env|versions\.\w+)|_kernels"
 )
 
 #: Modules that the service itself does not import, and what they are for.

@@ -40,10 +40,10 @@ from spillway.catalog.resolution import ResolutionKind, SkipReason
 from spillway.decoding import serialization
 from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.carried import Carried, clear_spill_dir
-from spillway.decoding.delivery import DecoderStats, Delivery
 from spillway.decoding.dispatch import action_table
 from spillway.decoding.invalidations import Invalidations
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
+from spillway.decoding.transaction_ends import DecoderStats, TransactionEnds
 from spillway.decoding.xact import parse_prepare, parse_transaction_end, parse_truncate
 from spillway.errors import DecodingError, NotReady, WalLevelNotLogical
 from spillway.pg import rmgr
@@ -162,7 +162,7 @@ class Decoder:
 
     def _build_with(self, builder: SnapshotBuilder) -> None:
         self._builder = builder
-        self._delivery = Delivery(
+        self._delivery = TransactionEnds(
             self._database_oid,
             self._mirror,
             self._buffer,

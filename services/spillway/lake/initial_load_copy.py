@@ -34,7 +34,7 @@ from spillway.receiver.conninfo import redact
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from spillway.lake.initial_load_source import Snapshot, Source
+    from spillway.lake.initial_load_source import Source, SourceSnapshot
     from spillway.plugins.arrow_schema import TablePlan
 
 #: The ``_op`` of a row that was loaded.
@@ -63,7 +63,7 @@ class CopyRanges:
     def __init__(
         self,
         source: Source,
-        snapshot: Snapshot,
+        snapshot: SourceSnapshot,
         plan: TablePlan,
         columns: pa.Schema,
         ranges: Sequence[BlockRange],

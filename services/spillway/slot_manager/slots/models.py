@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from spillway.errors import InvalidOption, InvalidRequest
-from spillway.slot_manager.wire import LsnText, Options, RequestModel, ResponseModel
+from spillway.slot_manager.json_fields import LsnText, Options, RequestModel, ResponseModel
 
 _OPTION_PREFIX: Final = "options."
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from spillway.slot_manager.wire import LsnText, Options, RequestModel, ResponseModel
+from spillway.slot_manager.json_fields import LsnText, Options, RequestModel, ResponseModel
 from spillway.subscriber.model import SubscriptionState
 
 _DURATION = "A number with s, m, h, d or w: 12h for one."

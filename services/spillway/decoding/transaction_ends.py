@@ -139,7 +139,7 @@ class DecodedPiece:
         self._stream.close()
 
 
-class Delivery:
+class TransactionEnds:
     """One decoder's ends of transactions."""
 
     def __init__(
