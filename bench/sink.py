@@ -16,7 +16,7 @@ TAKE_BYTES: Final = 1 << 20
 
 
 class EncodingSink:
-    """Implements :class:`spillway.decoding.transaction.TransactionSink`."""
+    """Implements :class:`spillway.decoding.sink.TransactionSink`."""
 
     def __init__(self, plugin: OutputPlugin) -> None:
         self._plugin = plugin

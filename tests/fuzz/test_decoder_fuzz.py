@@ -21,7 +21,7 @@ from spillway._kernels.message_buffer import MessageBuffer
 from spillway._kernels.walker import Walker
 from spillway.catalog.descriptor import Memberships, PublicationOptions, RelationDescriptor
 from spillway.decoding.decoder import Decoder
-from spillway.decoding.transaction import TransactionSink
+from spillway.decoding.sink import TransactionSink
 from spillway.errors import DecodingError, SpillwayError, WalError
 from spillway.plugins import registry
 from spillway.plugins.callback_driver import CallbackDriver

@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from spillway.catalog.database_facts import DatabaseFacts
+from spillway.catalog.heaps import CatalogHeaps
 from spillway.catalog.layout import CatalogLayout, PhysicalColumn, catalogs_of
-from spillway.catalog.mirror import CatalogMirror, DatabaseFacts
+from spillway.catalog.mirror import CatalogMirror
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
@@ -60,12 +62,12 @@ def empty_mirror(major: int = 15, *, complete: bool = True, horizon: int = 700) 
         c.oid: CatalogLayout(c, physical_columns(c), "utf-8", "strict") for c in catalogs_of(major)
     }
     facts = DatabaseFacts(major, DATABASE, TABLESPACE, "utf-8", "strict")
-    mirror = CatalogMirror(facts, layouts, consistent_lsn=1000, horizon=horizon)
-    for catalog in mirror.catalogs:
-        storage = mirror.locations.add(locator(catalog), catalog.oid, complete=complete)
-        mirror.locations.current[catalog.oid] = storage
-    mirror.locations.relation_map = {oid: oid for oid in (1259, 1249, 1247, 1255)}
-    return mirror
+    heaps = CatalogHeaps(facts, layouts, horizon=horizon)
+    for catalog in heaps.catalogs:
+        storage = heaps.locations.add(locator(catalog), catalog.oid, complete=complete)
+        heaps.locations.current[catalog.oid] = storage
+    heaps.locations.relation_map = {oid: oid for oid in (1259, 1249, 1247, 1255)}
+    return CatalogMirror(heaps, consistent_lsn=1000)
 
 
 def namespace_data(oid: int, name: str) -> bytes:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from spillway.catalog.descriptors import SkipReason
 from spillway.catalog.layout import PG_PUBLICATION_REL_TOAST
+from spillway.catalog.resolution import SkipReason
 from spillway.catalog.toast_value import ToastPointer, text_of_chunks
 from spillway.pg import rmgr
 from spillway.pg.lsn import Lsn
@@ -157,7 +157,7 @@ class CatalogReplay:
         if xinfo & rmgr.XACT_XINFO_HAS_DROPPED_STATS:
             at += (
                 4
-                + self.mirror.version.dropped_stats_item_size
+                + self.mirror.heaps.version.dropped_stats_item_size
                 * struct.unpack_from("<i", data, at)[0]
             )
         if xinfo & rmgr.XACT_XINFO_HAS_INVALS:
@@ -174,12 +174,12 @@ def assert_equals_server(mirror: CatalogMirror, database: Database) -> int:
     The server must be idle, and everything that it wrote be applied.
     """
     compared = 0
-    for catalog in mirror.catalogs:
+    for catalog in mirror.heaps.catalogs:
         if catalog.is_toast:
             # A SQL bootstrap does not show its rows; the values are compared with what they are of.
             continue
         # anyarray can't be compared in Python; test_missing_values does it.
-        columns = [c for c in mirror.layouts[catalog.oid].names if c != "attmissingval"]
+        columns = [c for c in mirror.heaps.layouts[catalog.oid].names if c != "attmissingval"]
         query = sql.SQL("SELECT {} FROM pg_catalog.{}").format(
             sql.SQL(", ").join(
                 sql.SQL("{}::{}").format(
@@ -191,7 +191,7 @@ def assert_equals_server(mirror: CatalogMirror, database: Database) -> int:
         )
         with database.connect() as connection:
             expected = connection.execute(query).fetchall()
-        rows = [row[: len(columns)] for row in mirror.all_visible(catalog)]
+        rows = [row[: len(columns)] for row in mirror.visible_rows().whole(catalog)]
         actual = [tuple(_plain(mirror, v) for v in row) for row in rows]
         surplus = list((Counter(actual) - Counter(expected)).elements())
         lacking = list((Counter(expected) - Counter(actual)).elements())
@@ -207,16 +207,18 @@ def _plain(mirror: CatalogMirror, value: Any) -> Any:
     if isinstance(value, ToastPointer):
         chunks = [
             row
-            for row in mirror.all_visible(PG_PUBLICATION_REL_TOAST)
+            for row in mirror.visible_rows().whole(PG_PUBLICATION_REL_TOAST)
             if row.chunk_id == value.value_id
         ]
         text = text_of_chunks(value, chunks, mirror.facts.encoding, mirror.facts.encoding_errors)
-        return mirror.known_values[value.value_id] if text is None else text
+        return mirror.heaps.known_values[value.value_id] if text is None else text
     return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _sql_type(mirror: CatalogMirror, catalog_oid: int, column: str) -> str:
-    type_oid = next(c.type_oid for c in mirror.layouts[catalog_oid].columns if c.name == column)
+    type_oid = next(
+        c.type_oid for c in mirror.heaps.layouts[catalog_oid].columns if c.name == column
+    )
     return {26: "int8", 24: "oid::int8", 21: "int4", 23: "int4", 16: "bool", 700: "float8"}.get(
         type_oid, "text"
     )

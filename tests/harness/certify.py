@@ -40,8 +40,8 @@ from spillway.catalog.bootstrap_raw import bootstrap_raw
 from spillway.certify.rendering import Line, RenderingSink, Subject
 from spillway.certify.workload.driver import Workload
 from spillway.decoding.decoder import Decoder
+from spillway.decoding.sink import TransactionSink
 from spillway.decoding.snapshot_builder import SnapshotState
-from spillway.decoding.transaction import TransactionSink
 from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from spillway._kernels.message_buffer import MessageBuffer
 from spillway.decoding.offline import decode_directory
-from spillway.decoding.transaction import TransactionKind, TransactionSink
+from spillway.decoding.sink import TransactionSink
+from spillway.decoding.transaction import TransactionKind
 from spillway.replay import pieces
 from spillway.replay.assemble import Encoding, messages
 from spillway.replay.parse import parse_stretch

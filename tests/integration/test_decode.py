@@ -328,9 +328,9 @@ def test_what_stands_in_the_version_table_is_the_servers(
     assert control.system_id == wal.system_id
     ours = bootstrap_files(copied, database.name, wal)
     theirs = bootstrap_sql(database.dsn)
-    assert ours.mirror.layouts.keys() == theirs.mirror.layouts.keys()
-    for oid, layout in theirs.mirror.layouts.items():
-        assert ours.mirror.layouts[oid].columns == layout.columns
-    assert ours.mirror.locations.relation_map == theirs.mirror.locations.relation_map
+    assert ours.mirror.heaps.layouts.keys() == theirs.mirror.heaps.layouts.keys()
+    for oid, layout in theirs.mirror.heaps.layouts.items():
+        assert ours.mirror.heaps.layouts[oid].columns == layout.columns
+    assert ours.mirror.heaps.locations.relation_map == theirs.mirror.heaps.locations.relation_map
     assert ours.mirror.facts == theirs.mirror.facts
     cluster.drop_database(database.name)

@@ -9,7 +9,7 @@ import pytest
 
 from harness.remedies import remedy
 from harness.service import Service, service_in_process
-from spillway.catalog.descriptors import resolve
+from spillway.catalog.resolution import Resolver
 from spillway.engine import inventory
 from spillway.engine.settings import EngineSettings
 
@@ -203,12 +203,13 @@ def test_many_tables_come_in_pages(
     service.wait_decoded("s", pg)
     described = 0
 
-    def counted(*arguments: Any) -> Any:
-        nonlocal described
-        described += 1
-        return resolve(*arguments)
+    class Counted(Resolver):
+        def resolve(self, *arguments: Any) -> Any:
+            nonlocal described
+            described += 1
+            return super().resolve(*arguments)
 
-    monkeypatch.setattr(inventory, "resolve", counted)
+    monkeypatch.setattr(inventory, "Resolver", Counted)
     monkeypatch.setattr(inventory, "TABLES_MAX", 100)
     where, names = f"/sources/main/tables?database={pg.name}", []
     # Without a limit there come as many as may.

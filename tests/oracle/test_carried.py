@@ -16,7 +16,7 @@ from harness.tiers import deep
 from oracle.test_decoder import Workload
 from spillway._kernels import reorder
 from spillway._kernels.crc32c import crc32c
-from spillway.catalog import descriptors
+from spillway.catalog import descriptor_registry
 from spillway.decoding import carried, serialization
 from spillway.decoding.dispatch import action_table
 from spillway.decoding.transaction import TransactionKind
@@ -30,11 +30,11 @@ def other_ids(monkeypatch):
     """Give what is restored from here on other ids of relations, as another process would."""
 
     def renumber(offset):
-        registry = descriptors.DescriptorRegistry()
+        registry = descriptor_registry.DescriptorRegistry()
         for number in range(1, offset + 1):
             # Ids that another table has: whoever is given one next gets a larger one.
             registry._entries[number] = (lambda: None, number)
-        monkeypatch.setattr(descriptors, "REGISTRY", registry)
+        monkeypatch.setattr(descriptor_registry, "REGISTRY", registry)
 
     return renumber
 
@@ -213,7 +213,7 @@ def test_what_contradicts_itself_under_a_right_checksum_is_an_error(spilled):
         file.write_bytes(kept)
         damaged = replace(found, transactions=bytes(data))
         try:
-            damaged.restore(buffer, descriptors.DescriptorRegistry(), file.parent)
+            damaged.restore(buffer, descriptor_registry.DescriptorRegistry(), file.parent)
         except SpillwayError:
             refused += 1
         buffer.close()

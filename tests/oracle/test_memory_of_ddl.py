@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spillway.catalog.bootstrap import bootstrap_sql
-from spillway.catalog.descriptors import DescriptorRegistry
+from spillway.catalog.descriptor_registry import DescriptorRegistry
 from spillway.decoding import decoder as decoder_module
 from spillway.decoding.decoder import Decoder
 from spillway.engine.reader import SlotReader

@@ -20,8 +20,8 @@ from harness.xid_jump import jump_to_xid
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.certify.workload.driver import Workload
 from spillway.decoding.offline import offline_decoder, read_on
+from spillway.decoding.sink import TransactionSink
 from spillway.decoding.snapshot_builder import SnapshotState
-from spillway.decoding.transaction import TransactionSink
 from spillway.errors import (
     CorruptWal,
     InvalidRequest,

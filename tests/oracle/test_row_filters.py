@@ -11,7 +11,7 @@ from harness import changes
 from harness.announcements import AnnouncingSession
 from harness.tiers import majors_by_tier
 from spillway.decoding import change_format
-from spillway.decoding.transaction import TransactionSink
+from spillway.decoding.sink import TransactionSink
 from spillway.errors import DecodingError, UnsupportedFeature
 from spillway.plugins.row_filter import compile_row_filter
 

@@ -184,14 +184,14 @@ def come_level(session: DecodingSession, *decoders: Decoder) -> None:
 
 def what_is_found(mirror: CatalogMirror) -> list[list[dict[Any, dict[int, Any]]]]:
     """Every catalog's indexes, with the rows that are found by them, all pages unpacked."""
-    for storage in mirror.locations.current.values():
+    for storage in mirror.heaps.locations.current.values():
         list(storage.tuples())
     return [
         [
             {key: {tup.tid: tup.row for tup in storage.indexed(number, key)} for key in index}
             for number, index in enumerate(storage.indexes)
         ]
-        for _, storage in sorted(mirror.locations.current.items())
+        for _, storage in sorted(mirror.heaps.locations.current.items())
     ]
 
 

@@ -105,7 +105,7 @@ cdef struct Txn:
     Txn *last_entry             # who had the last change or passed entry, NULL when it does not matter; on the top
     uint64_t last_entry_lsn     # … and its LSN
     uint64_t last_message_lsn   # where the last message's record ended; on the top
-    # Streaming; see reorder_loop.
+    # Streaming; see reorder.
     uint64_t counted_bytes      # of change_bytes: counted in pending_bytes so far
     uint64_t streamed_bytes     # of change_bytes: were in parts
     uint64_t pending_bytes      # since the last part

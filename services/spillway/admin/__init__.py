@@ -6,7 +6,7 @@ with their licences and checksums; it fetches nothing from anywhere else, and a 
 
 ============== ===================================================================================
 application    the ASGI application, its routes, what runs beside it
-door           sessions, CSRF, headers: what stands before every page
+access         sessions, CSRF, headers: what stands before every page
 sampler        looks at the engine every two seconds and remembers some hours of it (``history``)
 findings       what is wrong, and what mends it
 live           server-sent events

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from spillway.admin.door import Door, Sessions, is_page, set_cookie
+from spillway.admin.access import AccessCheck, Sessions, is_page, set_cookie
 from spillway.admin.live import Streams
 from spillway.admin.overview_pages import OverviewPages
 from spillway.admin.rendering import Pages
@@ -69,7 +69,7 @@ class Admin:
             Exception: self._unexpected,
         }
         inside = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
-        self.app: ASGIApp = Door(inside, self.sessions, self.problem)
+        self.app: ASGIApp = AccessCheck(inside, self.sessions, self.problem)
 
     def has(self, path: str) -> bool:
         """Say whether *path* is one of its pages."""

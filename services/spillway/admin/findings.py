@@ -15,7 +15,7 @@ from spillway.admin.formats import duration, moment, since, size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from spillway.admin.sampler import SlotView, SourceView
+    from spillway.admin.views import SlotView, SourceView
     from spillway.engine.model import Obstacle
     from spillway.subscriber.model import SubscriptionInfo
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.admin.findings import Finding, findings_of
 from spillway.admin.history import TICK_S, Track
+from spillway.admin.views import SlotView, SourceView
 from spillway.errors import SpillwayError, UnknownSlot
 
 if TYPE_CHECKING:
@@ -43,31 +44,6 @@ _OVERDUE: Final = 1.5
 _STANDS_S: Final = 300.0
 SLOT_COLUMNS: Final = ("lag_bytes", "lag_seconds", "retained_bytes", "rate")
 SOURCE_COLUMNS: Final = ("received_rate", "behind_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class SlotView:
-    """A slot, and what was reckoned of it."""
-
-    info: SlotInfo
-    lag_bytes: int | None
-    lag_seconds: float | None
-    rate: float
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class SourceView:
-    """A source, and what was reckoned of it."""
-
-    info: SourceInfo
-    received_rate: float
-    #: received and not yet decoded, of the session that is furthest behind
-    behind_bytes: int | None
-    #: what its primary keeps for it; None: not known (yet)
-    cost: PrimaryCost | None
-    #: why that is not known
-    cost_error: str | None
 
 
 @dataclass(frozen=True, slots=True)

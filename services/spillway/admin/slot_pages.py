@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from spillway.admin.sampler import SlotView
+    from spillway.admin.views import SlotView
     from spillway.engine.model import SlotStats
 
 #: what a page of changes looks at

@@ -21,7 +21,7 @@ from spillway.errors import InvalidRequest, SourceError, SpillwayError, UnknownS
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from spillway.admin.sampler import SourceView
+    from spillway.admin.views import SourceView
     from spillway.engine.model import TableInfo
 
 _TABLES_SHOWN: Final = 200

@@ -93,7 +93,7 @@ class CatalogAudit:
     """Holds NEW_CIDs until their heap record is applied, then the mirror to them."""
 
     def __init__(self, mirror: CatalogMirror) -> None:
-        self._mirror = mirror
+        self._heaps = mirror.heaps
         #: xid → what it announced
         self._announced: dict[int, list[NewCid]] = {}
         #: how many were found right
@@ -106,7 +106,7 @@ class CatalogAudit:
             CorruptWal: it is cut short.
         """
         new_cid = NewCid.parse(data, lsn)
-        if self._mirror.consistent and self._mirror.storage_at(new_cid.locator) is not None:
+        if self._heaps.consistent and self._heaps.storage_at(new_cid.locator) is not None:
             self._announced.setdefault(xid, []).append(new_cid)
 
     def check(self, record: Record, own_xids: Collection[int]) -> None:
@@ -139,7 +139,7 @@ class CatalogAudit:
                 self._announced.pop(xid, None)
 
     def _check(self, new_cid: NewCid, xid: int, own_xids: Collection[int]) -> None:
-        storage = self._mirror.storage_at(new_cid.locator)
+        storage = self._heaps.storage_at(new_cid.locator)
         if storage is None:
             return
         tup = storage.tuple_at(new_cid.block, new_cid.offset)

@@ -39,7 +39,7 @@ import psycopg
 from psycopg import sql
 
 from spillway._kernels import heap
-from spillway.catalog import shared_catalogs
+from spillway.catalog.heaps import CatalogHeaps
 from spillway.catalog.layout import (
     PG_ATTRIBUTE,
     PG_ENUM,
@@ -65,16 +65,16 @@ from spillway.catalog.source_queries import (
     silent,
     wait_for_old_transactions,
 )
-from spillway.catalog.tuple_store import CatalogTuple
+from spillway.catalog.tuple_store import NO_BLOCK, CatalogTuple
 from spillway.errors import SourceError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from spillway.catalog.descriptors import DescriptorRegistry
+    from spillway.catalog.database_facts import DatabaseFacts
+    from spillway.catalog.descriptor_registry import DescriptorRegistry
     from spillway.catalog.layout import CatalogLayout
-    from spillway.catalog.mirror import DatabaseFacts
 
 
 _collector = threading.Lock()
@@ -171,29 +171,23 @@ def _read_in_snapshot(
             query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
         )
     provoke_running_xacts(connection)
-    mirror = CatalogMirror(
-        facts,
-        layouts,
-        consistent_lsn=consistent_lsn,
-        horizon=checkpoint.next_xid & 0xFFFFFFFF,
-        registry=registry,
-    )
-    mirror.locations.relation_map = relation_map
+    heaps = CatalogHeaps(facts, layouts, horizon=checkpoint.next_xid & 0xFFFFFFFF)
+    heaps.locations.relation_map = relation_map
     for oid, rows in tables.items():
-        storage = mirror.locations.add(locations[oid], oid, complete=False)
-        mirror.locations.current[oid] = storage
-        storage.unplaced = any(block == shared_catalogs.NO_BLOCK for block, *_ in rows)
+        storage = heaps.locations.add(locations[oid], oid, complete=False)
+        heaps.locations.current[oid] = storage
+        storage.unplaced = any(block == NO_BLOCK for block, *_ in rows)
         if not storage.unplaced:
             # As after a restart: rows that nobody asks for are bytes, and no objects.
             with uncollected():
                 pack_rows(storage, rows)
                 rows.clear()
         for block, offset, row_xmin, row in rows:
-            mirror.admit(
+            heaps.admit(
                 CatalogTuple(storage, block << 16 | offset, xmin=row_xmin, xmax=None, row=row)
             )
     return Bootstrap(
-        mirror=mirror,
+        mirror=CatalogMirror(heaps, consistent_lsn=consistent_lsn, registry=registry),
         redo_lsn=checkpoint.redo_lsn,
         consistent_lsn=consistent_lsn,
         timeline_id=checkpoint.timeline_id,
@@ -244,7 +238,7 @@ def _copy_catalogs(
         if layout.catalog.view and not query_value(
             connection, f"SELECT has_table_privilege('pg_catalog.{name}', 'SELECT')"
         ):
-            name, place = layout.catalog.view, f"'({shared_catalogs.NO_BLOCK},0)'::tid, '2'::xid"
+            name, place = layout.catalog.view, f"'({NO_BLOCK},0)'::tid, '2'::xid"
         query = sql.SQL("COPY (SELECT {}, {} FROM pg_catalog.{}) TO STDOUT (FORMAT binary)").format(
             sql.SQL(place),
             sql.SQL(", ").join(map(sql.Identifier, layout.names)),

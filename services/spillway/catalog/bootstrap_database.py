@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from spillway.catalog.descriptors import DescriptorRegistry
+    from spillway.catalog.descriptor_registry import DescriptorRegistry
 
 
 def bootstrap_database(

@@ -25,14 +25,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from spillway._kernels import heap
 from spillway.catalog.bootstrap import Bootstrap
 from spillway.catalog.control_file import ControlFile, read_backup_label, read_control_file
+from spillway.catalog.database_facts import DatabaseFacts
+from spillway.catalog.heaps import CatalogHeaps
 from spillway.catalog.layout import (
+    GLOBAL_TABLESPACE,
     PG_CLASS,
     CatalogLayout,
     PhysicalColumn,
     TrackedCatalog,
     catalogs_of,
 )
-from spillway.catalog.mirror import CatalogMirror, DatabaseFacts
+from spillway.catalog.mirror import CatalogMirror
 from spillway.catalog.page import HEAP_XMIN_FROZEN, HEAP_XMIN_INVALID, PAGE_SIZE
 from spillway.catalog.raw_storage import Transactions, admit, judge, read_storage
 from spillway.catalog.relation_map import parse_map_file
@@ -47,14 +50,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from spillway.catalog.descriptors import DescriptorRegistry
+    from spillway.catalog.descriptor_registry import DescriptorRegistry
     from spillway.pg.versions import WalVersion
     from spillway.wal.reader import WalDirectory
 
 _PG_ATTRIBUTE_OID: Final = 1249
 _TEMPLATE1: Final = "base/1"
 _DEFAULT_TABLESPACE: Final = 1663
-_GLOBAL_TABLESPACE: Final = 1664
 _SEGMENT_SIZE: Final = 1 << 30
 
 # pg_multixact: 4-byte offsets; members in groups of four, 4 bytes of states and then 4 xids.
@@ -206,31 +208,24 @@ class _Reader:
             for c in catalogs
         }
         checkpoint = self._begin.checkpoint
-        mirror = CatalogMirror(
-            facts,
-            layouts,
-            # Known only when all is read; nothing is applied before.
-            consistent_lsn=0,
-            horizon=checkpoint.next_xid & 0xFFFFFFFF,
-            registry=registry,
-        )
+        heaps = CatalogHeaps(facts, layouts, horizon=checkpoint.next_xid & 0xFFFFFFFF)
         relation_map = self._map(directory)
-        mirror.locations.relation_map = relation_map
+        heaps.locations.relation_map = relation_map
         for oid, (locator, path) in self._locations(
             directory, layouts, relation_map, facts
         ).items():
-            storage = mirror.locations.add(locator, oid, complete=True)
-            mirror.locations.current[oid] = storage
+            storage = heaps.locations.add(locator, oid, complete=True)
+            heaps.locations.current[oid] = storage
             tuples = read_storage(self._files, path, storage, torn_pages=True)
-            admit(mirror, tuples, self._transactions, self._updater)
+            admit(heaps, tuples, self._transactions, self._updater)
         newest = max(
-            page.lsn for s in mirror.locations.storages.values() for page in s.pages.values()
+            page.lsn for s in heaps.locations.storages.values() for page in s.pages.values()
         )
-        mirror.consistent_lsn = max(newest, int(checkpoint.redo_lsn))
+        consistent_lsn = max(newest, int(checkpoint.redo_lsn))
         return Bootstrap(
-            mirror=mirror,
+            mirror=CatalogMirror(heaps, consistent_lsn=consistent_lsn, registry=registry),
             redo_lsn=checkpoint.redo_lsn,
-            consistent_lsn=Lsn(mirror.consistent_lsn),
+            consistent_lsn=Lsn(consistent_lsn),
             timeline_id=checkpoint.timeline_id,
             system_id=self._control.system_id,
             server_version=self._version.major * 10000,
@@ -321,9 +316,9 @@ class _Reader:
                 )
             if row.oid not in layouts:
                 continue
-            if row.reltablespace == _GLOBAL_TABLESPACE:
+            if row.reltablespace == GLOBAL_TABLESPACE:
                 number = row.relfilenode or self._map("global")[row.oid]
-                locator = RelFileLocator(_GLOBAL_TABLESPACE, 0, number)
+                locator = RelFileLocator(GLOBAL_TABLESPACE, 0, number)
                 locations[row.oid] = locator, f"global/{number}"
             else:
                 number = row.relfilenode or relation_map[row.oid]

@@ -28,6 +28,7 @@ import psycopg
 from psycopg.sql import Identifier
 
 from spillway.catalog.bootstrap import Bootstrap
+from spillway.catalog.heaps import CatalogHeaps
 from spillway.catalog.layout import PG_CLASS, catalogs_of
 from spillway.catalog.mirror import CatalogMirror
 from spillway.catalog.page import PAGE_SIZE
@@ -51,7 +52,7 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spillway.catalog.descriptors import DescriptorRegistry
+    from spillway.catalog.descriptor_registry import DescriptorRegistry
     from spillway.catalog.tuple_store import CatalogTuple
 
     Connection = psycopg.Connection[tuple[Any, ...]]
@@ -108,20 +109,13 @@ def bootstrap_raw(
             files = _Files(connection)
             directory = posixpath.dirname(paths[PG_CLASS.oid])
             map_file = files.read(posixpath.join(directory, "pg_filenode.map"), 0, PAGE_SIZE)
-            mirror = CatalogMirror(
-                facts,
-                layouts,
-                # Known only when all is read; nothing is applied before.
-                consistent_lsn=0,
-                horizon=checkpoint.next_xid & 0xFFFFFFFF,
-                registry=registry,
-            )
+            heaps = CatalogHeaps(facts, layouts, horizon=checkpoint.next_xid & 0xFFFFFFFF)
             try:
-                mirror.locations.relation_map = parse_map_file(map_file, mirror.version)
+                heaps.locations.relation_map = parse_map_file(map_file, heaps.version)
                 tuples: list[CatalogTuple] = []
                 for oid in layouts:
-                    storage = mirror.locations.add(locations[oid], oid, complete=True)
-                    mirror.locations.current[oid] = storage
+                    storage = heaps.locations.add(locations[oid], oid, complete=True)
+                    heaps.locations.current[oid] = storage
                     tuples.extend(read_storage(files, paths[oid], storage))
             except ValueError as error:
                 raise SourceError(
@@ -129,14 +123,13 @@ def bootstrap_raw(
                     hint="Is the server damaged? Compare with pg_amcheck, or use the SQL bootstrap.",
                 ) from error
             transactions = Transactions(files, checkpoint)
-            admit(mirror, tuples, transactions, partial(_updater, connection))
+            admit(heaps, tuples, transactions, partial(_updater, connection))
             consistent_lsn = Lsn.parse(
                 query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
             )
         provoke_running_xacts(connection)
-        mirror.consistent_lsn = consistent_lsn
         return Bootstrap(
-            mirror=mirror,
+            mirror=CatalogMirror(heaps, consistent_lsn=consistent_lsn, registry=registry),
             redo_lsn=checkpoint.redo_lsn,
             consistent_lsn=consistent_lsn,
             timeline_id=checkpoint.timeline_id,

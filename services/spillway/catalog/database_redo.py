@@ -27,7 +27,7 @@ from spillway.pg.lsn import Lsn
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
-    from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.heaps import CatalogHeaps
     from spillway.wal.record import Record
 
 #: db_id, tablespace_id, src_db_id, src_tablespace_id
@@ -36,7 +36,7 @@ _CREATE_FILE_COPY: Final = struct.Struct("<IIII")
 _DROP: Final = struct.Struct("<Ii")
 
 
-def redo(mirror: CatalogMirror, record: Record) -> None:
+def redo(heaps: CatalogHeaps, record: Record) -> None:
     """Take a record of the resource manager Database.
 
     Raises:
@@ -44,28 +44,28 @@ def redo(mirror: CatalogMirror, record: Record) -> None:
         DatabaseDropped: it drops the decoded database.
     """
     info = record.info & rmgr.XLR_RMGR_INFO_MASK
-    if info == mirror.version.dbase_create_file_copy:
-        _file_copy(mirror, record.data)
-    elif info == mirror.version.dbase_drop:
-        _drop(mirror, record)
+    if info == heaps.version.dbase_create_file_copy:
+        _file_copy(heaps, record.data)
+    elif info == heaps.version.dbase_drop:
+        _drop(heaps, record)
     # Copied page by page, a new database's catalogs are of no concern to this one.
 
 
-def _file_copy(mirror: CatalogMirror, data: bytes) -> None:
+def _file_copy(heaps: CatalogHeaps, data: bytes) -> None:
     if len(data) < _CREATE_FILE_COPY.size:
         raise ValueError("a record that copies a database is cut short")
     database, tablespace, source, _ = _CREATE_FILE_COPY.unpack_from(data)
-    if database == source == mirror.facts.database_oid:
-        mirror.locations.copy_to(tablespace)
+    if database == source == heaps.facts.database_oid:
+        heaps.locations.copy_to(tablespace)
 
 
-def _drop(mirror: CatalogMirror, record: Record) -> None:
+def _drop(heaps: CatalogHeaps, record: Record) -> None:
     if len(record.data) < _DROP.size:
         raise ValueError("a record that drops a database is cut short")
     database, count = _DROP.unpack_from(record.data)
     if count < 0 or len(record.data) < _DROP.size + 4 * count:
         raise ValueError(f"a record that drops a database names {count} tablespaces")
-    if database != mirror.facts.database_oid:
+    if database != heaps.facts.database_oid:
         return
     tablespaces = struct.unpack_from(f"<{count}I", record.data, _DROP.size)
     if record.xid:
@@ -77,10 +77,10 @@ def _drop(mirror: CatalogMirror, record: Record) -> None:
             datoid=database,
         )
     # Files in one of two places are gone: the database is in the other.
-    locations = mirror.locations
+    locations = heaps.locations
     for gone, kept in (
         (locations.default_tablespace, locations.copied_to),
         (locations.copied_to, locations.default_tablespace),
     ):
         if gone in tablespaces and locations.copied_to:
-            mirror.settle(RelFileLocator(kept, database, 0))
+            heaps.settle(RelFileLocator(kept, database, 0))

@@ -254,6 +254,8 @@ class TrackedCatalog:
         return f"TrackedCatalog({self.name})"
 
 
+#: pg_global, where the shared catalogs are.
+GLOBAL_TABLESPACE: Final = 1664
 #: In place of an index's number: whatever changes in the catalog.
 WHOLE_CATALOG: Final = -1
 

@@ -26,8 +26,8 @@ from spillway.pg.standard_types import SQL_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
+    from spillway.catalog.database_facts import DatabaseFacts
     from spillway.catalog.layout import TrackedCatalog
-    from spillway.catalog.mirror import DatabaseFacts
 
 #: (oid, text), ascending
 Names = tuple[tuple[int, str], ...]

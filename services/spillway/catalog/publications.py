@@ -17,7 +17,7 @@ src/backend/catalog/pg_publication.c; get_partition_ancestors, src/backend/catal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from spillway.catalog import layout as cat
 from spillway.catalog.descriptor import (
@@ -31,36 +31,20 @@ from spillway.catalog.toast_value import ToastPointer, text_of_chunks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spillway.catalog.layout import PgClass, PgPublication, PgPublicationRel, TrackedCatalog
-    from spillway.catalog.mirror import CatalogMirror
-    from spillway.errors import DecodingError
+    from spillway.catalog.layout import PgClass, PgPublication, PgPublicationRel
+    from spillway.catalog.visible_rows import VisibleRows
 
 
-class RowReader(Protocol):
-    """What is asked for rows: it notes each look-up as a dependency of what is being built."""
-
-    @property
-    def mirror(self) -> CatalogMirror: ...
-
-    def rows(self, catalog: TrackedCatalog, index: int, key: Any) -> list[Any]:
-        """List the visible rows with *key*."""
-        ...
-
-    def error(self, message: str, hint: str, **details: object) -> DecodingError:
-        """Make the error for a catalog that can't be understood."""
-        ...
-
-
-def ancestors_of(reader: RowReader, row: PgClass) -> list[PgClass]:
+def ancestors_of(rows: VisibleRows, row: PgClass) -> list[PgClass]:
     """List the partitioned tables above a partition, its parent first, the root last."""
     ancestors: list[PgClass] = []
     relation = row
     while relation.relispartition:
-        links = reader.rows(cat.PG_INHERITS, cat.INHERITS_BY_CHILD, relation.oid)
+        links = rows.rows(cat.PG_INHERITS, cat.INHERITS_BY_CHILD, relation.oid)
         # A partition that is being detached concurrently is none any more.
         if len(links) != 1 or links[0].inhdetachpending:
             break
-        parents = reader.rows(cat.PG_CLASS, cat.CLASS_BY_OID, links[0].inhparent)
+        parents = rows.rows(cat.PG_CLASS, cat.CLASS_BY_OID, links[0].inhparent)
         if not parents:
             break
         relation = parents[0]
@@ -68,11 +52,11 @@ def ancestors_of(reader: RowReader, row: PgClass) -> list[PgClass]:
     return ancestors
 
 
-def all_publications(reader: RowReader) -> tuple[PublicationOptions, ...]:
+def all_publications(rows: VisibleRows) -> tuple[PublicationOptions, ...]:
     """List every publication of the database, by name."""
     found: list[PgPublication] = []
     for all_tables in (True, False):
-        found += reader.rows(cat.PG_PUBLICATION, cat.PUBLICATION_BY_ALL_TABLES, all_tables)
+        found += rows.rows(cat.PG_PUBLICATION, cat.PUBLICATION_BY_ALL_TABLES, all_tables)
     return tuple(
         PublicationOptions(
             p.oid, p.pubname, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
@@ -83,7 +67,7 @@ def all_publications(reader: RowReader) -> tuple[PublicationOptions, ...]:
 
 
 def memberships_of(
-    reader: RowReader, row: PgClass, ancestors: Sequence[PgClass]
+    rows: VisibleRows, row: PgClass, ancestors: Sequence[PgClass]
 ) -> tuple[Memberships, ...]:
     """Say which publications name a table and its ancestors; () for a table that none may publish.
 
@@ -92,14 +76,14 @@ def memberships_of(
     """
     if row.relkind not in "rp" or row.relpersistence != "p" or row.oid < FIRST_NORMAL_OID:
         return ()
-    return tuple(_memberships(reader, relation) for relation in (row, *ancestors))
+    return tuple(_memberships(rows, relation) for relation in (row, *ancestors))
 
 
-def _memberships(reader: RowReader, relation: PgClass) -> Memberships:
-    rows = reader.rows(cat.PG_PUBLICATION_REL, cat.PUBLICATION_REL_BY_RELATION, relation.oid)
+def _memberships(rows: VisibleRows, relation: PgClass) -> Memberships:
+    members = rows.rows(cat.PG_PUBLICATION_REL, cat.PUBLICATION_REL_BY_RELATION, relation.oid)
     schemas = []
-    if cat.PG_PUBLICATION_NAMESPACE.oid in reader.mirror.layouts:
-        schemas = reader.rows(
+    if cat.PG_PUBLICATION_NAMESPACE.oid in rows.heaps.layouts:
+        schemas = rows.rows(
             cat.PG_PUBLICATION_NAMESPACE,
             cat.PUBLICATION_NAMESPACE_BY_SCHEMA,
             relation.relnamespace,
@@ -108,24 +92,24 @@ def _memberships(reader: RowReader, relation: PgClass) -> Memberships:
         relation.oid,
         relation.relnamespace,
         tuple(
-            TableMembership(row.prpubid, row.prattrs, _row_filter(reader, row))
-            for row in sorted(rows, key=_publication_oid)
+            TableMembership(row.prpubid, row.prattrs, _row_filter(rows, row))
+            for row in sorted(members, key=_publication_oid)
         ),
         frozenset(row.pnpubid for row in schemas),
     )
 
 
-def _row_filter(reader: RowReader, member: PgPublicationRel) -> str | None:
+def _row_filter(rows: VisibleRows, member: PgPublicationRel) -> str | None:
     if not isinstance(member.prqual, ToastPointer):
         return member.prqual
     pointer = member.prqual
-    chunks = reader.rows(cat.PG_PUBLICATION_REL_TOAST, cat.TOAST_BY_VALUE, pointer.value_id)
-    facts = reader.mirror.facts
+    chunks = rows.rows(cat.PG_PUBLICATION_REL_TOAST, cat.TOAST_BY_VALUE, pointer.value_id)
+    facts = rows.heaps.facts
     text = text_of_chunks(pointer, chunks, facts.encoding, facts.encoding_errors)
     if text is None:
-        text = reader.mirror.known_values.get(pointer.value_id)
+        text = rows.heaps.known_values.get(pointer.value_id)
     if text is None:
-        raise reader.error(
+        raise rows.error(
             f"the row filter of relation {member.prrelid} in publication {member.prpubid} is stored out of line"
             f" as value {pointer.value_id}, of which not all chunks are known",
             "Bootstrap this database's catalog again.",

@@ -31,7 +31,7 @@ from spillway.catalog.tuple_store import CatalogTuple, Page, Storage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.heaps import CatalogHeaps
     from spillway.catalog.source_queries import Checkpoint
 
 _XIDS_PER_CLOG_SEGMENT: Final = 32 * 8192 * 4
@@ -130,17 +130,17 @@ def read_storage(
 
 
 def admit(
-    mirror: CatalogMirror,
+    heaps: CatalogHeaps,
     tuples: Iterable[CatalogTuple],
     transactions: Transactions,
     updater: Callable[[int], int],
 ) -> None:
-    """Judge *tuples* and enter them into the mirror."""
+    """Judge *tuples* and enter them."""
     for tup in tuples:
         multixact = judge(tup, transactions, updater)
         if multixact is not None:
-            mirror.note_multixact(*multixact)
-        mirror.admit(tup)
+            heaps.fates.note_multixact(*multixact)
+        heaps.admit(tup)
 
 
 def judge(

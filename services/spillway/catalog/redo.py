@@ -33,7 +33,7 @@ from spillway.wal.record import RelFileLocator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.heaps import CatalogHeaps
     from spillway.wal.record import BlockRef, Record
 
 _MAIN_FORK: Final = 0
@@ -70,8 +70,8 @@ _SMGR_TRUNCATE_HEAP: Final = 1
 _MULTIXACT_STATUS_NO_KEY_UPDATE: Final = 4
 
 
-def apply(mirror: CatalogMirror, record: Record) -> None:
-    """Redo *record* on *mirror*.
+def apply(heaps: CatalogHeaps, record: Record) -> None:
+    """Redo *record* on the mirrored *heaps*.
 
     Raises:
         ValueError: the record contradicts itself or the page.
@@ -85,31 +85,31 @@ def apply(mirror: CatalogMirror, record: Record) -> None:
     else:
         handler = _OTHER.get((record.rmid, info))
         if handler is not None:
-            handler(mirror, record)
+            handler(heaps, record)
             return
-    if mirror.locations.unidentified and shared_catalogs.keep(mirror, record):
+    if heaps.locations.unidentified and shared_catalogs.keep(heaps, record):
         return
     # Of any resource manager: a block may come as an image, as XLOG_FPI's do.
     for ref in record.blocks:
         if ref.image is not None and ref.apply_image and ref.fork == _MAIN_FORK:
-            storage = mirror.storage_at(ref.locator)
+            storage = heaps.storage_at(ref.locator)
             if storage is not None:
-                replace_page(mirror, storage, ref.block, ref.image, record)
+                replace_page(heaps, storage, ref.block, ref.image, record)
     if handler is not None:
-        handler(mirror, record)
+        handler(heaps, record)
         for ref in record.blocks:
-            storage = mirror.storage_at(ref.locator)
+            storage = heaps.storage_at(ref.locator)
             if storage is not None and ref.fork == _MAIN_FORK:
-                mirror.locations.note_heap_change(storage, record.xid)
+                heaps.locations.note_heap_change(storage, record.xid)
                 if storage.stand_ins:
-                    shared_catalogs.supersede(mirror, storage, ref.block, record.xid)
+                    shared_catalogs.supersede(heaps, storage, ref.block, record.xid)
 
 
 # Pages.
 
 
 def replace_page(
-    mirror: CatalogMirror, storage: Storage, block: int, image: bytes, record: Record
+    heaps: CatalogHeaps, storage: Storage, block: int, image: bytes, record: Record
 ) -> None:
     """Make *image* the content of a page; what is known of its tuples' transactions is carried over."""
     page = storage.pages.get(block)
@@ -119,7 +119,7 @@ def replace_page(
     tuples = heap.parse_page(image)
     offsets = {t[0] for t in tuples}
     for offset in [o for o in page.tuples if o not in offsets]:
-        mirror.remove(page.tuples[offset])
+        heaps.remove(page.tuples[offset])
     page.physical = True
     page.lsn = record.end_lsn
     layout = storage.layout
@@ -137,28 +137,28 @@ def replace_page(
                 data=data,
                 row=layout.row(infomask2, infomask, hoff, data),
             )
-            mirror.insert(tup, record.xid, fresh=False)
+            heaps.insert(tup, record.xid, fresh=False)
             continue
         if held.data != data:
-            mirror.replace_row(held, data, layout.row(infomask2, infomask, hoff, data))
+            heaps.replace_row(held, data, layout.row(infomask2, infomask, hoff, data))
         held.infomask2, held.infomask, held.hoff, held.xmax = infomask2, infomask, hoff, xmax
-        mirror.confirm_xmin(held, infomask)
+        heaps.confirm_xmin(held, infomask)
         if not held.dead:
-            mirror.judge_xmax(held, record.xid, held=True)
+            heaps.judge_xmax(held, record.xid, held=True)
 
 
 def _page_to_change(
-    mirror: CatalogMirror, record: Record, ref: BlockRef
+    heaps: CatalogHeaps, record: Record, ref: BlockRef
 ) -> tuple[Storage, Page] | None:
     """Return a block's page when the record's change is to be made in it, None when that is done."""
-    storage = mirror.storage_at(ref.locator)
+    storage = heaps.storage_at(ref.locator)
     if storage is None or ref.fork != _MAIN_FORK or (ref.image is not None and ref.apply_image):
         return None
     page = storage.pages.get(ref.block)
     if ref.will_init:
         if page is not None:
             for tup in list(page.tuples.values()):
-                mirror.remove(tup)
+                heaps.remove(tup)
         page = storage.pages[ref.block] = Page()
     elif page is None:
         # Rows that SQL did not show, and no image since: the page is not known.
@@ -172,12 +172,12 @@ def _page_to_change(
 
 
 def _tuple(
-    mirror: CatalogMirror, record: Record, where: tuple[Storage, Page], ref: BlockRef, offset: int
+    heaps: CatalogHeaps, record: Record, where: tuple[Storage, Page], ref: BlockRef, offset: int
 ) -> CatalogTuple | None:
     """Return the tuple that a record changes; None when the mirror rightly does not know it."""
     storage, page = where
     tup = page.tuples.get(offset)
-    if tup is None and page.physical and mirror.consistent:
+    if tup is None and page.physical and heaps.consistent:
         raise DecodingError(
             f"record at {Lsn(record.lsn)} changes tuple ({ref.block},{offset}) of"
             f" {storage.catalog.name}, which the mirror has not",
@@ -190,18 +190,18 @@ def _tuple(
 
 
 def _set_xmax(
-    mirror: CatalogMirror, tup: CatalogTuple | None, xmax: int, infobits: int, record: Record
+    heaps: CatalogHeaps, tup: CatalogTuple | None, xmax: int, infobits: int, record: Record
 ) -> None:
     if tup is None:
         return
     tup.xmax = xmax
     tup.infomask = infomask_of_infobits(tup.infomask, infobits)
     if not tup.dead:
-        mirror.judge_xmax(tup, record.xid, held=True)
+        heaps.judge_xmax(tup, record.xid, held=True)
 
 
 def _insert(
-    mirror: CatalogMirror,
+    heaps: CatalogHeaps,
     record: Record,
     where: tuple[Storage, Page],
     tid: tuple[int, int],
@@ -225,7 +225,7 @@ def _insert(
         data=data,
         row=storage.layout.row(infomask2, infomask, hoff, data),
     )
-    mirror.insert(tup, record.xid, fresh=True)
+    heaps.insert(tup, record.xid, fresh=True)
 
 
 def _unpack(layout: struct.Struct, data: bytes, at: int, what: str) -> tuple[int, ...]:
@@ -244,27 +244,27 @@ def _block(record: Record, number: int) -> BlockRef | None:
 # Heap.
 
 
-def _heap_insert(mirror: CatalogMirror, record: Record) -> None:
+def _heap_insert(heaps: CatalogHeaps, record: Record) -> None:
     ref = _block(record, 0)
-    where = None if ref is None else _page_to_change(mirror, record, ref)
+    where = None if ref is None else _page_to_change(heaps, record, ref)
     if ref is None or where is None:
         return
     offset, _ = _unpack(_HEAP_INSERT, record.data, 0, "an insert")
     infomask2, infomask, hoff = _unpack(_HEAP_HEADER, ref.data, 0, "an inserted tuple")
     data = ref.data[_HEAP_HEADER.size :]
-    _insert(mirror, record, where, (ref.block, offset), (infomask2, infomask, hoff), data)
+    _insert(heaps, record, where, (ref.block, offset), (infomask2, infomask, hoff), data)
 
 
-def _heap_delete(mirror: CatalogMirror, record: Record) -> None:
+def _heap_delete(heaps: CatalogHeaps, record: Record) -> None:
     ref = _block(record, 0)
-    where = None if ref is None else _page_to_change(mirror, record, ref)
+    where = None if ref is None else _page_to_change(heaps, record, ref)
     if ref is None or where is None:
         return
     xmax, offset, infobits, _ = _unpack(_HEAP_DELETE, record.data, 0, "a delete")
-    _set_xmax(mirror, _tuple(mirror, record, where, ref, offset), xmax, infobits, record)
+    _set_xmax(heaps, _tuple(heaps, record, where, ref, offset), xmax, infobits, record)
 
 
-def _heap_update(mirror: CatalogMirror, record: Record) -> None:
+def _heap_update(heaps: CatalogHeaps, record: Record) -> None:
     new_ref = _block(record, 0)
     if new_ref is None:
         return
@@ -272,18 +272,18 @@ def _heap_update(mirror: CatalogMirror, record: Record) -> None:
     old_xmax, old_offset, old_infobits, flags, new_xmax, new_offset = _unpack(
         _HEAP_UPDATE, record.data, 0, "an update"
     )
-    new_where = _page_to_change(mirror, record, new_ref)
+    new_where = _page_to_change(heaps, record, new_ref)
     if old_ref is None:
         old_ref, old_where = new_ref, new_where
     else:
-        old_where = _page_to_change(mirror, record, old_ref)
+        old_where = _page_to_change(heaps, record, old_ref)
     old = None
     if old_where is not None:
-        old = _tuple(mirror, record, old_where, old_ref, old_offset)
-        _set_xmax(mirror, old, old_xmax, old_infobits, record)
+        old = _tuple(heaps, record, old_where, old_ref, old_offset)
+        _set_xmax(heaps, old, old_xmax, old_infobits, record)
     if new_where is not None:
         header, data = _updated_tuple(new_ref.data, flags, old)
-        _insert(mirror, record, new_where, (new_ref.block, new_offset), header, data, new_xmax)
+        _insert(heaps, record, new_where, (new_ref.block, new_offset), header, data, new_xmax)
 
 
 def _updated_tuple(
@@ -319,23 +319,23 @@ def _updated_tuple(
     return (infomask2, infomask, hoff), tuple_data
 
 
-def _heap_lock(mirror: CatalogMirror, record: Record) -> None:
+def _heap_lock(heaps: CatalogHeaps, record: Record) -> None:
     """LOCK, and heap2's LOCK_UPDATED, which is laid out alike."""
     ref = _block(record, 0)
-    where = None if ref is None else _page_to_change(mirror, record, ref)
+    where = None if ref is None else _page_to_change(heaps, record, ref)
     if ref is None or where is None:
         return
     xmax, offset, infobits = _unpack(_HEAP_LOCK, record.data, 0, "a lock")
-    _set_xmax(mirror, _tuple(mirror, record, where, ref, offset), xmax, infobits, record)
+    _set_xmax(heaps, _tuple(heaps, record, where, ref, offset), xmax, infobits, record)
 
 
-def _heap_inplace(mirror: CatalogMirror, record: Record) -> None:
+def _heap_inplace(heaps: CatalogHeaps, record: Record) -> None:
     ref = _block(record, 0)
-    where = None if ref is None else _page_to_change(mirror, record, ref)
+    where = None if ref is None else _page_to_change(heaps, record, ref)
     if ref is None or where is None:
         return
     (offset,) = _unpack(_U16, record.data, 0, "an in-place update")
-    tup = _tuple(mirror, record, where, ref, offset)
+    tup = _tuple(heaps, record, where, ref, offset)
     if tup is None:
         return
     if tup.data is None:
@@ -345,15 +345,15 @@ def _heap_inplace(mirror: CatalogMirror, record: Record) -> None:
         raise ValueError("an in-place update changes the length of a tuple")
     data = tup.data[:bitmap_size] + ref.data
     row = where[0].layout.row(tup.infomask2, tup.infomask, tup.hoff, data)
-    mirror.replace_row(tup, data, row)
+    heaps.replace_row(tup, data, row)
 
 
 # Heap2.
 
 
-def _heap2_multi_insert(mirror: CatalogMirror, record: Record) -> None:
+def _heap2_multi_insert(heaps: CatalogHeaps, record: Record) -> None:
     ref = _block(record, 0)
-    where = None if ref is None else _page_to_change(mirror, record, ref)
+    where = None if ref is None else _page_to_change(heaps, record, ref)
     if ref is None or where is None:
         return
     _, count = _unpack(_MULTI_INSERT, record.data, 0, "a multi-insert")
@@ -374,18 +374,18 @@ def _heap2_multi_insert(mirror: CatalogMirror, record: Record) -> None:
         if at + size > len(data):
             raise ValueError("a multi-insert's tuple is cut short")
         header = (infomask2, infomask, hoff)
-        _insert(mirror, record, where, (ref.block, offset), header, data[at : at + size])
+        _insert(heaps, record, where, (ref.block, offset), header, data[at : at + size])
         at += size
 
 
-def _heap2_10_30(mirror: CatalogMirror, record: Record) -> None:
+def _heap2_10_30(heaps: CatalogHeaps, record: Record) -> None:
     """Info codes 0x10, 0x20 and 0x30: PRUNE, VACUUM and FREEZE_PAGE up to 16, the prune family since."""
     ref = _block(record, 0)
-    where = None if ref is None else _page_to_change(mirror, record, ref)
+    where = None if ref is None else _page_to_change(heaps, record, ref)
     if ref is None or where is None:
         return
-    if mirror.version.prune_family:
-        _prune_family(mirror, record, where, ref)
+    if heaps.version.prune_family:
+        _prune_family(heaps, record, where, ref)
         return
     operation = record.info & rmgr.XLOG_HEAP_OPMASK
     if operation == rmgr.XLOG_HEAP2_PRUNE:
@@ -393,28 +393,28 @@ def _heap2_10_30(mirror: CatalogMirror, record: Record) -> None:
         offsets = _offsets(ref.data, 0, len(ref.data) // 2)
         if 2 * redirected > len(offsets):
             raise ValueError("a prune is cut short")
-        _drop(mirror, where[1], offsets[: 2 * redirected : 2])
-        _drop(mirror, where[1], offsets[2 * redirected :])
+        _drop(heaps, where[1], offsets[: 2 * redirected : 2])
+        _drop(heaps, where[1], offsets[2 * redirected :])
     elif operation == rmgr.XLOG_HEAP2_VACUUM:
-        _drop(mirror, where[1], _offsets(ref.data, 0, len(ref.data) // 2))
-    elif mirror.version.freeze_plans:
+        _drop(heaps, where[1], _offsets(ref.data, 0, len(ref.data) // 2))
+    elif heaps.version.freeze_plans:
         _, count = _unpack(_FREEZE_PAGE, record.data, 0, "a freeze")
         plans = [
             _unpack(_FREEZE_PLAN, ref.data, _FREEZE_PLAN.size * i, "a freeze") for i in range(count)
         ]
-        _freeze_by_plans(mirror, record, where, ref, plans, _FREEZE_PLAN.size * count)
+        _freeze_by_plans(heaps, record, where, ref, plans, _FREEZE_PLAN.size * count)
     else:
         _, count = _unpack(_FREEZE_PAGE, record.data, 0, "a freeze")
         for i in range(count):
             xmax, offset, infomask2, infomask, _ = _unpack(
                 _FREEZE_TUPLE, ref.data, _FREEZE_TUPLE_SIZE * i, "a freeze"
             )
-            tup = _tuple(mirror, record, where, ref, offset)
-            _freeze(mirror, record, tup, (xmax, infomask2, infomask))
+            tup = _tuple(heaps, record, where, ref, offset)
+            _freeze(heaps, record, tup, (xmax, infomask2, infomask))
 
 
 def _prune_family(
-    mirror: CatalogMirror, record: Record, where: tuple[Storage, Page], ref: BlockRef
+    heaps: CatalogHeaps, record: Record, where: tuple[Storage, Page], ref: BlockRef
 ) -> None:
     """Sub-records in the block's data: freeze plans, redirections, dead, unused, offsets to freeze."""
     if len(record.data) < 2:
@@ -440,12 +440,12 @@ def _prune_family(
             at += 2
             dropped.extend(_offsets(data, at, count * step)[::step])
             at += 2 * count * step
-    _drop(mirror, where[1], dropped)
-    _freeze_by_plans(mirror, record, where, ref, plans, at)
+    _drop(heaps, where[1], dropped)
+    _freeze_by_plans(heaps, record, where, ref, plans, at)
 
 
 def _freeze_by_plans(
-    mirror: CatalogMirror,
+    heaps: CatalogHeaps,
     record: Record,
     where: tuple[Storage, Page],
     ref: BlockRef,
@@ -454,27 +454,27 @@ def _freeze_by_plans(
 ) -> None:
     for xmax, infomask2, infomask, _, count in plans:
         for offset in _offsets(ref.data, at, count):
-            tup = _tuple(mirror, record, where, ref, offset)
-            _freeze(mirror, record, tup, (xmax, infomask2, infomask))
+            tup = _tuple(heaps, record, where, ref, offset)
+            _freeze(heaps, record, tup, (xmax, infomask2, infomask))
         at += 2 * count
 
 
 def _freeze(
-    mirror: CatalogMirror, record: Record, tup: CatalogTuple | None, header: tuple[int, int, int]
+    heaps: CatalogHeaps, record: Record, tup: CatalogTuple | None, header: tuple[int, int, int]
 ) -> None:
     if tup is None:
         return
     tup.xmax, tup.infomask2, tup.infomask = header
-    mirror.confirm_xmin(tup, tup.infomask)
+    heaps.confirm_xmin(tup, tup.infomask)
     if not tup.dead:
-        mirror.judge_xmax(tup, record.xid, held=True)
+        heaps.judge_xmax(tup, record.xid, held=True)
 
 
-def _drop(mirror: CatalogMirror, page: Page, offsets: Iterable[int]) -> None:
+def _drop(heaps: CatalogHeaps, page: Page, offsets: Iterable[int]) -> None:
     for offset in offsets:
         tup = page.tuples.get(offset)
         if tup is not None:
-            mirror.remove(tup)
+            heaps.remove(tup)
 
 
 def _offsets(data: bytes, at: int, count: int) -> tuple[int, ...]:
@@ -486,25 +486,25 @@ def _offsets(data: bytes, at: int, count: int) -> tuple[int, ...]:
 # Other resource managers.
 
 
-def _smgr_truncate(mirror: CatalogMirror, record: Record) -> None:
+def _smgr_truncate(heaps: CatalogHeaps, record: Record) -> None:
     block, spc, db, rel, flags = _unpack(_SMGR_TRUNCATE, record.data, 0, "a truncation")
-    storage = mirror.storage_at(RelFileLocator(spc, db, rel))
+    storage = heaps.storage_at(RelFileLocator(spc, db, rel))
     if storage is None or not flags & _SMGR_TRUNCATE_HEAP:
         return
     for number in [n for n in storage.pages if n >= block]:
         for tup in list(storage.pages[number].tuples.values()):
-            mirror.remove(tup)
+            heaps.remove(tup)
         del storage.pages[number]
 
 
-def _smgr_create(mirror: CatalogMirror, record: Record) -> None:
+def _smgr_create(heaps: CatalogHeaps, record: Record) -> None:
     """Of our database a transient heap is known by its pg_class row, see ``storage_map``."""
     spc, db, rel, fork = _unpack(_SMGR_CREATE, record.data, 0, "a storage's creation")
     if fork == _MAIN_FORK:
-        shared_catalogs.note_creation(mirror, RelFileLocator(spc, db, rel), record.xid)
+        shared_catalogs.note_creation(heaps, RelFileLocator(spc, db, rel), record.xid)
 
 
-def _multixact_create(mirror: CatalogMirror, record: Record) -> None:
+def _multixact_create(heaps: CatalogHeaps, record: Record) -> None:
     multixact, _, count = _unpack(_MULTIXACT_CREATE, record.data, 0, "a multixact")
     updater = 0
     for i in range(count):
@@ -516,21 +516,25 @@ def _multixact_create(mirror: CatalogMirror, record: Record) -> None:
         )
         if status >= _MULTIXACT_STATUS_NO_KEY_UPDATE:
             updater = xid
-    mirror.note_multixact(multixact, updater)
+    heaps.fates.note_multixact(multixact, updater)
 
 
-def _relmap_update(mirror: CatalogMirror, record: Record) -> None:
+def _relmap_update(heaps: CatalogHeaps, record: Record) -> None:
     """A new relation map counts from its record on, whatever becomes of the transaction.
 
     The map that the bootstrap read is at least as new as consistent_lsn's; older updates are ignored.
     """
-    update = parse_update(record.data, mirror.version)
-    if update.database_oid in (0, mirror.facts.database_oid) and mirror.consistent:
-        for kept in mirror.update_relation_map(update.mappings, shared=not update.database_oid):
-            apply(mirror, kept)
+    update = parse_update(record.data, heaps.version)
+    if not heaps.consistent:
+        return
+    if update.database_oid == heaps.facts.database_oid:
+        heaps.replace_relation_map(update.mappings)
+    elif not update.database_oid:
+        for kept in shared_catalogs.replace_map(heaps, update.mappings):
+            apply(heaps, kept)
 
 
-_HEAP: Final[dict[int, Callable[[CatalogMirror, Record], None]]] = {
+_HEAP: Final[dict[int, Callable[[CatalogHeaps, Record], None]]] = {
     rmgr.XLOG_HEAP_INSERT: _heap_insert,
     rmgr.XLOG_HEAP_DELETE: _heap_delete,
     rmgr.XLOG_HEAP_UPDATE: _heap_update,
@@ -540,7 +544,7 @@ _HEAP: Final[dict[int, Callable[[CatalogMirror, Record], None]]] = {
     # TRUNCATE is logical only; CONFIRM is of speculative inserts, which catalogs don't have.
 }
 
-_HEAP2: Final[dict[int, Callable[[CatalogMirror, Record], None]]] = {
+_HEAP2: Final[dict[int, Callable[[CatalogHeaps, Record], None]]] = {
     rmgr.XLOG_HEAP2_PRUNE: _heap2_10_30,
     rmgr.XLOG_HEAP2_VACUUM: _heap2_10_30,
     rmgr.XLOG_HEAP2_FREEZE_PAGE: _heap2_10_30,
@@ -549,7 +553,7 @@ _HEAP2: Final[dict[int, Callable[[CatalogMirror, Record], None]]] = {
     # REWRITE maps tuples for logical decoding in the server, VISIBLE and NEW_CID change no tuple.
 }
 
-_OTHER: Final[dict[tuple[int, int], Callable[[CatalogMirror, Record], None]]] = {
+_OTHER: Final[dict[tuple[int, int], Callable[[CatalogHeaps, Record], None]]] = {
     (rmgr.RM_SMGR_ID, rmgr.XLOG_SMGR_TRUNCATE): _smgr_truncate,
     (rmgr.RM_SMGR_ID, rmgr.XLOG_SMGR_CREATE): _smgr_create,
     (rmgr.RM_MULTIXACT_ID, rmgr.XLOG_MULTIXACT_CREATE_ID): _multixact_create,

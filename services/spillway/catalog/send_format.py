@@ -24,8 +24,8 @@ from spillway.catalog.numeric_datum import numeric_body
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from spillway.catalog.database_facts import DatabaseFacts
     from spillway.catalog.layout import PgEnum, PgType
-    from spillway.catalog.mirror import DatabaseFacts
 
 _I32: Final = struct.Struct(">i")
 _ARRAY_HEADER: Final = struct.Struct(">iiI")

@@ -29,15 +29,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spillway._kernels.crc32c import crc32c
 from spillway.catalog import shared_catalogs
+from spillway.catalog.database_facts import DatabaseFacts
+from spillway.catalog.heaps import CatalogHeaps
 from spillway.catalog.layout import TRACKED_CATALOGS, CatalogLayout, PhysicalColumn
-from spillway.catalog.mirror import CatalogMirror, DatabaseFacts
+from spillway.catalog.mirror import CatalogMirror
 from spillway.catalog.packed_pages import keep_keys, pack_storage, read_page, sent_row
-from spillway.catalog.storage_map import Rewrite
+from spillway.catalog.storage_map import Rewrite, Unidentified
 from spillway.errors import SourceError, StorageError
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
-    from spillway.catalog.descriptors import DescriptorRegistry
+    from spillway.catalog.descriptor_registry import DescriptorRegistry
     from spillway.catalog.tuple_store import Storage
 
 _MAGIC: Final = b"SPWLCATM"
@@ -53,18 +55,19 @@ def serialize(mirror: CatalogMirror) -> bytes:
 
 def serialized_parts(mirror: CatalogMirror) -> list[bytes]:
     """Return what :func:`serialize` does in pieces, which whoever writes more than that joins once."""
-    locations = mirror.locations
+    heaps = mirror.heaps
+    locations = heaps.locations
     head = {
-        "facts": asdict(mirror.facts) | {"default_tablespace": locations.default_tablespace},
+        "facts": asdict(heaps.facts) | {"default_tablespace": locations.default_tablespace},
         "copied_to": locations.copied_to,
-        "layouts": {oid: layout.columns for oid, layout in mirror.layouts.items()},
+        "layouts": {oid: layout.columns for oid, layout in heaps.layouts.items()},
         "consistent_lsn": mirror.consistent_lsn,
         "consistent": mirror.consistent,
         "last_lsn": mirror.last_lsn,
-        "transactions": mirror.transactions(),
-        "known_values": _pairs(mirror.known_values),
+        "transactions": heaps.fates.to_json(),
+        "known_values": _pairs(heaps.known_values),
         "relation_map": _pairs(locations.relation_map),
-        "rewrites": [[xid, rewrites] for xid, rewrites in _rewrites(mirror)],
+        "rewrites": [[xid, rewrites] for xid, rewrites in _rewrites(heaps)],
         "own_map": [[xid, _pairs(own)] for xid, own in locations.own_map.items()],
         "storages": [
             {
@@ -79,7 +82,7 @@ def serialized_parts(mirror: CatalogMirror) -> list[bytes]:
                     if not tup.dead
                 ],
             }
-            for storage in _storages(mirror)
+            for storage in _storages(heaps)
         ],
         "unidentified": [
             [
@@ -92,7 +95,7 @@ def serialized_parts(mirror: CatalogMirror) -> list[bytes]:
     }
     encoded = json.dumps(head, separators=(",", ":")).encode()
     parts = [_SIZE.pack(len(encoded)), encoded]
-    for storage in _storages(mirror):
+    for storage in _storages(heaps):
         _write_storage(storage, parts)
     crc = 0
     for part in parts:
@@ -136,18 +139,12 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
         )
         for oid, columns in head["layouts"].items()
     }
-    mirror = CatalogMirror(
-        facts,
-        layouts,
-        consistent_lsn=head["consistent_lsn"],
-        horizon=head["transactions"]["horizon"],
-        registry=registry,
-    )
-    mirror.consistent = head["consistent"]
-    mirror.last_lsn = head["last_lsn"]
-    mirror.restore_transactions(head["transactions"])
-    mirror.known_values.update((value_id, text) for value_id, text in head["known_values"])
-    locations = mirror.locations
+    heaps = CatalogHeaps(facts, layouts, horizon=head["transactions"]["horizon"])
+    heaps.plain_redo.consistent = head["consistent"]
+    heaps.plain_redo.last_lsn = head["last_lsn"]
+    heaps.fates.restore(head["transactions"])
+    heaps.known_values.update((value_id, text) for value_id, text in head["known_values"])
+    locations = heaps.locations
     locations.relation_map = {oid: rel for oid, rel in head["relation_map"]}  # noqa: C416
     for xid, rewrites in head["rewrites"]:
         locations.rewrites[xid] = [Rewrite(oid, RelFileLocator(*loc)) for oid, loc in rewrites]
@@ -160,10 +157,10 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
         if item["current"]:
             locations.current[item["catalog"]] = storage
         storage.unplaced = item["unplaced"]
-        at = _read_storage(mirror, storage, body, at)
+        at = _read_storage(heaps, storage, body, at)
         for values, xmin, pending, deleter in item["stand_ins"]:
             shared_catalogs.stand_in(
-                mirror,
+                heaps,
                 storage,
                 sent_row(storage.layout, values),
                 xmin,
@@ -171,7 +168,7 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
                 deleter=deleter,
             )
     for unidentified, xid, records in head["unidentified"]:
-        locations.unidentified[RelFileLocator(*unidentified)] = shared_catalogs.Unidentified(
+        locations.unidentified[RelFileLocator(*unidentified)] = Unidentified(
             xid, [shared_catalogs.record_from_json(record) for record in records]
         )
     locations.track()
@@ -179,12 +176,12 @@ def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
         locations.copy_to(copied_to)
     if at != len(body):
         raise ValueError(f"{len(body) - at} bytes are left over")
-    return mirror
+    return CatalogMirror(heaps, consistent_lsn=head["consistent_lsn"], registry=registry)
 
 
-def _storages(mirror: CatalogMirror) -> list[Storage]:
+def _storages(heaps: CatalogHeaps) -> list[Storage]:
     """Every storage once: while the database moves, one may have two names."""
-    return [s for locator, s in mirror.locations.storages.items() if s.locator == locator]
+    return [s for locator, s in heaps.locations.storages.items() if s.locator == locator]
 
 
 def _write_storage(storage: Storage, parts: list[bytes]) -> None:
@@ -192,14 +189,14 @@ def _write_storage(storage: Storage, parts: list[bytes]) -> None:
     parts += pack_storage(storage)
 
 
-def _read_storage(mirror: CatalogMirror, storage: Storage, body: bytes, at: int) -> int:
+def _read_storage(heaps: CatalogHeaps, storage: Storage, body: bytes, at: int) -> int:
     (page_count,) = _SIZE.unpack_from(body, at)
     at += _SIZE.size
     keys = [array("Q") for _ in storage.indexes]
     for _ in range(page_count):
         at, tuples = read_page(storage, keys, body, at)
         for tup in tuples:
-            mirror.admit(tup)
+            heaps.admit(tup)
     keep_keys(storage, keys)
     return at
 
@@ -208,10 +205,10 @@ def _pairs(mapping: dict[int, Any]) -> list[list[Any]]:
     return [[key, value] for key, value in mapping.items()]
 
 
-def _rewrites(mirror: CatalogMirror) -> list[tuple[int, list[tuple[int, RelFileLocator]]]]:
+def _rewrites(heaps: CatalogHeaps) -> list[tuple[int, list[tuple[int, RelFileLocator]]]]:
     return [
         (xid, [(r.catalog_oid, r.locator) for r in rewrites])
-        for xid, rewrites in mirror.locations.rewrites.items()
+        for xid, rewrites in heaps.locations.rewrites.items()
     ]
 
 

@@ -25,40 +25,28 @@ Source: src/backend/commands/cluster.c; src/backend/utils/cache/relmapper.c; src
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from spillway.catalog.layout import GLOBAL_TABLESPACE
 from spillway.catalog.page import PAGE_SIZE
-from spillway.catalog.tuple_store import CatalogTuple
+from spillway.catalog.storage_map import Unidentified
+from spillway.catalog.tuple_store import NO_BLOCK, CatalogTuple
 from spillway.wal.record import BlockRef, Record, RelFileLocator
 
 if TYPE_CHECKING:
-    from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.heaps import CatalogHeaps
     from spillway.catalog.tuple_store import Storage
 
-#: pg_global, where the shared catalogs are
-GLOBAL_TABLESPACE: Final = 1664
-#: where stand-ins are: InvalidBlockNumber
-NO_BLOCK: Final = 0xFFFFFFFF
 _MAIN_FORK: Final = 0
 #: pd_special, where a page's special space begins: at its end in a heap, earlier in an index
 _SPECIAL: Final = slice(16, 18)
-
-
-@dataclass(slots=True)
-class Unidentified:
-    """New storage in pg_global."""
-
-    #: of the transaction that made it
-    xid: int
-    records: list[Record] = field(default_factory=list)
 
 
 # Stand-ins.
 
 
 def stand_in(
-    mirror: CatalogMirror,
+    heaps: CatalogHeaps,
     storage: Storage,
     row: Any,
     xmin: int,
@@ -70,10 +58,10 @@ def stand_in(
     tup = CatalogTuple(storage, NO_BLOCK << 16, xmin=xmin, xmax=None, row=row)
     tup.xmin_pending = pending
     tup.deleter = deleter
-    mirror.admit(tup)
+    heaps.admit(tup)
 
 
-def supersede(mirror: CatalogMirror, storage: Storage, block: int, xid: int) -> None:
+def supersede(heaps: CatalogHeaps, storage: Storage, block: int, xid: int) -> None:
     """Delete the stand-ins of rows that *xid* has tuples of in a page; a record of its was just applied there.
 
     A stand-in that has a deleter keeps it: others can only be subtransactions beside or below it.
@@ -82,42 +70,45 @@ def supersede(mirror: CatalogMirror, storage: Storage, block: int, xid: int) -> 
     if page is None or not xid:
         return
     for tup in page.tuples.values():
-        if (tup.xmin_pending and tup.xmin == xid) or mirror.deleter_of(tup) == xid:
+        if (tup.xmin_pending and tup.xmin == xid) or heaps.fates.deleter_of(tup) == xid:
             held = storage.stand_ins.get(tup.row[0])
             if held is not None and not held.dead and not held.deleter:
-                mirror.note_deleter(held, xid)
+                heaps.note_deleter(held, xid)
 
 
 # Rewrites from another database.
 
 
-def note_creation(mirror: CatalogMirror, locator: RelFileLocator, xid: int) -> None:
+def note_creation(heaps: CatalogHeaps, locator: RelFileLocator, xid: int) -> None:
     """Watch new storage in pg_global."""
-    locations = mirror.locations
+    locations = heaps.locations
     if locator.spc == GLOBAL_TABLESPACE and xid and locator not in locations.storages:
         locations.unidentified[locator] = Unidentified(xid)
         locations.track()
 
 
-def keep(mirror: CatalogMirror, record: Record) -> bool:
+def keep(heaps: CatalogHeaps, record: Record) -> bool:
     """Keep *record* if it is about storage that is still to be identified; return whether it is."""
-    unidentified = mirror.locations.unidentified
+    unidentified = heaps.locations.unidentified
     for ref in record.blocks:
         found = unidentified.get(ref.locator)
         if found is None:
             continue
         if ref.image is not None and int.from_bytes(ref.image[_SPECIAL], "little") != PAGE_SIZE:
             del unidentified[ref.locator]
-            mirror.locations.track()
+            heaps.locations.track()
         elif ref.fork == _MAIN_FORK:
             found.records.append(record)
         return True
     return False
 
 
-def replace_map(mirror: CatalogMirror, mappings: dict[int, int]) -> list[Record]:
-    """Take over a new relation map of the shared catalogs; return records that are to be applied now."""
-    locations = mirror.locations
+def replace_map(heaps: CatalogHeaps, mappings: dict[int, int]) -> list[Record]:
+    """Take over a new relation map of the shared catalogs; return records that are to be applied now.
+
+    They are of storage that has turned out to be a catalog's by it.
+    """
+    locations = heaps.locations
     records: list[Record] = []
     for oid, storage in list(locations.current.items()):
         rel = mappings.get(oid)
@@ -131,16 +122,17 @@ def replace_map(mirror: CatalogMirror, mappings: dict[int, int]) -> list[Record]
             if unidentified is not None:
                 records += unidentified.records
             else:
-                _stand_in_for(mirror, storage, found)
+                _stand_in_for(heaps, storage, found)
         locations.current[oid] = found
+    heaps.drop_unread()
     return records
 
 
-def _stand_in_for(mirror: CatalogMirror, old: Storage, new: Storage) -> None:
+def _stand_in_for(heaps: CatalogHeaps, old: Storage, new: Storage) -> None:
     new.unplaced = True
     for tup in old.tuples():
         if not tup.dead:
-            stand_in(mirror, new, tup.row, tup.xmin, pending=tup.xmin_pending, deleter=tup.deleter)
+            stand_in(heaps, new, tup.row, tup.xmin, pending=tup.xmin_pending, deleter=tup.deleter)
 
 
 # Serialised.

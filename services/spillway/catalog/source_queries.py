@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from spillway.catalog.layout import CatalogLayout, PhysicalColumn, TrackedCatalog
-from spillway.catalog.mirror import DatabaseFacts
-from spillway.catalog.shared_catalogs import GLOBAL_TABLESPACE
+from spillway.catalog.database_facts import DatabaseFacts
+from spillway.catalog.layout import (
+    GLOBAL_TABLESPACE,
+    CatalogLayout,
+    PhysicalColumn,
+    TrackedCatalog,
+)
 from spillway.errors import CheckpointNotStored, NotReady, SourceError
 from spillway.pg.encoding import server_encoding
 from spillway.pg.lsn import Lsn

@@ -18,11 +18,10 @@ src/backend/utils/cache/relmapper.c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from spillway.catalog.layout import CLASS_BY_OID, PG_CLASS
-from spillway.catalog.shared_catalogs import GLOBAL_TABLESPACE, Unidentified
+from spillway.catalog.layout import CLASS_BY_OID, GLOBAL_TABLESPACE, PG_CLASS
 from spillway.catalog.tuple_store import CatalogTuple, Storage
 from spillway.errors import DecodingError
 from spillway.wal.record import RelFileLocator
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from spillway.catalog.layout import CatalogLayout, PgClass
+    from spillway.wal.record import Record
 
 NO_XIDS: Final[frozenset[int]] = frozenset()
 
@@ -41,6 +41,15 @@ class Rewrite:
 
     catalog_oid: int
     locator: RelFileLocator
+
+
+@dataclass(slots=True)
+class Unidentified:
+    """New storage in pg_global, which may turn out to be a shared catalog's; see ``shared_catalogs``."""
+
+    #: of the transaction that made it
+    xid: int
+    records: list[Record] = field(default_factory=list)
 
 
 class StorageMap:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from spillway.catalog.layout import CatalogLayout
     from spillway.wal.record import RelFileLocator
 
+#: Where stand-ins are, rows whose place is not known (``shared_catalogs``): InvalidBlockNumber.
+NO_BLOCK: Final = 0xFFFFFFFF
 #: Something that a descriptor was made from: catalog oid, index number, key.
 DependencyKey = tuple[int, int, Any]
 
-__all__ = ["CatalogTuple", "DependencyKey", "Page", "Storage"]
+__all__ = ["NO_BLOCK", "CatalogTuple", "DependencyKey", "Page", "Storage"]
 
 
 class Storage(TupleStorage):

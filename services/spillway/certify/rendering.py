@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway._kernels.message_buffer import MessageBuffer
-from spillway.decoding.transaction import TransactionKind, TransactionSink
+from spillway.decoding.sink import TransactionSink
+from spillway.decoding.transaction import TransactionKind
 from spillway.plugins.registry import create_plugin
 
 if TYPE_CHECKING:

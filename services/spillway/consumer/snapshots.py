@@ -131,7 +131,7 @@ class CopiedTable:
         )
 
 
-class Snapshot:
+class SourceSnapshot:
     """The source as of :attr:`lsn`, for as long as this is open."""
 
     def __init__(
@@ -229,7 +229,7 @@ class Source:
 
     def snapshot(
         self, tables: Sequence[SourceTable], tell: Callable[[str], None], stopping: threading.Event
-    ) -> Snapshot:
+    ) -> SourceSnapshot:
         """Take a snapshot and describe *tables* as of it.
 
         Raises:
@@ -258,7 +258,7 @@ class Source:
 
     def reopened(
         self, name: str, contents: str, lsn: int, tables: Sequence[SourceTable]
-    ) -> Snapshot | None:
+    ) -> SourceSnapshot | None:
         """Return a snapshot that somebody took before, None when it is there no more."""
         connection = self._connect()
         try:
@@ -271,7 +271,7 @@ class Source:
         connection.close()
         return None
 
-    def _take(self, tell: Callable[[str], None], stopping: threading.Event) -> Snapshot:
+    def _take(self, tell: Callable[[str], None], stopping: threading.Event) -> SourceSnapshot:
         with self._replication() as replication:
             slot = f"spillway_load_{time.time_ns():x}"
             # The form without parentheses is the only one that 14 knows, and all later ones do.
@@ -292,16 +292,16 @@ class Source:
                 holder.close()
                 raise
 
-    def _import(self, holder: Connection, name: str, lsn: int) -> Snapshot:
+    def _import(self, holder: Connection, name: str, lsn: int) -> SourceSnapshot:
         begin_with_snapshot(holder, self.session_settings, name)
         row = holder.execute(
             "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text,"
             " (EXTRACT(epoch FROM pg_catalog.now()) * 1000000)::int8"
         ).fetchone()
         assert row is not None
-        return Snapshot(holder, lsn, *row)
+        return SourceSnapshot(holder, lsn, *row)
 
-    def _describe_all(self, taken: Snapshot, tables: Sequence[SourceTable]) -> None:
+    def _describe_all(self, taken: SourceSnapshot, tables: Sequence[SourceTable]) -> None:
         holder = taken._holder  # noqa: SLF001 - made here
         holder.execute(
             sql.SQL("SELECT pg_catalog.set_config('lock_timeout', {}, true)").format(_LOCK_TIMEOUT)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spillway.consumer.snapshots import Snapshot, Source
+    from spillway.consumer.snapshots import Source, SourceSnapshot
     from spillway.plugins.arrow_schema import TablePlan
 
 #: In the message of the error of whoever copies: the snapshot is in somebody's way.
@@ -46,7 +46,7 @@ class TableCopy:
         plan: of the table.
     """
 
-    def __init__(self, source: Source, snapshot: Snapshot, plan: TablePlan) -> None:
+    def __init__(self, source: Source, snapshot: SourceSnapshot, plan: TablePlan) -> None:
         self._conninfo = source.conninfo
         self._settings: Mapping[str, str] = source.session_settings
         self._snapshot = snapshot.name

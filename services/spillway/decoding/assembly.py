@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from spillway._kernels import reorder
 from spillway.decoding.decoder import WORK_MEM_BYTES_DEFAULT
-from spillway.decoding.delivery import DecodedTransaction
 from spillway.decoding.dispatch import action_table
+from spillway.decoding.transaction_ends import DecodedTransaction
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway._kernels.reorder import ReorderBuffer
-    from spillway.catalog.descriptors import DescriptorRegistry
+    from spillway.catalog.descriptor_registry import DescriptorRegistry
 
 #: A transaction that occupies no more than this goes into the state itself: no file to make, and none to sync.
 INLINE_BYTES_MAX: Final = 64 << 10

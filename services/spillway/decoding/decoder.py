@@ -34,16 +34,16 @@ import struct
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakValueDictionary
 
-from spillway._kernels import reorder, reorder_loop
+from spillway._kernels import reorder
 from spillway.catalog.audit import CatalogAudit
-from spillway.catalog.descriptors import ResolutionKind, SkipReason
+from spillway.catalog.resolution import ResolutionKind, SkipReason
 from spillway.decoding import serialization
 from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.carried import Carried, clear_spill_dir
-from spillway.decoding.delivery import DecoderStats, Delivery
 from spillway.decoding.dispatch import action_table
 from spillway.decoding.invalidations import Invalidations
 from spillway.decoding.snapshot_builder import RunningXacts, SnapshotBuilder, SnapshotState
+from spillway.decoding.transaction_ends import DecoderStats, TransactionEnds
 from spillway.decoding.xact import parse_prepare, parse_transaction_end, parse_truncate
 from spillway.errors import DecodingError, NotReady, WalLevelNotLogical
 from spillway.pg import rmgr
@@ -56,10 +56,11 @@ if TYPE_CHECKING:
 
     from spillway._kernels.record_batch import RecordBatch
     from spillway.catalog.descriptor import RelationDescriptor
-    from spillway.catalog.descriptors import Resolution
     from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.resolution import Resolution
     from spillway.decoding.capture import CaptureFilter
-    from spillway.decoding.transaction import Piece, TransactionSink
+    from spillway.decoding.sink import TransactionSink
+    from spillway.decoding.transaction import Piece
     from spillway.pg.versions import WalVersion
 
 #: PostgreSQL's default of logical_decoding_work_mem.
@@ -73,9 +74,9 @@ _PARAMETER_CHANGE: Final = struct.Struct("<iiiiii")
 _CHECKPOINT_REDO: Final = struct.Struct("<Q")
 _WAL_LEVEL_LOGICAL: Final = 2
 _KINDS: Final = {
-    ResolutionKind.TABLE: reorder_loop.KIND_TABLE,
-    ResolutionKind.TOAST: reorder_loop.KIND_TOAST,
-    ResolutionKind.SKIP: reorder_loop.KIND_SKIP,
+    ResolutionKind.TABLE: reorder.KIND_TABLE,
+    ResolutionKind.TOAST: reorder.KIND_TOAST,
+    ResolutionKind.SKIP: reorder.KIND_SKIP,
 }
 
 
@@ -161,7 +162,7 @@ class Decoder:
 
     def _build_with(self, builder: SnapshotBuilder) -> None:
         self._builder = builder
-        self._delivery = Delivery(
+        self._delivery = TransactionEnds(
             self._database_oid,
             self._mirror,
             self._buffer,
@@ -420,27 +421,27 @@ class Decoder:
         """Go through *batch*, and do what the kernel stops for."""
         buffer = self._buffer
         index = 0
-        while (stop := buffer.run(batch, index)) != reorder_loop.AT_END:
+        while (stop := buffer.run(batch, index)) != reorder.AT_END:
             index = buffer.index
-            if stop == reorder_loop.UNRESOLVED:
+            if stop == reorder.UNRESOLVED:
                 self._resolve(batch, index)
                 continue
-            if stop == reorder_loop.FOR_PYTHON:
+            if stop == reorder.FOR_PYTHON:
                 self._handle(batch, index)
-            elif stop == reorder_loop.FOR_CATALOG:
+            elif stop == reorder.FOR_CATALOG:
                 record = batch.record(index)
                 if not buffer.redo(batch, index):
                     self._mirror.apply(record)
                 self._follow_tracked()
                 if self._audit is not None:
                     self._audit.check(record, self._buffer.own_xids(record.xid))
-            elif stop == reorder_loop.FOR_TRUNCATE:
+            elif stop == reorder.FOR_TRUNCATE:
                 self._truncate(batch, index)
-            elif stop == reorder_loop.FOR_INVALIDATIONS:
+            elif stop == reorder.FOR_INVALIDATIONS:
                 self._invalidate(batch, index)
-            elif stop == reorder_loop.FOR_RUN:
+            elif stop == reorder.FOR_RUN:
                 self._delivery.hand_over()
-            elif stop != reorder_loop.FOR_PART:
+            elif stop != reorder.FOR_PART:
                 self._delivery.message(batch, index)
             if buffer.part_due:
                 self._delivery.part(batch, index)
@@ -500,7 +501,7 @@ class Decoder:
         if is_catalog or not self._captures(resolution, own_xids):
             # Who changes the catalog would ask for each catalog again after each of its records.
             for_all = is_catalog and self._mirror.resolve(locator).reason is resolution.reason
-            self._buffer.bind(batch, index, reorder_loop.KIND_SKIP, 0, for_all)
+            self._buffer.bind(batch, index, reorder.KIND_SKIP, 0, for_all)
             return
         if resolution.kind is ResolutionKind.TABLE:
             self._add_relation(resolution)

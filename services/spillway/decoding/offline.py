@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway.catalog.bootstrap import Bootstrap
-    from spillway.decoding.delivery import DecoderStats
-    from spillway.decoding.transaction import TransactionSink
+    from spillway.decoding.sink import TransactionSink
+    from spillway.decoding.transaction_ends import DecoderStats
     from spillway.wal.reader import WalDirectory
 
 

@@ -1,4 +1,4 @@
-"""What decoding hands on: transactions, and the sink that takes them.
+"""What decoding hands on: transactions; the sink that takes them is :mod:`spillway.decoding.sink`.
 
 Most are whole, committed transactions. Slots differ in what they want of the others, and all slots of a
 database read one log, so the log holds what any of them may want and a reader passes over the rest:
@@ -11,9 +11,6 @@ database read one log, so the log holds what any of them may want and a reader p
 Small committed transactions, which are nearly all that there are, come many at a time (``_kernels/transaction_run.pyx``).
 
 One LSN, ``final_lsn``, orders them all: where the record starts that made this come.
-
-The sink is the seam between decoding and the transaction log: decoding imports nothing above
-itself, the log (or a test, or ``spillway decode``) implements :class:`TransactionSink`.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from spillway._kernels.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
 
 
@@ -190,33 +186,3 @@ class Piece(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class TransactionSink(Protocol):
-    """Takes transactions in the order of their ``final_lsn``."""
-
-    def consistent(self, lsn: int) -> None:
-        """Hear that the snapshot builder reached CONSISTENT: every transaction whose commit record starts
-        at *lsn* or later comes, whole. Called before the first of them, and again after every restart.
-        """
-        ...
-
-    def transaction(self, transaction: Transaction) -> None:
-        """Take one transaction; *transaction* is closed by the caller of this method afterwards.
-
-        After a restart, transactions already taken come again (same ``final_lsn``): the sink drops
-        those at or before the last one that it has durably.
-        """
-        ...
-
-    def transactions(self, run: TransactionRun) -> None:
-        """Take many small ones at once, which committed one after the other: the common case, so made to be quick.
-
-        A sink that derives from this class may leave it at this, and get them one by one. *run* is the sink's.
-        """
-        for transaction in run:
-            self.transaction(transaction)
-
-    def progress(self, decoded_lsn: int) -> None:
-        """Say that WAL is decoded up to *decoded_lsn*: no transaction that commits before it is to come."""
-        ...

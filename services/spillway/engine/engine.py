@@ -22,14 +22,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from spillway.engine import inventory
 from spillway.engine.answers import Answers
+from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.large_batches import LargeBatches
 from spillway.engine.leases import Leases
-from spillway.engine.looking import Looking
-from spillway.engine.model import SlotSpec
+from spillway.engine.model import PluginInfo, SlotSpec
+from spillway.engine.preview import read_preview
 from spillway.engine.reader import SlotReader, changes_of
-from spillway.engine.readiness import MetadataWatch
-from spillway.engine.shared_reader import SharedReaders
+from spillway.engine.readiness import MetadataWatch, obstacles_of, warnings_of
+from spillway.engine.shared_readers import SharedReaders
+from spillway.engine.shared_steps import share_steps
 from spillway.engine.slot_rows import SlotRows
 from spillway.engine.slots import check_slot_name, oldest_positions
 from spillway.engine.sources import Sources
@@ -50,26 +53,36 @@ from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import (
     create_plugin,
     is_built_in,
+    plugin_names,
     validate_options,
     wants_streaming,
 )
 from spillway.receiver.primary import with_database
+from spillway.receiver.table_privileges import check_readable
 from spillway.store.rows import SlotRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from spillway.engine.layout import DataDirectory
     from spillway.engine.model import (
         Change,
+        Consumer,
+        Obstacle,
+        Preview,
+        PrimaryCost,
+        PublicationInfo,
         SlotInfo,
+        SlotStats,
         SourceInfo,
-    )  # fmt: skip
+        TablePage,
+    )
     from spillway.engine.session import Session
     from spillway.engine.settings import EngineSettings
     from spillway.engine.slots import Slot
     from spillway.engine.source import Source
     from spillway.plugins.interface import OutputPlugin
+    from spillway.receiver.checks import SourceFacts
     from spillway.store.metadata import MetadataStore
     from spillway.store.rows import Fence
     from spillway.tls import ServerCertificate
@@ -89,7 +102,7 @@ _STEP_BYTES: Final = 1 << 20
 _WORKER_THREADS: Final = 16
 
 
-class Engine(Looking):
+class Engine:
     """Implements :class:`spillway.engine.interface.EngineInterface` on a data directory."""
 
     def __init__(
@@ -153,7 +166,44 @@ class Engine(Looking):
         while not self._sources.are_settled() and loop.time() < deadline:  # noqa: ASYNC110 - threads end it
             await asyncio.sleep(_SETTLE_POLL_S)
 
+    # -- how it stands ------------------------------------------------------------------------
+
+    def obstacles(self) -> list[Obstacle]:
+        """Give what keeps the service from its work."""
+        sources = self._sources.all()
+        return list(obstacles_of(sources, self._watch, self._reserve, self._certificate))
+
+    def warnings(self) -> list[Obstacle]:
+        """Give what will keep the service from its work if nobody does anything."""
+        return list(warnings_of(self._certificate))
+
+    def alive(self) -> bool:
+        """Say whether every task and thread runs that should."""
+        upkeep = self._upkeep is not None and not self._upkeep.done()
+        return upkeep and self._watch.alive() and self._sources.alive()
+
     # -- sources ------------------------------------------------------------------------------
+
+    async def list_sources(self) -> list[SourceInfo]:
+        return self._sources.list()
+
+    async def get_source(self, name: str) -> SourceInfo:
+        return self._sources.get(name).info()
+
+    async def check_source(self, name: str, dsn: str) -> SourceFacts:
+        """Check what create_source would, and make nothing."""
+        return await self._sources.check(name, dsn)
+
+    async def primary_cost(self, name: str) -> PrimaryCost:
+        """Ask the primary what it keeps for the source."""
+        return await self._sources.primary_cost(name)
+
+    async def check_readable(
+        self, source: str, database: str, tables: Sequence[str] | None
+    ) -> None:
+        """Ask the source whether its role may read *tables*."""
+        dsn = with_database(self._sources.get(source).row.dsn, database)
+        await self._in_worker(check_readable, dsn, tables)
 
     async def create_source(
         self, name: str, dsn: str, capture: Mapping[str, object] | None = None
@@ -192,6 +242,20 @@ class Engine(Looking):
 
     def conninfo(self, source: str, database: str) -> str:
         return with_database(self._sources.get(source).row.dsn, database)
+
+    # -- what there is to read ----------------------------------------------------------------
+
+    async def list_plugins(self) -> list[PluginInfo]:
+        """List the output plugins that slots may have."""
+        return [PluginInfo(name, is_built_in(name)) for name in plugin_names()]
+
+    async def list_tables(
+        self, source: str, database: str, after: int = 0, limit: int = TABLES_MAX
+    ) -> TablePage:
+        return await inventory.list_tables(self._sources, source, database, after, limit)
+
+    async def list_publications(self, source: str, database: str) -> list[PublicationInfo]:
+        return await inventory.list_publications(self._sources, source, database)
 
     # -- slots --------------------------------------------------------------------------------
 
@@ -448,7 +512,8 @@ class Engine(Looking):
                 key = (
                     session, slot.row.plugin, frozenset(merged.items()), prepared, upto_lsn, step_bytes,
                 )  # fmt: skip
-            seat = await self._readers.seat(
+            steps = await share_steps(
+                self._readers,
                 key,
                 session.log,
                 begin,
@@ -458,7 +523,7 @@ class Engine(Looking):
                 step_bytes,
                 at_once=built_in,
             )
-            stream = EngineStream(slot, session, seat, begin, holder)
+            stream = EngineStream(slot, session, steps, begin, holder)
             try:
                 yield stream
             finally:
@@ -467,6 +532,37 @@ class Engine(Looking):
                 served = self._slots.get(slot.name) is slot and not slot.is_lost
                 if not peek and slot.row.temporary and served:
                     await self._rows.remove(slot)
+
+    # -- slots, looked at ---------------------------------------------------------------------
+
+    async def end_session(self, slot_name: str) -> Consumer:
+        """End the session of the slot's consumer; see the interface."""
+        return await self._slot(slot_name).end_session()
+
+    async def lag_seconds(self, slot_name: str) -> float | None:
+        """Return how long ago the first transaction was committed that is not confirmed."""
+        slot = self._slot(slot_name)
+        session = self._sources.find_session(slot.row.source, slot.row.database)
+        if session is None:
+            return None
+        current = self._sources.get(slot.row.source).is_current(slot.row.database)
+        return await self._in_worker(slot.lag_seconds, session.log, current=current)
+
+    async def slot_stats(self, slot_name: str) -> SlotStats:
+        slot = self._slot(slot_name)
+        session = self._sources.find_session(slot.row.source, slot.row.database)
+        spilled = session.spill_stats() if session else (0, 0, 0)
+        return slot.stats(*spilled)
+
+    async def preview(
+        self, slot_name: str, start_lsn: Lsn | None, limit: int, skip: int = 0
+    ) -> Preview:
+        """Show changes as JSON, beside the consumer."""
+        slot = self._slot(slot_name)
+        slot.check_valid()
+        start = slot.confirmed_flush_lsn if start_lsn is None else start_lsn
+        session = await self._session(slot)
+        return await self._in_worker(read_preview, session, slot_name, start, limit, skip)
 
     # -- upkeep -------------------------------------------------------------------------------
 

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.catalog import layout as cat
 from spillway.catalog.descriptor import FIRST_NORMAL_OID
-from spillway.catalog.descriptors import resolve
+from spillway.catalog.resolution import Resolver
 from spillway.catalog.resolution_cache import ResolutionCache
-from spillway.catalog.storage_map import NO_XIDS
 from spillway.engine.model import (
     ColumnInfo,
     PublicationInfo,
@@ -106,9 +105,10 @@ def _decoded(sources: Sources, source: str, database: str) -> Session:
 
 def table_oids(mirror: CatalogMirror, after: int) -> Iterator[int]:
     """Yield the oids of the tables that could be published, in order, from behind *after* on."""
-    storage = mirror.locations.current[cat.PG_CLASS.oid]
+    storage = mirror.heaps.locations.current[cat.PG_CLASS.oid]
+    rows = mirror.visible_rows()
     for oid in storage.keys_after(cat.CLASS_BY_OID, max(after, FIRST_NORMAL_OID - 1)):
-        for tup in mirror.visible_tuples(cat.PG_CLASS, cat.CLASS_BY_OID, oid, NO_XIDS):
+        for tup in rows.tuples(cat.PG_CLASS, cat.CLASS_BY_OID, oid):
             row: PgClass = tup.row
             if row.relkind in "rp" and row.relpersistence == "p" and not row.relrewrite:
                 yield oid
@@ -124,14 +124,14 @@ class Described(NamedTuple):
 def describe(mirror: CatalogMirror, after: int, count: int) -> tuple[list[Described], int | None]:
     """Describe *count* tables whose oids are larger than *after*; return the last one's, None when no more follow."""
     # For the types that tables share.
-    cache = ResolutionCache()
+    resolver = Resolver(mirror.heaps, mirror.registry, ResolutionCache())
     found: list[Described] = []
     last = after
     for oid in table_oids(mirror, after):
         if len(found) == count:
             return found, last
         last = oid
-        table = resolve(mirror, ("oid", oid), NO_XIDS, cache).descriptor
+        table = resolver.resolve(("oid", oid)).descriptor
         if table is not None:
             found.append(Described(table, _row_filters(mirror, table)))
     return found, None
@@ -150,11 +150,12 @@ def _row_filters(mirror: CatalogMirror, table: RelationDescriptor) -> dict[str, 
 def publications(mirror: CatalogMirror) -> tuple[list[PgPublication], dict[int, list[str]]]:
     """Return every publication, and of each, by oid, the schemas that it publishes whole."""
     schemas: dict[int, list[str]] = {}
-    if cat.PG_PUBLICATION_NAMESPACE.oid in mirror.layouts:
-        names = {row.oid: row.nspname for row in mirror.all_visible(cat.PG_NAMESPACE)}
-        for row in mirror.all_visible(cat.PG_PUBLICATION_NAMESPACE):
+    rows = mirror.visible_rows()
+    if cat.PG_PUBLICATION_NAMESPACE.oid in mirror.heaps.layouts:
+        names = {row.oid: row.nspname for row in rows.whole(cat.PG_NAMESPACE)}
+        for row in rows.whole(cat.PG_PUBLICATION_NAMESPACE):
             schemas.setdefault(row.pnpubid, []).append(names.get(row.pnnspid, str(row.pnnspid)))
-    return mirror.all_visible(cat.PG_PUBLICATION), schemas
+    return rows.whole(cat.PG_PUBLICATION), schemas
 
 
 # Made of what was answered, on any thread.

@@ -157,7 +157,7 @@ class _Deparser:
         return name
 
     def _row(self, catalog: TrackedCatalog, oid: int) -> Any:
-        found = self._mirror.visible_tuples(catalog, 0, oid, ())
+        found = self._mirror.visible_rows().tuples(catalog, 0, oid)
         if len(found) != 1:
             raise _NoText
         return found[0].row

@@ -1,6 +1,6 @@
 """A consumer's hold on a slot: pulls batches off the transaction log as they come.
 
-The batches are steps of a reader, which other streams may share (:mod:`spillway.engine.shared_reader`). They are taken in two
+The batches are steps of a reader, which other streams may share (:mod:`spillway.engine.shared_readers`). They are taken in two
 ways, by where the reader stands::
 
                       ┌──────── more than a little has come ────────┐
@@ -32,8 +32,8 @@ from spillway.plugins.messages import EncodedBatch
 if TYPE_CHECKING:
     from spillway.engine.holder import Holder
     from spillway.engine.reader import Step
-    from spillway.engine.seat import Seat
     from spillway.engine.session import Session
+    from spillway.engine.shared_steps import SharedSteps
     from spillway.engine.slots import Slot
     from spillway.txlog.log import Snapshot
 
@@ -49,18 +49,18 @@ class EngineStream:
     Args:
         slot: whose stream this is; counted into, and confirmed unless *peek*.
         session: decodes what is read.
-        seat: at the reader that makes the batches; the stream's own from here on.
+        steps: of the reader that makes the batches; the stream's own from here on.
         begin: position that the stream begins at.
         holder: its hold on the slot; None: it reads beside whoever holds it.
     """
 
     def __init__(
-        self, slot: Slot, session: Session, seat: Seat, begin: int, holder: Holder | None
+        self, slot: Slot, session: Session, steps: SharedSteps, begin: int, holder: Holder | None
     ) -> None:
         self._slot = slot
         self._holder = holder
         self._session = session
-        self._seat = seat
+        self._steps = steps
         self._peek = holder is None
         self._loop = asyncio.get_running_loop()
         #: what the caller may confirm: never what lies in a step ahead
@@ -110,7 +110,7 @@ class EngineStream:
 
     async def _next_step(self) -> Step:
         """Take one step on and account for it."""
-        kept = await self._seat.step()
+        kept = await self._steps.step()
         step = kept.step
         self._handed_out_lsn = max(self._handed_out_lsn, step.confirm_lsn)
         if not self._peek:
@@ -118,7 +118,7 @@ class EngineStream:
         self._end = kept.visible if step.exhausted else None
         little = len(step.messages.payload) <= AHEAD_BYTES_MAX
         if step.messages.count and little and not step.exhausted and not step.reached_end:
-            self._seat.begin()
+            self._steps.begin()
         return step
 
     async def _wait(self, deadline: float) -> bool:
@@ -167,7 +167,7 @@ class EngineStream:
         """Stop; waits for a step that is under way, since it uses the cursor."""
         self._session.log.remove_listener(self._notify)
         self._slot.remove_listener(self._wake)
-        await self._seat.close()
+        await self._steps.close()
 
 
 def _expire(waiter: asyncio.Future[bool]) -> None:

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from spillway.slot_manager.dependencies import Engine, NoQuery
-from spillway.slot_manager.wire import ResponseModel
+from spillway.slot_manager.json_fields import ResponseModel
 
 router = APIRouter(prefix="/plugins", tags=["plugins"], dependencies=[NoQuery])
 

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection
 
 from spillway.errors import AddressUnavailable
 from spillway.stream import change_stream, slot_service, subscription_service
-from spillway.stream.door import Door
+from spillway.stream.access import AccessCheck
 from spillway.token_gate import TokenGate
 from spillway.v1 import slots_pb2_grpc, subscriptions_pb2_grpc
 
@@ -104,7 +104,7 @@ async def create_grpc_server(
         AddressUnavailable: the port is taken, or *host* is no address of this machine.
     """
     options = (*_OPTIONS, *_keepalive(client_timeout_s))
-    server = grpc.aio.server(options=options, interceptors=[Door(gate or TokenGate(token))])
+    server = grpc.aio.server(options=options, interceptors=[AccessCheck(gate or TokenGate(token))])
     register: Any = slots_pb2_grpc.add_SlotServiceServicer_to_server
     register(slot_service.SlotService(engine, subscriptions), server)
     register = subscriptions_pb2_grpc.add_SubscriptionServiceServicer_to_server

@@ -45,7 +45,6 @@ from spillway.errors import (
     remote_error,
 )
 from spillway.subscriber.backoff import Backoff
-from spillway.subscriber.hold import LOCKED
 from spillway.subscriber.model import Failure, SubscriptionState
 from spillway.subscriber.run_log import RunLog
 from spillway.subscriber.run_processes import (
@@ -54,6 +53,7 @@ from spillway.subscriber.run_processes import (
     end_processes,
     is_locked,
 )
+from spillway.subscriber.run_start import LOCKED
 from spillway.subscriber.run_status import FILE, RunStatus
 from spillway.subscriber.targets import Program, RunPlan, target_kind
 
@@ -307,7 +307,7 @@ class Supervisor:
         try:
             # On this thread, whose death would be the program's (PR_SET_PDEATHSIG): it is the service's own.
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "spillway.subscriber.hold", str(self._directory), token, str(os.getpid()),
+                sys.executable, "-m", "spillway.subscriber.run_start", str(self._directory), token, str(os.getpid()),
                 *program.arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                 env=environment, start_new_session=True,

@@ -47,7 +47,7 @@ def test_a_mirror_that_lost_something_is_found_out(pg, session, monkeypatch, met
     session.decode()
     # Plain records, too, go by the rules that something is taken from here.
     session.decoder.mirror.plain_redo.set_storages([])
-    monkeypatch.setattr(type(session.decoder.mirror), method, lambda *_, **__: None)
+    monkeypatch.setattr(type(session.decoder.mirror.heaps), method, lambda *_, **__: None)
     run_ddl(pg, "CREATE TABLE t (id int); DROP TABLE t")
     with pytest.raises(CatalogAuditFailed, match=says) as failed:
         session.decode()

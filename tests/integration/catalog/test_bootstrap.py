@@ -77,7 +77,7 @@ def test_raw_without_full_page_writes(fresh_cluster: Any) -> None:
         time.sleep(1)
         for _ in range(3):
             begun = bootstrap_database(database.dsn)
-            assert begun.mirror.locations.current[1259].complete, "files where no images are"
+            assert begun.mirror.heaps.locations.current[1259].complete, "files where no images are"
             replays.append(CatalogReplay(begun, cluster, audit=True))
             time.sleep(0.3)
         load.wait_for(20)
@@ -111,7 +111,9 @@ def test_a_login_is_enough_for_sql(pg: Database) -> None:
 
 def test_facts(pg: Database) -> None:
     bootstrap = bootstrap_database(pg.dsn)
-    assert not bootstrap.mirror.locations.current[1259].complete, "SQL where images are written"
+    assert not bootstrap.mirror.heaps.locations.current[1259].complete, (
+        "SQL where images are written"
+    )
     assert bootstrap.mirror.facts.database_oid == pg.oid
     assert bootstrap.mirror.facts.major == pg.cluster.major
     assert bootstrap.server_version // 10000 == pg.cluster.major

@@ -83,9 +83,7 @@ _DEFAULTS = {
 def _missing(mirror: CatalogMirror, relation_oid: int) -> dict[str, object]:
     return {
         tup.row.attname: tup.row.attmissingval
-        for tup in mirror.visible_tuples(
-            PG_ATTRIBUTE, ATTRIBUTE_BY_RELATION, relation_oid, frozenset()
-        )
+        for tup in mirror.visible_rows().tuples(PG_ATTRIBUTE, ATTRIBUTE_BY_RELATION, relation_oid)
         if tup.row.atthasmissing
     }
 

@@ -11,15 +11,15 @@ from harness.ddl_workload import DdlClient, run_transaction
 from harness.tiers import deep
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_raw import bootstrap_raw
-from spillway.catalog.descriptors import ResolutionKind, SkipReason
+from spillway.catalog.resolution import ResolutionKind, SkipReason
 from spillway.catalog.serialization import deserialize, serialize
 from spillway.wal.record import RelFileLocator
 
 if TYPE_CHECKING:
     from harness.cluster import Database
     from spillway.catalog.descriptor import RelationDescriptor
-    from spillway.catalog.descriptors import Resolution
     from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.resolution import Resolution
 
 _SCRIPT = [
     "CREATE TABLE b (id serial PRIMARY KEY, v text, w numeric DEFAULT 3.5)",
@@ -74,7 +74,7 @@ def _descriptor(replay: CatalogReplay, database: Database, name: str) -> Relatio
 def _assert_written_as_it_is(mirror: CatalogMirror) -> None:
     """Bytes that pages have from before are those that would be written now."""
     content = serialize(mirror)
-    for storage in mirror.locations.storages.values():
+    for storage in mirror.heaps.locations.storages.values():
         for page in storage.pages.values():
             if page.unpack is None:
                 page.packed = None
@@ -414,4 +414,4 @@ def test_a_crash_leaves_no_half_finished_ddl(fresh_cluster: object) -> None:
     database.execute("SELECT pg_log_standby_snapshot()")
     replay.run()
     assert_equals_server(replay.mirror, database)
-    assert not replay.mirror.transactions()["pending"]
+    assert not replay.mirror.heaps.fates.to_json()["pending"]

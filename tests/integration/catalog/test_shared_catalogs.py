@@ -34,7 +34,7 @@ class RestartingReplay(CatalogReplay):
 
     def feed(self, record: Record) -> None:
         super().feed(record)
-        if any(u.records for u in self.mirror.locations.unidentified.values()):
+        if any(u.records for u in self.mirror.heaps.locations.unidentified.values()):
             self.mirror = deserialize(serialize(self.mirror))
             self.restarts += 1
 
@@ -61,7 +61,7 @@ def run(database: Database, script: str) -> None:
 
 
 def names(mirror: CatalogMirror) -> set[tuple[int, str]]:
-    return {(row.oid, row.rolname) for row in mirror.all_visible(PG_AUTHID)}
+    return {(row.oid, row.rolname) for row in mirror.visible_rows().whole(PG_AUTHID)}
 
 
 @all_majors
@@ -78,7 +78,7 @@ def test_a_rewrite_elsewhere_is_followed_over_restarts(pg: Database, elsewhere: 
             " ALTER ROLE early RENAME TO late; ALTER ROLE late RENAME TO early",
         )
         replay.run()
-        assert not replay.mirror.locations.unidentified
+        assert not replay.mirror.heaps.locations.unidentified
         assert len(replay.mirror.tracked) == tracked
         assert_equals_server(replay.mirror, pg)
     assert replay.restarts > 1
@@ -104,7 +104,7 @@ def test_a_rewrite_whose_beginning_was_not_seen(
     for number in range(2):
         run(elsewhere, "VACUUM FULL pg_authid; VACUUM FULL pg_replication_origin; CHECKPOINT")
         replay.run()
-        assert replay.mirror.locations.current[PG_AUTHID.oid].unplaced
+        assert replay.mirror.heaps.locations.current[PG_AUTHID.oid].unplaced
         assert_equals_server(replay.mirror, pg)
         run(elsewhere, "BEGIN; ALTER ROLE two RENAME TO other; DROP ROLE three; ROLLBACK")
         run(pg, f"ALTER ROLE one CONNECTION LIMIT {number}; ALTER ROLE two RENAME TO new")
@@ -116,7 +116,8 @@ def test_a_rewrite_whose_beginning_was_not_seen(
         expected = set(pg.query("SELECT oid::int8, rolname FROM pg_roles"))
         assert names(replay.mirror) == expected
         origins = {
-            (row.roident, row.roname) for row in replay.mirror.all_visible(PG_REPLICATION_ORIGIN)
+            (row.roident, row.roname)
+            for row in replay.mirror.visible_rows().whole(PG_REPLICATION_ORIGIN)
         }
         assert origins == set(pg.query("SELECT roident::int, roname FROM pg_replication_origin"))
 
@@ -134,7 +135,7 @@ def test_names_by_a_role_that_may_not_read_them(pg: Database, elsewhere: Databas
         holder.execute("CREATE ROLE pending")
         holder.execute("ALTER ROLE dropped RENAME TO renamed")
         begun = bootstrap_sql(f"{pg.dsn} user=watcher")
-        assert begun.mirror.locations.current[PG_AUTHID.oid].stand_ins
+        assert begun.mirror.heaps.locations.current[PG_AUTHID.oid].stand_ins
         replay = CatalogReplay(begun, pg.cluster)
         holder.execute("COMMIT")
 

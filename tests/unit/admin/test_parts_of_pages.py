@@ -19,9 +19,9 @@ from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.remedies import remedy
 from spillway.admin import formats, live
+from spillway.admin.access import SESSION_S, Sessions
 from spillway.admin.application import Admin
 from spillway.admin.changes import Filter, rows_of
-from spillway.admin.door import SESSION_S, Sessions
 from spillway.admin.findings import findings_of
 from spillway.admin.history import Ring, Track
 from spillway.admin.rendering import Pages
@@ -124,7 +124,7 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = Sessions(TOKEN)
     cookie = sessions.issue()
     later = datetime.now(UTC).timestamp() + SESSION_S + 1
-    monkeypatch.setattr("spillway.admin.door.time.time", lambda: later)
+    monkeypatch.setattr("spillway.admin.access.time.time", lambda: later)
     assert not sessions.is_valid(cookie)
 
 

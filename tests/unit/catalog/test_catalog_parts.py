@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness.catalog_pages import empty_mirror, locator, page
 from spillway._kernels.crc32c import crc32c
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
-from spillway.catalog.descriptors import DescriptorRegistry
+from spillway.catalog.descriptor_registry import DescriptorRegistry
 from spillway.catalog.layout import (
     NAMESPACE_BY_OID,
     PG_ATTRIBUTE,
@@ -29,7 +29,6 @@ from spillway.catalog.numeric_datum import numeric_body_of_text
 from spillway.catalog.relation_map import parse_map_file, parse_update
 from spillway.catalog.resolution_cache import ResolutionCache
 from spillway.catalog.serialization import deserialize, serialize
-from spillway.catalog.storage_map import NO_XIDS
 from spillway.catalog.tuple_store import CatalogTuple, Page
 from spillway.errors import DecodingError, SourceError, StorageError
 from spillway.pg.encoding import server_encoding
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 def _serialised() -> bytes:
     mirror = empty_mirror()
-    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    storage = mirror.heaps.storage_at(locator(PG_NAMESPACE))
     assert storage is not None
     storage.pages[3] = Page(lsn=77)
     data = b"\0" + struct.pack("<I64s", 11, b"a")
@@ -51,16 +50,16 @@ def _serialised() -> bytes:
     )  # fmt: skip
     tup.xmin_pending = True
     tup.deleter = 801
-    mirror.admit(tup)
-    attributes = mirror.storage_at(locator(PG_ATTRIBUTE))
+    mirror.heaps.admit(tup)
+    attributes = mirror.heaps.storage_at(locator(PG_ATTRIBUTE))
     assert attributes is not None
     attributes.pages[0] = Page(physical=False)
     for offset, missing in enumerate((None, b"\7\0\0\0", UnreadableMissing("hstore")), 1):
         row = PgAttribute(
             9, "c", 23, 4, offset, -1, True, "i", False, missing is not None, "", "", False, missing
         )
-        mirror.admit(CatalogTuple(attributes, offset, xmin=3, row=row, xmax=None))
-    mirror.note_multixact(5, 801)
+        mirror.heaps.admit(CatalogTuple(attributes, offset, xmin=3, row=row, xmax=None))
+    mirror.heaps.fates.note_multixact(5, 801)
     return serialize(mirror)
 
 
@@ -70,7 +69,7 @@ def test_serialised_mirror_comes_back() -> None:
     assert serialize(mirror) == content
     assert mirror.has_changes({800})
     assert mirror.has_changes({801})
-    storage = mirror.storage_at(locator(PG_ATTRIBUTE))
+    storage = mirror.heaps.storage_at(locator(PG_ATTRIBUTE))
     assert storage is not None
     assert [t.row.attmissingval for t in storage.tuples()] == [
         None, b"\7\0\0\0", UnreadableMissing("hstore"),
@@ -80,26 +79,26 @@ def test_serialised_mirror_comes_back() -> None:
 def _schemas(count: int) -> CatalogMirror:
     """Schemas, each on a page of its own."""
     mirror = empty_mirror()
-    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    storage = mirror.heaps.storage_at(locator(PG_NAMESPACE))
     assert storage is not None
     for oid in range(count):
         storage.pages[oid] = Page(lsn=77)
         data = b"\0" + struct.pack("<I64s", 100 + oid, b"s%d" % oid)
         row = storage.layout.row(2, 0, 24, data)
-        mirror.admit(
+        mirror.heaps.admit(
             CatalogTuple(storage, oid << 16 | 1, xmin=3, row=row, infomask2=2, hoff=24, data=data)
         )
     return mirror
 
 
 def _unpacked(mirror: CatalogMirror) -> list[int]:
-    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    storage = mirror.heaps.storage_at(locator(PG_NAMESPACE))
     assert storage is not None
     return [block for block, page in storage.pages.items() if page.unpack is None]
 
 
 def test_what_is_never_null_is_not_read_as_null() -> None:
-    storages = empty_mirror().locations.storages.values()
+    storages = empty_mirror().heaps.locations.storages.values()
     layouts = {storage.layout.catalog.oid: storage.layout for storage in storages}
     data = b"\0" + struct.pack("<I64s", 11, b"a")
     with pytest.raises(ValueError, match=r"pg_namespace\.nspname is NULL"):
@@ -113,53 +112,53 @@ def test_tuples_are_made_of_pages_that_are_asked_for() -> None:
     mirror = deserialize(serialize(_schemas(50)))
     assert _unpacked(mirror) == []
     for _ in range(2):
-        (tup,) = mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107, NO_XIDS)
+        (tup,) = mirror.visible_rows().tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107)
         assert (tup.row.nspname, tup.ctid) == ("s7", (7, 1))
-    assert mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 99, NO_XIDS) == []
+    assert mirror.visible_rows().tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 99) == []
     assert _unpacked(mirror) == [7]
-    assert len(mirror.all_visible(PG_NAMESPACE)) == 50
+    assert len(mirror.visible_rows().whole(PG_NAMESPACE)) == 50
     assert len(_unpacked(mirror)) == 50
 
 
 def test_only_changed_pages_are_written_again() -> None:
     mirror = deserialize(serialize(_schemas(50)))
-    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    storage = mirror.heaps.storage_at(locator(PG_NAMESPACE))
     assert storage is not None
     before = {block: page.packed for block, page in storage.pages.items()}
-    (tup,) = mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107, NO_XIDS)
-    mirror.note_deleter(tup, 900)
+    (tup,) = mirror.visible_rows().tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107)
+    mirror.heaps.note_deleter(tup, 900)
     mirror.commit((900,), 2000)
     content = serialize(mirror)
     assert [b for b, page in storage.pages.items() if page.packed is not before[b]] == [7]
     again = deserialize(content)
-    assert again.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107, NO_XIDS) == []
-    assert len(again.all_visible(PG_NAMESPACE)) == 49
+    assert again.visible_rows().tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 107) == []
+    assert len(again.visible_rows().whole(PG_NAMESPACE)) == 49
 
 
 def test_what_has_not_changed_since_the_last_time_is_packed_again() -> None:
     mirror = _schemas(50)
     content = serialize(mirror)
     assert len(_unpacked(mirror)) == 50
-    storage = mirror.storage_at(locator(PG_NAMESPACE))
+    storage = mirror.heaps.storage_at(locator(PG_NAMESPACE))
     assert storage is not None
     tup = storage.tuple_at(7, 1)
     assert tup is not None
     # The page of an unfinished transaction's tuple is not packed: the transaction's end has to find it.
     storage.pages[7].packed = None
-    mirror.note_deleter(tup, 900)
+    mirror.heaps.note_deleter(tup, 900)
     for _ in range(2):
         assert serialize(mirror) != content
         assert _unpacked(mirror) == [7]
     assert len(storage.indexes[NAMESPACE_BY_OID]) == 1
     mirror.abort((900,), 2000)
-    assert [t.row.nspname for t in mirror.visible_tuples(PG_NAMESPACE, 0, 107, NO_XIDS)] == ["s7"]
-    assert [t.row.nspname for t in mirror.visible_tuples(PG_NAMESPACE, 0, 108, NO_XIDS)] == ["s8"]
+    assert [t.row.nspname for t in mirror.visible_rows().tuples(PG_NAMESPACE, 0, 107)] == ["s7"]
+    assert [t.row.nspname for t in mirror.visible_rows().tuples(PG_NAMESPACE, 0, 108)] == ["s8"]
     assert _unpacked(mirror) == [7, 8]
     for _ in range(2):
         serialize(mirror)
     assert _unpacked(mirror) == []
     for oid in range(50):
-        (found,) = mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 100 + oid, NO_XIDS)
+        (found,) = mirror.visible_rows().tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 100 + oid)
         assert found.ctid == (oid, 1)
 
 
@@ -215,11 +214,15 @@ def test_resolution_cache() -> None:
     cache = ResolutionCache()
     cache.put(("oid", 1), "one", [(1259, 0, 1), (2615, 0, 7)])
     cache.put(("oid", 2), "two", [(1259, 0, 2), (2615, 0, 7)])
-    assert not cache.invalidate([(1259, 0, 3)])
-    assert cache.invalidate([(1259, 0, 1)])
+    cache.invalidate([(1259, 0, 3)])
+    assert not cache.take_dropped()
+    cache.invalidate([(1259, 0, 1)])
+    assert cache.take_dropped()
+    assert not cache.take_dropped()
     assert cache.get(("oid", 1)) is None
     assert cache.get(("oid", 2)) is not None
-    assert cache.invalidate([(2615, 0, 7)])
+    cache.invalidate([(2615, 0, 7)])
+    assert cache.take_dropped()
     assert len(cache) == 0
     cache.put(("oid", 3), "three", [])
     cache.clear()

@@ -30,13 +30,13 @@ def _database_record(info: int, main: bytes, xid: int = 0) -> Record:
 def _copy(mirror: CatalogMirror, source: int | None = None) -> None:
     oid = mirror.facts.database_oid
     main = struct.pack("<IIII", oid, _THERE.spc, source or oid, _HERE.spc)
-    mirror.apply(_database_record(mirror.version.dbase_create_file_copy, main))
+    mirror.apply(_database_record(mirror.heaps.version.dbase_create_file_copy, main))
 
 
 def _drop(mirror: CatalogMirror, *tablespaces: int, oid: int | None = None, xid: int = 0) -> None:
     main = struct.pack("<Ii", oid or mirror.facts.database_oid, len(tablespaces))
     main += struct.pack(f"<{len(tablespaces)}I", *tablespaces)
-    mirror.apply(_database_record(mirror.version.dbase_drop, main, xid))
+    mirror.apply(_database_record(mirror.heaps.version.dbase_drop, main, xid))
 
 
 def _use(mirror: CatalogMirror, where: object) -> None:
@@ -47,7 +47,7 @@ def _use(mirror: CatalogMirror, where: object) -> None:
 
 
 def _is_only_in(mirror: CatalogMirror, where: object) -> bool:
-    return mirror.locations.current[PG_NAMESPACE.oid].locator == where and {
+    return mirror.heaps.locations.current[PG_NAMESPACE.oid].locator == where and {
         loc.spc for loc in mirror.tracked
     } == {where.spc}  # type: ignore[attr-defined]
 
@@ -99,7 +99,7 @@ def test_the_database_is_dropped() -> None:
 
 def test_damaged_records() -> None:
     mirror = empty_mirror()
-    version = mirror.version
+    version = mirror.heaps.version
     for info, main in (
         (version.dbase_create_file_copy, bytes(15)),
         (version.dbase_drop, bytes(7)),

@@ -75,7 +75,7 @@ def _lock(xid: int, offset: int, infobits: int, xmax: int) -> Record:
 
 
 def _names(mirror: CatalogMirror, *own: int) -> list[str]:
-    return sorted(row.nspname for row in mirror.all_visible(PG_NAMESPACE, frozenset(own)))
+    return sorted(row.nspname for row in mirror.visible_rows(frozenset(own)).whole(PG_NAMESPACE))
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_multi_insert(mirror: CatalogMirror) -> None:
     main = struct.pack("<BxH3H", 0, 3, 5, 7, 9)
     mirror.apply(_record(rmgr.RM_HEAP2_ID, rmgr.XLOG_HEAP2_MULTI_INSERT, 800, main, _block(body)))
     assert _names(mirror, 800) == ["a", "b", "c"]
-    storage = mirror.storage_at(_WHERE)
+    storage = mirror.heaps.storage_at(_WHERE)
     assert storage is not None
     assert [t.ctid for t in storage.tuples()] == [(0, 5), (0, 7), (0, 9)]
 
@@ -196,7 +196,7 @@ def test_freeze(major: int) -> None:
         data = b"".join(struct.pack("<IHHHBx", 0, i, 2, 0x0B00, 0) for i in (1, 2))
         info = rmgr.XLOG_HEAP2_FREEZE_PAGE
     mirror.apply(_record(rmgr.RM_HEAP2_ID, info, 0, main, _block(data)))
-    storage = mirror.storage_at(_WHERE)
+    storage = mirror.heaps.storage_at(_WHERE)
     assert storage is not None
     assert [t.infomask for t in storage.tuples()] == [0x0B00, 0x0B00]
     assert _names(mirror) == ["n1", "n2"]
@@ -251,7 +251,7 @@ def test_an_image_over_sql_rows_keeps_what_sql_showed() -> None:
 
 def test_a_page_that_is_ahead_skips_what_it_contains(mirror: CatalogMirror) -> None:
     mirror.apply(_insert(800, 1, 11, "a", init=True))
-    storage = mirror.storage_at(_WHERE)
+    storage = mirror.heaps.storage_at(_WHERE)
     assert storage is not None
     storage.pages[0].lsn = 1 << 50
     mirror.apply(_insert(800, 2, 12, "skipped"))
@@ -281,8 +281,8 @@ def test_xids_wrap_around() -> None:
     mirror.commit([5], 3200)
     assert _names(mirror) == ["after", "before"]
     mirror.advance(10, 3300)
-    assert mirror.horizon == 10
-    assert mirror.transactions()["finished"] == []
+    assert mirror.heaps.fates.horizon == 10
+    assert mirror.heaps.fates.to_json()["finished"] == []
 
 
 def test_changing_a_tuple_that_is_not_there(mirror: CatalogMirror) -> None:
@@ -296,8 +296,8 @@ def test_two_visible_versions_are_an_error(mirror: CatalogMirror) -> None:
     mirror.apply(_insert(800, 1, 11, "a", init=True))
     mirror.apply(_insert(800, 2, 11, "b"))
     mirror.commit([800], 3000)
-    tuples = mirror.visible_tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 11, frozenset())
-    error = mirror.contradiction(PG_NAMESPACE, tuples, "oid 11")
+    tuples = mirror.visible_rows().tuples(PG_NAMESPACE, NAMESPACE_BY_OID, 11)
+    error = mirror.visible_rows().contradiction(PG_NAMESPACE, tuples, "oid 11")
     assert error.details["ctids"] == [[0, 1], [0, 2]]
     assert "2 visible rows" in error.message
 
@@ -311,7 +311,7 @@ def test_other_storage_is_ignored(mirror: CatalogMirror) -> None:
 def test_a_relation_map_to_unseen_storage(mirror: CatalogMirror) -> None:
     mirror.apply(_insert(800, 1, 11, "a", init=True))
     with pytest.raises(DecodingError, match="pg_class moved"):
-        mirror.update_relation_map({PG_CLASS.oid: 77777})
+        mirror.heaps.replace_relation_map({PG_CLASS.oid: 77777})
 
 
 @pytest.mark.parametrize("major", [14, 15, 16, 17, 18])

@@ -19,7 +19,7 @@ from harness.heap_records import (
     external_tuple,
     int_tuple,
 )
-from spillway._kernels import reorder, reorder_loop
+from spillway._kernels import reorder
 from spillway.decoding import change_format as cf
 from spillway.decoding.dispatch import Action, action_table
 from spillway.errors import CorruptWal, DecodingError, StorageError, UnsupportedWal
@@ -52,14 +52,14 @@ def make_buffer(tmp_path):
 
 def run(buffer, batch, kinds=None):
     """Run a batch, binding locators as *kinds* says; return the stops that are not for locators."""
-    kinds = kinds or {TABLE: reorder_loop.KIND_TABLE, TOAST: reorder_loop.KIND_TOAST}
+    kinds = kinds or {TABLE: reorder.KIND_TABLE, TOAST: reorder.KIND_TOAST}
     stops = []
     index = 0
-    while (stop := buffer.run(batch, index)) != reorder_loop.AT_END:
+    while (stop := buffer.run(batch, index)) != reorder.AT_END:
         index = buffer.index
-        if stop == reorder_loop.UNRESOLVED:
-            kind = kinds.get(buffer.block_locator(batch, index), reorder_loop.KIND_SKIP)
-            buffer.bind(batch, index, kind, TABLE_ID if kind == reorder_loop.KIND_TABLE else 0)
+        if stop == reorder.UNRESOLVED:
+            kind = kinds.get(buffer.block_locator(batch, index), reorder.KIND_SKIP)
+            buffer.bind(batch, index, kind, TABLE_ID if kind == reorder.KIND_TABLE else 0)
             continue
         stops.append((stop, index))
         index += 1
@@ -79,7 +79,7 @@ def values(rows):
 
 
 def test_the_kernel_and_dispatch_agree_on_numbers():
-    assert reorder_loop.action_numbers() == {a.name: a.value for a in Action}
+    assert reorder.action_numbers() == {a.name: a.value for a in Action}
 
 
 def test_an_insert_is_copied_as_it_is(wal, make_buffer):
@@ -301,7 +301,7 @@ def test_messages(wal, make_buffer):
     buffer = make_buffer()
     batch = wal.batch()
     ((stop, index),) = run(buffer, batch)
-    assert stop == reorder_loop.FOR_MESSAGE
+    assert stop == reorder.FOR_MESSAGE
     stream = buffer.take_message(batch, index)
     (now,) = changes.parse(stream)
     stream.close()
@@ -318,11 +318,11 @@ def test_truncate_stops_and_is_queued_by_python(wal, make_buffer):
     wal.insert(100, 2)
     buffer = make_buffer()
     batch = wal.batch()
-    assert buffer.run(batch, 0) == reorder_loop.UNRESOLVED
-    buffer.bind(batch, 0, reorder_loop.KIND_TABLE, TABLE_ID)
-    assert buffer.run(batch, 0) == reorder_loop.FOR_TRUNCATE
+    assert buffer.run(batch, 0) == reorder.UNRESOLVED
+    buffer.bind(batch, 0, reorder.KIND_TABLE, TABLE_ID)
+    assert buffer.run(batch, 0) == reorder.FOR_TRUNCATE
     buffer.add_truncate(batch, buffer.index, 3, [TABLE_ID, TABLE_ID + 1])
-    assert buffer.run(batch, buffer.index + 1) == reorder_loop.AT_END
+    assert buffer.run(batch, buffer.index + 1) == reorder.AT_END
     stream = buffer.take(100)
     assert stream.relation_ids() == {TABLE_ID, TABLE_ID + 1}
     got = changes.parse(stream)
@@ -340,18 +340,18 @@ def test_catalog_records_stop_and_make_a_view_of_ones_own(wal, make_buffer):
     batch = wal.batch()
     seen = []
     index = 0
-    while (stop := buffer.run(batch, index)) != reorder_loop.AT_END:
+    while (stop := buffer.run(batch, index)) != reorder.AT_END:
         index = buffer.index
         seen.append((stop, index))
-        if stop == reorder_loop.UNRESOLVED:
-            buffer.bind(batch, index, reorder_loop.KIND_TABLE, TABLE_ID + len(buffer.own_xids(100)))
+        if stop == reorder.UNRESOLVED:
+            buffer.bind(batch, index, reorder.KIND_TABLE, TABLE_ID + len(buffer.own_xids(100)))
         else:
             index += 1
     # 200 uses what 100 resolved before it changed the catalog, not what it resolved after.
     assert seen == [
-        (reorder_loop.UNRESOLVED, 0),
-        (reorder_loop.FOR_CATALOG, 1),
-        (reorder_loop.UNRESOLVED, 2),
+        (reorder.UNRESOLVED, 0),
+        (reorder.FOR_CATALOG, 1),
+        (reorder.UNRESOLVED, 2),
     ]
     assert [c.relation for c in take(buffer, 100)] == [TABLE_ID, TABLE_ID + 1]
     assert [c.relation for c in take(buffer, 200)] == [TABLE_ID]
@@ -362,11 +362,11 @@ def test_a_rolled_back_savepoint_drops_the_view_that_it_gave(wal, make_buffer):
     wal.insert(100, 1)
     buffer = make_buffer()
     buffer.set_tracked({CATALOG})
-    assert run(buffer, wal.batch())[0][0] == reorder_loop.FOR_CATALOG
+    assert run(buffer, wal.batch())[0][0] == reorder.FOR_CATALOG
     assert list(buffer.own_xids(100)) == [100, 101]
     assert buffer.forget(101) == [101]
     wal.insert(100, 2)
-    assert buffer.run(wal.batch(), 0) == reorder_loop.UNRESOLVED
+    assert buffer.run(wal.batch(), 0) == reorder.UNRESOLVED
 
 
 def test_own_xids_are_a_view(wal, make_buffer):

@@ -15,7 +15,7 @@ from harness.heap_records import (
     external_tuple,
     xact_end,
 )
-from spillway._kernels import reorder_loop
+from spillway._kernels import reorder
 from spillway._kernels.reorder import ReorderBuffer
 from spillway._kernels.transaction_run import TransactionRun
 from spillway.decoding.dispatch import action_table
@@ -129,7 +129,7 @@ def test_what_is_not_delivered_is_forgotten(wal, buffer):
 def commits_for_python(buffer: ReorderBuffer, wal: HeapWal) -> list[int]:
     batch = wal.batch()
     stops = run(buffer, batch)
-    assert {stop for stop, _ in stops} <= {reorder_loop.FOR_PYTHON}
+    assert {stop for stop, _ in stops} <= {reorder.FOR_PYTHON}
     return [buffer.fields(batch, index)[2] for _, index in stops]
 
 
@@ -242,11 +242,11 @@ def test_a_large_one_is_pythons_and_a_full_run_stops(wal, buffer):
         wal.commit(xid)
     batch = wal.batch()
     xids, index = [], 0
-    while (stop := buffer.run(batch, index)) != reorder_loop.AT_END:
-        if stop == reorder_loop.UNRESOLVED:
-            buffer.bind(batch, buffer.index, reorder_loop.KIND_TABLE, TABLE_ID)
+    while (stop := buffer.run(batch, index)) != reorder.AT_END:
+        if stop == reorder.UNRESOLVED:
+            buffer.bind(batch, buffer.index, reorder.KIND_TABLE, TABLE_ID)
             continue
-        assert stop == reorder_loop.FOR_RUN
+        assert stop == reorder.FOR_RUN
         data, _, count, _ = buffer.commits.take()
         assert 128 << 10 <= len(data) < 192 << 10
         xids += [t.header.xid for t in TransactionRun(data, {})]

@@ -12,7 +12,7 @@ import pytest
 
 from harness import changes
 from harness.heap_records import DATABASE, TABLE, TABLE_ID, HeapWal
-from spillway._kernels import reorder, reorder_loop
+from spillway._kernels import reorder
 from spillway.decoding.dispatch import action_table
 from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS
@@ -45,14 +45,14 @@ class Played:
         while True:
             stop = self.buffer.run(batch, index)
             for i in range(index, min(self.buffer.index + 1, len(batch))):
-                if stop != reorder_loop.UNRESOLVED or i < self.buffer.index:
+                if stop != reorder.UNRESOLVED or i < self.buffer.index:
                     self._queue(*self.buffer.fields(batch, i), batch, i)
             index = self.buffer.index
-            if stop == reorder_loop.AT_END:
+            if stop == reorder.AT_END:
                 break
-            if stop == reorder_loop.UNRESOLVED:
+            if stop == reorder.UNRESOLVED:
                 table = self.buffer.block_locator(batch, index) == TABLE
-                kind = reorder_loop.KIND_TABLE if table else reorder_loop.KIND_SKIP
+                kind = reorder.KIND_TABLE if table else reorder.KIND_SKIP
                 self.buffer.bind(batch, index, kind, TABLE_ID if table else 0)
                 continue
             _, info, xid, lsn, *_ = self.buffer.fields(batch, index)

@@ -13,9 +13,10 @@ import pytest
 from spillway._kernels.transaction_run import TransactionRun
 from spillway.catalog.descriptor import Memberships, TableMembership
 from spillway.decoding.transaction import TransactionHeader, TransactionKind
-from spillway.engine.hold import Pace
 from spillway.engine.reader import SlotReader
-from spillway.engine.shared_reader import SharedReaders
+from spillway.engine.shared_readers import SharedReaders
+from spillway.engine.shared_steps import share_steps
+from spillway.engine.stragglers import Pace
 from spillway.errors import CorruptTransactionLog
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway.catalog.descriptor import RelationDescriptor
-    from spillway.engine.seat import Seat
+    from spillway.engine.shared_steps import SharedSteps
     from spillway.plugins.interface import OutputPlugin
     from spillway.txlog import TransactionLog
 
@@ -91,8 +92,9 @@ class World:
         self.opened += 1
         return SlotReader.on_log(self.log, plugin, lsn, None)
 
-    async def seat(self, number: int) -> Seat:
-        return await self.readers.seat(
+    async def steps(self, number: int) -> SharedSteps:
+        return await share_steps(
+            self.readers,
             (self.plugin,),
             self.log,
             lsn_of(number) - 8,
@@ -126,7 +128,7 @@ class World:
 class Got:
     """What one stream got."""
 
-    seat: Seat
+    steps: SharedSteps
     payload: bytes = b""
     lsns: bytes = b""
     xids: bytes = b""
@@ -135,16 +137,16 @@ class Got:
     confirm_lsn: int = 0
 
     async def step(self, *, ahead: bool = False) -> None:
-        kept = await self.seat.step()
+        kept = await self.steps.step()
         self.payload += kept.step.messages.payload
         self.lsns += kept.step.messages.lsns
         self.xids += kept.step.messages.xids
         # Others may have gone on since a step found the log's end.
-        self.exhausted = kept.step.exhausted and kept.visible is self.seat._shared._log.snapshot()
+        self.exhausted = kept.step.exhausted and kept.visible is self.steps._shared._log.snapshot()
         self.transactions += kept.counts.total_txns - kept.counted.total_txns
         self.confirm_lsn = max(self.confirm_lsn, kept.step.confirm_lsn)
         if ahead and not kept.step.exhausted:
-            self.seat.begin()
+            self.steps.begin()
 
     async def to_the_end(self) -> None:
         self.exhausted = False
@@ -183,7 +185,7 @@ async def test_those_who_begin_together_are_encoded_for_once(world: World) -> No
     for n in range(200):
         world.log.transaction(small(n))
     world.log.publish()
-    streams = [Got(await world.seat(0)) for _ in range(8)]
+    streams = [Got(await world.steps(0)) for _ in range(8)]
     for stream in streams:
         await stream.to_the_end()
         assert stream.all == joined(world.alone(0))
@@ -191,7 +193,7 @@ async def test_those_who_begin_together_are_encoded_for_once(world: World) -> No
         assert stream.confirm_lsn == lsn_of(199) + 48
     assert (world.opened, world.number_of_readers) == (1, 1)
     for stream in streams:
-        await stream.seat.close()
+        await stream.steps.close()
     assert (world.number_of_readers, world.bytes_kept) == (0, 0)
 
 
@@ -199,11 +201,12 @@ async def test_positions_may_differ_as_long_as_no_transaction_lies_between(world
     for n in range(10):
         world.log.transaction(small(n))
     world.log.publish()
-    first = Got(await world.seat(0))
+    first = Got(await world.steps(0))
     await first.to_the_end()
     key = ("pgoutput",)
     second = Got(
-        await world.readers.seat(
+        await share_steps(
+            world.readers,
             key, world.log, lsn_of(0) - 100, world.new_plugin(), world.new_plugin, world.open_reader,
             BATCH_BYTES, at_once=True,
         )
@@ -212,7 +215,7 @@ async def test_positions_may_differ_as_long_as_no_transaction_lies_between(world
     assert second.all == first.all
     assert world.opened == 1
     for stream in (first, second):
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 async def test_pgoutput_shares_only_what_the_consumer_can_read(world: World) -> None:
@@ -220,7 +223,7 @@ async def test_pgoutput_shares_only_what_the_consumer_can_read(world: World) -> 
     for n in range(200):
         world.log.transaction(small(n))
     world.log.publish()
-    first, second = Got(await world.seat(0)), Got(await world.seat(100))
+    first, second = Got(await world.steps(0)), Got(await world.steps(100))
     await first.to_the_end()
     await second.to_the_end()
     assert second.all == joined(world.alone(100))
@@ -232,7 +235,7 @@ async def test_pgoutput_shares_only_what_the_consumer_can_read(world: World) -> 
         await stream.to_the_end()
         assert stream.payload[:1] == b"B"
         assert b"public" not in stream.payload
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 async def test_others_share_wherever_they_meet(tmp_path: Path, workers: ThreadPoolExecutor) -> None:
@@ -242,16 +245,16 @@ async def test_others_share_wherever_they_meet(tmp_path: Path, workers: ThreadPo
         for n in range(300):
             log.transaction(small(n))
         log.publish()
-        first = Got(await world.seat(0))
+        first = Got(await world.steps(0))
         await first.step()
         number = first.transactions
         await first.step()
-        second = Got(await world.seat(number))
+        second = Got(await world.steps(number))
         await second.to_the_end()
         assert world.opened == 1
         assert second.all == joined(world.alone(number))
         for stream in (first, second):
-            await stream.seat.close()
+            await stream.steps.close()
 
 
 @EVERY
@@ -265,7 +268,7 @@ async def test_who_is_too_slow_goes_on_alone(
     for n in range(101, 200):
         world.log.transaction(small(n, 1 + n % 5))
     world.log.publish()
-    fast, slow = Got(await world.seat(0)), Got(await world.seat(0))
+    fast, slow = Got(await world.steps(0)), Got(await world.steps(0))
     await slow.step()
     await fast.to_the_end()
     # Beside the newest step, which arrow makes as large as it likes.
@@ -278,7 +281,7 @@ async def test_who_is_too_slow_goes_on_alone(
     # Both have seen the end.
     assert world.number_of_readers == 1
     for stream in (fast, slow):
-        await stream.seat.close()
+        await stream.steps.close()
     assert world.bytes_kept == 0
 
 
@@ -289,7 +292,7 @@ async def test_who_is_left_behind_in_the_middle_of_a_large_transaction(world: Wo
     world.log.transaction(large(1, 50, 40))
     world.log.transaction(small(2))
     world.log.publish()
-    fast, slow = Got(await world.seat(0)), Got(await world.seat(0))
+    fast, slow = Got(await world.steps(0)), Got(await world.steps(0))
     for _ in range(3):
         await slow.step()
         await fast.step()
@@ -298,11 +301,11 @@ async def test_who_is_left_behind_in_the_middle_of_a_large_transaction(world: Wo
     assert slow.all == fast.all == joined(world.alone(0))
     assert (slow.transactions, fast.transactions) == (3, 3)
     for stream in (fast, slow):
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 async def test_live_steps_come_together_to_who_is_late(world: World) -> None:
-    first, second = Got(await world.seat(0)), Got(await world.seat(0))
+    first, second = Got(await world.steps(0)), Got(await world.steps(0))
     for n in range(20):
         world.log.transaction(small(n))
         world.log.publish()
@@ -315,7 +318,7 @@ async def test_live_steps_come_together_to_who_is_late(world: World) -> None:
     assert steps < 5
     assert second.all == first.all
     for stream in (first, second):
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 async def test_a_failure_is_everybodys(world: World) -> None:
@@ -326,15 +329,15 @@ async def test_a_failure_is_everybodys(world: World) -> None:
     data = bytearray(segment.path.read_bytes())
     data[-100] ^= 1
     segment.path.write_bytes(data)
-    streams = [Got(await world.seat(0)) for _ in range(2)]
+    streams = [Got(await world.steps(0)) for _ in range(2)]
     for stream in streams:
         with pytest.raises(CorruptTransactionLog):
             await stream.to_the_end()
-    third = Got(await world.seat(0))
+    third = Got(await world.steps(0))
     with pytest.raises(CorruptTransactionLog):
         await third.to_the_end()
     for stream in (*streams, third):
-        await stream.seat.close()
+        await stream.steps.close()
     assert world.bytes_kept == 0
 
 
@@ -342,12 +345,12 @@ async def test_one_step_at_a_time_for_all(world: World) -> None:
     for n in range(300):
         world.log.transaction(small(n))
     world.log.publish()
-    streams = [Got(await world.seat(0)) for _ in range(5)]
+    streams = [Got(await world.steps(0)) for _ in range(5)]
     await asyncio.gather(*(stream.to_the_end() for stream in streams))
     assert {stream.all for stream in streams} == {joined(world.alone(0))}
     assert world.opened == 1
     for stream in streams:
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 # ---- who is ahead waits
@@ -373,7 +376,7 @@ async def turns(count: int = 50) -> None:
 
 
 async def test_nobody_runs_away(backlog: World) -> None:
-    fast, slow = Got(await backlog.seat(0)), Got(await backlog.seat(0))
+    fast, slow = Got(await backlog.steps(0)), Got(await backlog.steps(0))
     running = asyncio.create_task(fast.to_the_end())
     while not slow.exhausted:
         await slow.step(ahead=True)
@@ -383,80 +386,80 @@ async def test_nobody_runs_away(backlog: World) -> None:
     assert backlog.opened == 1
     assert slow.all == fast.all == joined(backlog.alone(0))
     for stream in (fast, slow):
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 @pytest.mark.parametrize("pace", [FOR_EVER._replace(stalled_s=0), FOR_EVER._replace(patience_s=0)])
 async def test_who_does_not_read_holds_nobody_up(backlog: World, pace: Pace) -> None:
     backlog.readers = SharedReaders(backlog.workers, 4 * BATCH_BYTES, pace)
-    fast, slow = Got(await backlog.seat(0)), Got(await backlog.seat(0))
+    fast, slow = Got(await backlog.steps(0)), Got(await backlog.steps(0))
     await fast.to_the_end()
     await slow.to_the_end()
     assert backlog.opened == 2
     assert slow.all == fast.all == joined(backlog.alone(0))
     for stream in (fast, slow):
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 async def test_who_stalls_holds_up_nobody_for_long(backlog: World) -> None:
     pace = FOR_EVER._replace(stalled_s=0.05)
     backlog.readers = SharedReaders(backlog.workers, 1 << 20, pace)
-    fast, slow = Got(await backlog.seat(0)), Got(await backlog.seat(0))
+    fast, slow = Got(await backlog.steps(0)), Got(await backlog.steps(0))
     await slow.step()
     await fast.to_the_end()
     for stream in (fast, slow):
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 async def test_who_closes_lets_the_others_go_on(backlog: World) -> None:
-    streams = [Got(await backlog.seat(0)) for _ in range(3)]
+    streams = [Got(await backlog.steps(0)) for _ in range(3)]
     *fast, slow = streams
     running = [asyncio.create_task(stream.to_the_end()) for stream in fast]
     await turns()
     assert not any(task.done() for task in running)
-    await slow.seat.close()
+    await slow.steps.close()
     await asyncio.gather(*running)
     assert {stream.all for stream in fast} == {joined(backlog.alone(0))}
     for stream in fast:
-        await stream.seat.close()
+        await stream.steps.close()
     assert (backlog.number_of_readers, backlog.bytes_kept) == (0, 0)
 
 
 async def test_who_is_cancelled_while_waiting_takes_nobody_along(backlog: World) -> None:
-    streams = [Got(await backlog.seat(0)) for _ in range(3)]
+    streams = [Got(await backlog.steps(0)) for _ in range(3)]
     running = [asyncio.create_task(stream.to_the_end()) for stream in streams[:2]]
     await turns()
     running[0].cancel()
     with pytest.raises(asyncio.CancelledError):
         await running[0]
     assert not running[1].done()
-    await streams[0].seat.close()
+    await streams[0].steps.close()
     await streams[2].to_the_end()
     await running[1]
     assert streams[1].all == streams[2].all == joined(backlog.alone(0))
     for stream in streams[1:]:
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 async def test_all_may_close_while_they_wait(backlog: World) -> None:
-    streams = [Got(await backlog.seat(0)) for _ in range(3)]
+    streams = [Got(await backlog.steps(0)) for _ in range(3)]
     running = [asyncio.create_task(stream.to_the_end()) for stream in streams[:2]]
     await turns()
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
     for stream in streams:
-        await stream.seat.close()
+        await stream.steps.close()
     assert (backlog.number_of_readers, backlog.bytes_kept) == (0, 0)
 
 
 async def test_who_begins_a_little_later_catches_up(backlog: World) -> None:
     """Its place is kept no longer; but who began there before waits for it, and they share from there on."""
     backlog.readers = SharedReaders(backlog.workers, 5 * (BATCH_BYTES + 2000), FOR_EVER)
-    first = Got(await backlog.seat(0))
-    while first.seat._shared.first < 4:
+    first = Got(await backlog.steps(0))
+    while first.steps._shared.first < 4:
         await first.step()
-    second = Got(await backlog.seat(0))
+    second = Got(await backlog.steps(0))
     assert backlog.number_of_readers == 2
     running = asyncio.create_task(first.to_the_end())
     await turns()
@@ -470,7 +473,7 @@ async def test_who_begins_a_little_later_catches_up(backlog: World) -> None:
     assert first.all == second.all == joined(backlog.alone(0))
     assert (first.transactions, second.transactions) == (300, 300)
     for stream in (first, second):
-        await stream.seat.close()
+        await stream.steps.close()
     assert (backlog.number_of_readers, backlog.bytes_kept) == (0, 0)
 
 
@@ -479,16 +482,16 @@ async def test_catching_up_in_the_middle_of_a_large_transaction(world: World) ->
     world.log.transaction(small(0))
     world.log.transaction(large(1, 50, 40))
     world.log.publish()
-    first = Got(await world.seat(0))
-    while first.seat._shared.first < 4:
+    first = Got(await world.steps(0))
+    while first.steps._shared.first < 4:
         await first.step()
-    second = Got(await world.seat(0))
-    while second.seat._shared is not first.seat._shared:
+    second = Got(await world.steps(0))
+    while second.steps._shared is not first.steps._shared:
         await second.step()
     await asyncio.gather(first.to_the_end(), second.to_the_end())
     assert first.all == second.all == joined(world.alone(0))
     for stream in (first, second):
-        await stream.seat.close()
+        await stream.steps.close()
 
 
 @EVERY
@@ -532,9 +535,9 @@ async def test_random_streams_get_what_they_would_alone(world: World, seed: int)
             world.log.publish()
         if len(streams) < 6 and rng.random() < 0.1:
             begins = rng.choice([0, rng.randrange(number)])
-            streams.append((begins, Got(await world.seat(begins))))
+            streams.append((begins, Got(await world.steps(begins))))
         elif streams and rng.random() < 0.03:
-            await streams.pop(rng.randrange(len(streams)))[1].seat.close()
+            await streams.pop(rng.randrange(len(streams)))[1].steps.close()
         elif streams:
             some = rng.sample(streams, rng.randrange(1, len(streams) + 1))
             await asyncio.gather(*(one.step(ahead=rng.random() < 0.5) for _, one in some))
@@ -546,5 +549,5 @@ async def test_random_streams_get_what_they_would_alone(world: World, seed: int)
             # Where its batches are cut depends on what was there by then.
             assert stream.all == joined(world.alone(begins))
     for _, stream in streams:
-        await stream.seat.close()
+        await stream.steps.close()
     assert (world.number_of_readers, world.bytes_kept) == (0, 0)

@@ -13,13 +13,9 @@ import pytest
 from spillway.engine import stream as stream_module
 from spillway.engine.holder import Holder
 from spillway.engine.reader import Counts, Step
-from spillway.engine.shared_reader import (
-    AT_ONCE_BYTES,
-    Boundary,
-    Seat,
-    SharedReader,
-    SharedReaders,
-)
+from spillway.engine.shared_reader import AT_ONCE_BYTES, Boundary, SharedReader
+from spillway.engine.shared_readers import SharedReaders
+from spillway.engine.shared_steps import SharedSteps
 from spillway.engine.stream import EngineStream
 from spillway.errors import CorruptTransactionLog, InvalidRequest, LeaseLost
 from spillway.plugins.messages import EncodedBatch
@@ -149,9 +145,10 @@ class Stream:
         self.session = Session(self.log)
         readers: Any = SharedReaders(workers)
         given: Any = (self.reader, self.log, workers, BATCH_BYTES, 0)
-        seat = Seat(readers, None, SharedReader(*given, at_once=at_once), 0, _no_other_reader)
+        shared = SharedReader(*given, at_once=at_once)
+        steps = SharedSteps(readers, None, shared, shared.follow(0), _no_other_reader)
         for_whom: Any = (self.slot, self.session)
-        self.stream = EngineStream(*for_whom, seat, 0, None if peek else Holder("s", "stream"))
+        self.stream = EngineStream(*for_whom, steps, 0, None if peek else Holder("s", "stream"))
 
     async def lsn(self, timeout_s: float = 10.0) -> int:
         """Position of the next batch's message; 0 for a keepalive."""

@@ -17,11 +17,11 @@ from spillway.engine.model import PublishedTable
 from spillway.errors import InvalidRequest, LakeTableConflict, UnsupportedFeature
 from spillway.pg.lsn import Lsn
 from spillway.subscriber.backoff import GOOD_WHILE_S, MAX_S, Backoff
-from spillway.subscriber.hold import LOCKED
 from spillway.subscriber.lake_target import LakeTarget
 from spillway.subscriber.model import Failure, SubscriptionSpec, TableState
 from spillway.subscriber.run_log import RunLog
 from spillway.subscriber.run_processes import RunRecord, end_processes, identify, processes_of
+from spillway.subscriber.run_start import LOCKED
 from spillway.subscriber.run_status import RunStatus
 from spillway.subscriber.supervisor import error_in
 from spillway.subscriber.targets import RunPlan, kind_names, target_kind
@@ -143,7 +143,7 @@ def test_a_program_is_the_only_one_and_is_found_again(tmp_path: Path) -> None:
         command = [
             sys.executable,
             "-m",
-            "spillway.subscriber.hold",
+            "spillway.subscriber.run_start",
             str(tmp_path),
             token,
             str(os.getpid()),
@@ -177,7 +177,15 @@ def test_a_program_is_the_only_one_and_is_found_again(tmp_path: Path) -> None:
 
 
 def test_a_program_whose_service_died_before_it_began_does_not_begin(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "spillway.subscriber.hold", str(tmp_path), "t", "1", "true"]
+    command = [
+        sys.executable,
+        "-m",
+        "spillway.subscriber.run_start",
+        str(tmp_path),
+        "t",
+        "1",
+        "true",
+    ]
     assert subprocess.run(command, check=False).returncode == 1
     assert not (tmp_path / "run.json").exists()
 

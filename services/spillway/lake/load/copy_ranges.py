@@ -25,7 +25,7 @@ from spillway.lake.shape.payload import CHANGE_COLUMNS, conform
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from spillway.consumer.snapshots import Snapshot, Source
+    from spillway.consumer.snapshots import Source, SourceSnapshot
     from spillway.consumer.table_copy import BlockRange
     from spillway.plugins.arrow_schema import TablePlan
 
@@ -47,7 +47,7 @@ class CopyRanges:
     def __init__(
         self,
         source: Source,
-        snapshot: Snapshot,
+        snapshot: SourceSnapshot,
         plan: TablePlan,
         columns: pa.Schema,
         ranges: Sequence[BlockRange],

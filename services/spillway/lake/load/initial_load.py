@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spillway.consumer.slot import SlotPosition
-    from spillway.consumer.snapshots import CopiedTable, Snapshot, Source, SourceTable
+    from spillway.consumer.snapshots import CopiedTable, Source, SourceSnapshot, SourceTable
     from spillway.lake.shape.payload import Relation
     from spillway.lake.storage import LakePath
     from spillway.lake.tables.load_contract import LoadTables
@@ -258,7 +258,7 @@ class InitialLoad:
                 snapshot.close()
 
     @contextmanager
-    def _continued(self, table: SourceTable) -> Iterator[Snapshot | None]:
+    def _continued(self, table: SourceTable) -> Iterator[SourceSnapshot | None]:
         """Yield the snapshot of a load that was cut off, if it lives; else make the table as if never begun."""
         state = load_state(self._path, directory_of(table.schema, table.table))
         assert state is not None  # chosen
@@ -281,7 +281,7 @@ class InitialLoad:
             self.tables.drop_loaded(directory, state.lsn_value)
             store_state(self._path, directory, LoadState(name))
 
-    def _load(self, name: str, snapshot: Snapshot) -> None:
+    def _load(self, name: str, snapshot: SourceSnapshot) -> None:
         began = time.monotonic()
         copied = snapshot.tables[name]
         schema = copied.plan.schema
@@ -301,7 +301,7 @@ class InitialLoad:
         seconds = time.monotonic() - began
         self._report(LoadProgress(name, size, size, seconds, done=True, lsn=Lsn(snapshot.lsn)))
 
-    def _begin(self, table: _Table, copied: CopiedTable, snapshot: Snapshot) -> LoadState:
+    def _begin(self, table: _Table, copied: CopiedTable, snapshot: SourceSnapshot) -> LoadState:
         if snapshot.lsn < self._slot.confirmed_flush_lsn:
             raise LakeError(
                 f"the snapshot is as of {Lsn(snapshot.lsn)}, and slot {self._slot.slot_name} was confirmed up to "
@@ -335,7 +335,7 @@ class InitialLoad:
         self,
         table: _Table,
         copied: CopiedTable,
-        snapshot: Snapshot,
+        snapshot: SourceSnapshot,
         state: LoadState,
         began: float,
     ) -> None:
@@ -384,7 +384,7 @@ class InitialLoad:
             )
         self.tables.seal_loaded(table.directory, snapshot.lsn)
 
-    def _publish(self, table: _Table, snapshot: Snapshot) -> None:
+    def _publish(self, table: _Table, snapshot: SourceSnapshot) -> None:
         """Make the loaded rows current, catch up with history, and give the table back to the job."""
         failpoint("lake.load_copied")
         directory, lsn = table.directory, snapshot.lsn

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spillway.consumer.snapshots import Snapshot
+    from spillway.consumer.snapshots import SourceSnapshot
     from spillway.lake.read import Pin
     from spillway.lake.state.position import LakePosition
     from spillway.lake.storage import LakePath
@@ -221,7 +221,7 @@ class _Verifier:
         return 0 if newest is None else newest.lsn_value
 
     def _table(
-        self, name: str, directory: str, snapshot: Snapshot, pin: Pin, tables: LakeTables
+        self, name: str, directory: str, snapshot: SourceSnapshot, pin: Pin, tables: LakeTables
     ) -> TableComparison:
         if (aside := quarantined(self._settings.path).get(directory)) is not None:
             return TableComparison(

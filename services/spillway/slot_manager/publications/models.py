@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.model import PublicationInfo
-from spillway.slot_manager.wire import ResponseModel
+from spillway.slot_manager.json_fields import ResponseModel
 
 
 class PublicationsQuery(BaseModel):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from spillway.declarations.slot_columns import SLOT_COLUMNS, PgType, SlotColumn
 from spillway.errors import InvalidOption, InvalidRequest
-from spillway.slot_manager.wire import LsnText, Options, RequestModel, ResponseModel
+from spillway.slot_manager.json_fields import LsnText, Options, RequestModel, ResponseModel
 
 _OPTION_PREFIX: Final = "options."
 

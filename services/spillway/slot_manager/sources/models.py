@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from spillway.slot_manager.wire import LsnText, RequestModel, ResponseModel
+from spillway.slot_manager.json_fields import LsnText, RequestModel, ResponseModel
 
 
 class Capture(RequestModel):

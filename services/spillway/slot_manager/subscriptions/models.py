@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, create_model
 
 from spillway.declarations.lake_options import LAKE_OPTIONS, Kind, LakeOption
-from spillway.slot_manager.wire import LsnText, Options, RequestModel, ResponseModel
+from spillway.slot_manager.json_fields import LsnText, Options, RequestModel, ResponseModel
 from spillway.subscriber.model import SubscriptionState
 
 

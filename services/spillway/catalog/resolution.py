@@ -2,9 +2,10 @@
 
 A descriptor holds the closure of what encoders need: the columns' types, the element, base, attribute,
 range types of those, the names of output functions, enum labels; and how the table is published
-(``publications``), with its ancestors' descriptors. It is *interned*: equal
-content gives the same object and the same id, so that decoding binds changes to an integer and the
-transaction log stores each descriptor once.
+(``publications``), with its ancestors' descriptors. It is *interned* (``descriptor_registry``).
+
+What everybody sees is kept until a row that it was made from changes (``resolution_cache``). A transaction that changes the
+catalog itself is told the same when it has not changed any of these rows; otherwise it gets a view of its own, made anew.
 
 Built-in types' output functions are pg_proc rows like any other's: pg_proc is mirrored (oid and name),
 because an extension's type may come and go while we decode.
@@ -15,10 +16,8 @@ RelationGetIdentityKeyBitmap, src/backend/utils/cache/relcache.c; ReorderBufferP
 
 from __future__ import annotations
 
+import contextlib
 import enum
-import threading
-import weakref
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,17 +32,18 @@ from spillway.catalog.descriptor import (
 from spillway.catalog.missing_value import UnreadableMissing
 from spillway.catalog.object_names import NAMING_TYPES, object_names
 from spillway.catalog.publications import all_publications, ancestors_of, memberships_of
+from spillway.catalog.storage_map import NO_XIDS
+from spillway.catalog.visible_rows import VisibleRows
 from spillway.errors import DecodingError
-from spillway.pg.lsn import Lsn
 from spillway.pg.versions import Since
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable
+    from collections.abc import Collection
 
-    from spillway.catalog.layout import PgClass, PgType, TrackedCatalog
-    from spillway.catalog.mirror import CatalogMirror
+    from spillway.catalog.descriptor_registry import DescriptorRegistry
+    from spillway.catalog.heaps import CatalogHeaps
+    from spillway.catalog.layout import PgClass, PgType
     from spillway.catalog.resolution_cache import EntryKey, ResolutionCache
-    from spillway.catalog.tuple_store import DependencyKey
     from spillway.wal.record import RelFileLocator
 
 #: Below it are the objects of bootstrap and of the system catalogs (FirstUnpinnedObjectId), which are
@@ -91,167 +91,90 @@ class Resolution:
     reason: SkipReason = SkipReason.NONE
 
 
-class _Reference(weakref.ref["RelationDescriptor"]):
-    """A reference that knows the id of what it refers to."""
+class Resolver:
+    """Resolves for one database; what everybody sees is kept until rows change."""
 
-    __slots__ = ("number",)
-    number: int
+    def __init__(
+        self,
+        heaps: CatalogHeaps,
+        registry: DescriptorRegistry,
+        cache: ResolutionCache | None = None,
+    ) -> None:
+        """Keep resolutions in *cache*; without one in that of *heaps*, which says what may be stale."""
+        self._heaps: Final = heaps
+        self.registry: Final = registry
+        self._cache: Final = heaps.resolved if cache is None else cache
 
+    def resolve(self, key: EntryKey, own_xids: Collection[int] = NO_XIDS) -> Resolution:
+        """Resolve ("locator", RelFileLocator) or ("oid", int) as a transaction with *own_xids* sees it.
 
-class DescriptorRegistry:
-    """Descriptors by id, equal ones once. Ids start at 1.
+        Raises:
+            DecodingError: a row is visible twice or missing, or a type can't be described.
+        """
+        if not own_xids or not self._heaps.fates.has_changes(own_xids):
+            return self._for_all(key)
+        if not self._heaps.locations.rewrites:
+            shared = self._shared(key, own_xids)
+            if shared is not None:
+                return shared
+        self._cache.note_private()
+        return _Builder(self._heaps, self.registry, own_xids, None).build(key)
 
-    An id means its descriptor for as long as anybody holds that object, and then comes to mean another: who keeps an id
-    keeps the descriptor with it. Safe for concurrent use.
-
-    Memory: what others hold. A registry that held its descriptors itself would grow by kilobytes with each table
-    that is made, changed or dropped, for the life of the process.
-    """
-
-    def __init__(self) -> None:
-        self._lock: Final = threading.Lock()
-        self._ids: Final[dict[Hashable, int]] = {}
-        self._entries: Final[dict[int, tuple[_Reference, Hashable]]] = {}
-        self._free: Final[list[int]] = []
-        # References to what nobody holds any more. They are put here without the lock, since that can
-        # happen at any allocation, also of a thread that has the lock.
-        self._gone: Final[deque[_Reference]] = deque()
-
-    def intern(self, descriptor: RelationDescriptor) -> tuple[int, RelationDescriptor]:
-        """Return the id of *descriptor* and the one object that stands for its content."""
-        key = _content(descriptor)
-        with self._lock:
-            self._forget_gone()
-            number = self._ids.get(key)
-            if number is not None:
-                reference = self._entries[number][0]
-                known = reference()
-                if known is not None:
-                    return number, known
-                self._forget(reference)
-            number = self._free.pop() if self._free else len(self._entries) + 1
-            reference = _Reference(descriptor, self._gone.append)
-            reference.number = number
-            self._entries[number] = reference, key
-            self._ids[key] = number
-            return number, descriptor
-
-    def _forget_gone(self) -> None:
-        while self._gone:
-            self._forget(self._gone.popleft())
-
-    def _forget(self, reference: _Reference) -> None:
-        """Give the id of a descriptor free that nobody holds; safe to repeat."""
-        number = reference.number
-        entry = self._entries.get(number)
-        if entry is not None and entry[0] is reference:
-            del self._entries[number]
-            del self._ids[entry[1]]
-            self._free.append(number)
-
-    def __getitem__(self, relation_id: int) -> RelationDescriptor:
-        """Return the descriptor of an id that belongs to a descriptor that the caller, or its part of the program, holds."""
-        entry = self._entries.get(relation_id)
-        descriptor = None if entry is None else entry[0]()
-        if descriptor is None:
-            raise KeyError(relation_id)
-        return descriptor
-
-    def __len__(self) -> int:
-        """How many descriptors anybody holds."""
-        with self._lock:
-            self._forget_gone()
-            return len(self._entries)
-
-
-def _content(descriptor: RelationDescriptor) -> Hashable:
-    """Everything that tells a descriptor from another, as something that has a hash."""
-    return (
-        descriptor.oid, descriptor.schema, descriptor.name, descriptor.kind,
-        descriptor.persistence, descriptor.replica_identity, descriptor.columns,
-        tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
-        descriptor.toast_oid, descriptor.primary_key, descriptor.primary_key_deferrable, descriptor.identity_columns,
-        # Its publications are what the kind and these two make together.
-        descriptor.database_publications, descriptor.memberships,
-        tuple(map(_content, descriptor.ancestors)),
-    )  # fmt: skip
-
-
-#: The registry of this process; ids from different databases do not collide in it.
-REGISTRY: Final = DescriptorRegistry()
-
-
-def resolve(
-    mirror: CatalogMirror,
-    key: EntryKey,
-    own_xids: Collection[int],
-    cache: ResolutionCache | None = None,
-) -> Resolution:
-    """Resolve ("locator", RelFileLocator) or ("oid", int); called by the mirror.
-
-    With *cache*, the view is the one of those without catalog changes of their own.
-    """
-    if cache is not None:
-        entry = cache.get(key)
+    def _for_all(self, key: EntryKey) -> Resolution:
+        entry = self._cache.get(key)
         if entry is not None:
-            resolution: Resolution = entry[0]
-            return resolution
-    builder = _Builder(mirror, own_xids, cache)
-    resolution = builder.by_locator(key[1]) if key[0] == "locator" else builder.by_oid(key[1])
-    if cache is not None:
-        cache.put(key, resolution, builder.dependencies)
-    return resolution
+            known: Resolution = entry[0]
+            return known
+        builder = _Builder(self._heaps, self.registry, NO_XIDS, self._cache)
+        resolution = builder.build(key)
+        self._cache.put(key, resolution, builder.rows.dependencies)
+        return resolution
+
+    def _shared(self, key: EntryKey, own_xids: Collection[int]) -> Resolution | None:
+        """Return what all others see if a transaction with changes of its own must see the same; None if it may not.
+
+        It must when none of the rows that were looked at, or looked for in vain, is one that it has changed.
+        """
+        heaps = self._heaps
+        with contextlib.suppress(DecodingError):
+            resolution = self._for_all(key)
+            entry = self._cache.get(key)
+            if entry is not None and not heaps.plain_redo.concerns(
+                entry[1], own_xids, heaps.locations.current
+            ):
+                return resolution
+            if resolution.reason is SkipReason.UNKNOWN:
+                # Its own new table: nobody else will ever ask, if it aborts.
+                self._cache.drop(key)
+        return None
 
 
 class _Builder:
-    """Builds one resolution, and notes every look-up that it makes."""
+    """Builds one resolution; what it looks up is noted in :attr:`rows`."""
 
     def __init__(
-        self, mirror: CatalogMirror, own_xids: Collection[int], cache: ResolutionCache | None
+        self,
+        heaps: CatalogHeaps,
+        registry: DescriptorRegistry,
+        own_xids: Collection[int],
+        cache: ResolutionCache | None,
     ) -> None:
-        self.mirror: Final = mirror
-        self._own_xids = own_xids
-        self._cache = cache
-        self.dependencies: set[DependencyKey] = set()
+        """With *cache*, the view is the one of those without catalog changes of their own."""
+        self._heaps: Final = heaps
+        self._registry: Final = registry
+        self._cache: Final = cache
+        self.rows: Final = VisibleRows(heaps, own_xids)
 
-    # Rows.
-
-    def rows(self, catalog: TrackedCatalog, index: int, key: Any) -> list[Any]:
-        """List the visible rows with *key*."""
-        self.dependencies.add((catalog.oid, index, key))
-        return [tup.row for tup in self.mirror.visible_tuples(catalog, index, key, self._own_xids)]
-
-    def _row(self, catalog: TrackedCatalog, index: int, key: Any) -> Any | None:
-        """Return the visible row with a unique key, None without one."""
-        rows = self.rows(catalog, index, key)
-        if len(rows) > 1:
-            tuples = self.mirror.visible_tuples(catalog, index, key, self._own_xids)
-            raise self.mirror.contradiction(catalog, tuples, f"{catalog.indexes[index]} {key}")
-        return rows[0] if rows else None
-
-    def error(self, message: str, hint: str, **details: object) -> DecodingError:
-        """Make the error for a catalog that can't be understood."""
-        return DecodingError(
-            f"{message}, at {Lsn(self.mirror.last_lsn)}",
-            hint=hint,
-            lsn=str(Lsn(self.mirror.last_lsn)),
-            **details,
-        )
-
-    def _missing_row(self, what: str, relation: str) -> DecodingError:
-        return self.error(
-            f"{what} is not in the catalog mirror",
-            "The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
-            relation=relation,
-        )
+    def build(self, key: EntryKey) -> Resolution:
+        return self._by_locator(key[1]) if key[0] == "locator" else self._by_oid(key[1])
 
     # Relations.
 
-    def by_locator(self, locator: RelFileLocator) -> Resolution:
-        locations = self.mirror.locations
-        if locator.db != self.mirror.facts.database_oid:
+    def _by_locator(self, locator: RelFileLocator) -> Resolution:
+        locations = self._heaps.locations
+        if locator.db != self._heaps.facts.database_oid:
             return _skip(SkipReason.OTHER_DATABASE)
-        if locator in self.mirror.tracked or (
+        if locator in locations.tracked or (
             locator.rel in locations.relation_map.values()
             and locator.spc == locations.default_tablespace
         ):
@@ -259,19 +182,17 @@ class _Builder:
         # Temporary relations have numbers of their own, which may equal a permanent one's.
         rows = [
             row
-            for row in self.rows(cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel)
+            for row in self.rows.rows(cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel)
             if (row.reltablespace or locations.default_tablespace) == locator.spc
             and row.relpersistence != "t"
         ]
         if len(rows) > 1:
-            tuples = self.mirror.visible_tuples(
-                cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel, self._own_xids
-            )
-            raise self.mirror.contradiction(cat.PG_CLASS, tuples, f"relfilenode {locator.rel}")
+            tuples = self.rows.tuples(cat.PG_CLASS, cat.CLASS_BY_RELFILENODE, locator.rel)
+            raise self.rows.contradiction(cat.PG_CLASS, tuples, f"relfilenode {locator.rel}")
         return self._relation(rows[0]) if rows else _skip(SkipReason.UNKNOWN)
 
-    def by_oid(self, oid: int) -> Resolution:
-        row = self._row(cat.PG_CLASS, cat.CLASS_BY_OID, oid)
+    def _by_oid(self, oid: int) -> Resolution:
+        row = self.rows.row(cat.PG_CLASS, cat.CLASS_BY_OID, oid)
         return _skip(SkipReason.UNKNOWN) if row is None else self._relation(row)
 
     def _relation(self, row: PgClass) -> Resolution:
@@ -283,15 +204,15 @@ class _Builder:
             return _skip(SkipReason.NOT_A_TABLE, row.oid)
         owner_oid = 0
         if row.relkind == "t":
-            owner = self._row(cat.PG_CLASS, cat.CLASS_BY_TOAST, row.oid)
+            owner = self.rows.row(cat.PG_CLASS, cat.CLASS_BY_TOAST, row.oid)
             if owner is None:
                 return _skip(SkipReason.UNKNOWN, row.oid)
             if owner.relrewrite:
                 return _skip(SkipReason.REWRITE, row.oid)
             owner_oid = owner.oid
-        ancestors = ancestors_of(self, row)
-        publications = all_publications(self)
-        memberships = memberships_of(self, row, ancestors)
+        ancestors = ancestors_of(self.rows, row)
+        publications = all_publications(self.rows)
+        memberships = memberships_of(self.rows, row, ancestors)
         descriptor = replace(
             self._descriptor(row),
             publications=published(row.relkind, memberships, publications),
@@ -299,7 +220,7 @@ class _Builder:
             memberships=memberships,
             ancestors=tuple(self._descriptor(ancestor) for ancestor in ancestors),
         )
-        number, descriptor = self.mirror.registry.intern(descriptor)
+        number, descriptor = self._registry.intern(descriptor)
         kind = ResolutionKind.TOAST if owner_oid else ResolutionKind.TABLE
         return Resolution(kind, row.oid, number, descriptor, owner_oid)
 
@@ -328,21 +249,19 @@ class _Builder:
         )
 
     def _schema(self, oid: int) -> str:
-        row = self._row(cat.PG_NAMESPACE, cat.NAMESPACE_BY_OID, oid)
+        row = self.rows.row(cat.PG_NAMESPACE, cat.NAMESPACE_BY_OID, oid)
         if row is None:
-            raise self._missing_row(f"schema {oid}", "pg_namespace")
+            raise self.rows.missing_row(f"schema {oid}", "pg_namespace")
         name: str = row.nspname
         return name
 
     def _attributes(self, relation_oid: int, name: str) -> list[Any]:
         """The rows of pg_attribute with attnum > 0, in order, without a gap."""
-        rows = self.rows(cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid)
+        rows = self.rows.rows(cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid)
         rows = sorted((row for row in rows if row.attnum > 0), key=_attnum)
         if [row.attnum for row in rows] != list(range(1, len(rows) + 1)):
-            tuples = self.mirror.visible_tuples(
-                cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid, self._own_xids
-            )
-            raise self.error(
+            tuples = self.rows.tuples(cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid)
+            raise self.rows.error(
                 f"the columns of {name} have the numbers {[row.attnum for row in rows]}",
                 "The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
                 relation=name,
@@ -355,7 +274,7 @@ class _Builder:
         for row in self._attributes(relation_oid, name):
             missing = row.attmissingval if row.atthasmissing else None
             if isinstance(missing, UnreadableMissing):
-                raise self.error(
+                raise self.rows.error(
                     f"the value that rows from before column {row.attname} of {name} have for it is"
                     f" not known: type {missing.type_name} can't be read over SQL",
                     "Bootstrap with a superuser's DSN (raw bootstrap), or rewrite the table:"
@@ -382,9 +301,9 @@ class _Builder:
         of_index: tuple[int, ...] = ()
         takes_invalid = (
             row.relkind == "p"
-            and self.mirror.facts.major * 10_000 >= Since.PARTITIONED_PRIMARY_KEY_NOT_VALID_YET
+            and self._heaps.facts.major * 10_000 >= Since.PARTITIONED_PRIMARY_KEY_NOT_VALID_YET
         )
-        for index in self.rows(cat.PG_INDEX, cat.INDEX_BY_RELATION, row.oid):
+        for index in self.rows.rows(cat.PG_INDEX, cat.INDEX_BY_RELATION, row.oid):
             key = tuple(n for n in index.indkey[: index.indnkeyatts] if n > 0)
             if index.indisprimary and (index.indisvalid or takes_invalid):
                 primary = key
@@ -410,42 +329,37 @@ class _Builder:
             return
         entry = self._cache.get(("type", oid))
         if entry is None:
-            builder = _Builder(self.mirror, self._own_xids, self._cache)
+            builder = _Builder(self._heaps, self._registry, self.rows.own_xids, self._cache)
             closure: dict[int, TypeDescriptor] = {}
             builder._build_type(oid, closure)
-            self._cache.put(("type", oid), closure, builder.dependencies)
-            self.dependencies |= builder.dependencies
+            self._cache.put(("type", oid), closure, builder.rows.dependencies)
+            self.rows.dependencies.update(builder.rows.dependencies)
             types.update(closure)
             return
         types.update(entry[0])
-        self.dependencies |= entry[1]
-
-    def whole(self, catalog: TrackedCatalog) -> list[Any]:
-        """Every visible row of *catalog*."""
-        self.dependencies.add((catalog.oid, cat.WHOLE_CATALOG, None))
-        return self.mirror.all_visible(catalog, self._own_xids)
+        self.rows.dependencies.update(entry[1])
 
     def _build_type(self, oid: int, types: dict[int, TypeDescriptor]) -> None:
-        row: PgType | None = self._row(cat.PG_TYPE, cat.TYPE_BY_OID, oid)
+        row: PgType | None = self.rows.row(cat.PG_TYPE, cat.TYPE_BY_OID, oid)
         if row is None:
             # No lock keeps a type: one that was dropped while another session made a table of it leaves the table
             # behind. The server goes on as long as it need not print such a value; plugins print it raw.
             return
         is_array = row.typelem != 0 and row.typsubscript == _ARRAY_SUBSCRIPT_HANDLER
-        output = self._row(cat.PG_PROC, cat.PROC_BY_OID, row.typoutput)
-        send = self._row(cat.PG_PROC, cat.PROC_BY_OID, row.typsend) if row.typsend else None
+        output = self.rows.row(cat.PG_PROC, cat.PROC_BY_OID, row.typoutput)
+        send = self.rows.row(cat.PG_PROC, cat.PROC_BY_OID, row.typsend) if row.typsend else None
         labels: tuple[tuple[int, str], ...] = ()
         attributes: tuple[AttributeDescriptor, ...] = ()
         inner: list[int] = []
         subtype = 0
         if oid in NAMING_TYPES:
-            labels = object_names(oid, self.mirror.facts, self.whole)
+            labels = object_names(oid, self._heaps.facts, self.rows.whole)
         if row.typelem:
             inner.append(row.typelem)
         if row.typtype == "d":
             inner.append(row.typbasetype)
         elif row.typtype == "e":
-            rows = self.rows(cat.PG_ENUM, cat.ENUM_BY_TYPE, oid)
+            rows = self.rows.rows(cat.PG_ENUM, cat.ENUM_BY_TYPE, oid)
             rows.sort(key=_enum_order)
             labels = tuple((r.oid, r.enumlabel) for r in rows)
         elif row.typtype == "c" and row.typrelid:
@@ -487,14 +401,14 @@ class _Builder:
     def _range_subtype(self, row: PgType) -> int:
         """A range's element type; a multirange's range type."""
         if row.typtype == "r":
-            of_range = self._row(cat.PG_RANGE, cat.RANGE_BY_TYPE, row.oid)
+            of_range = self.rows.row(cat.PG_RANGE, cat.RANGE_BY_TYPE, row.oid)
             if of_range is None:
-                raise self._missing_row(f"range type {row.typname}", "pg_range")
+                raise self.rows.missing_row(f"range type {row.typname}", "pg_range")
             subtype: int = of_range.rngsubtype
             return subtype
-        of_multirange = self._row(cat.PG_RANGE, cat.RANGE_BY_MULTIRANGE, row.oid)
+        of_multirange = self.rows.row(cat.PG_RANGE, cat.RANGE_BY_MULTIRANGE, row.oid)
         if of_multirange is None:
-            raise self._missing_row(f"multirange type {row.typname}", "pg_range")
+            raise self.rows.missing_row(f"multirange type {row.typname}", "pg_range")
         range_oid: int = of_multirange.rngtypid
         return range_oid
 

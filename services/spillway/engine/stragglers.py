@@ -1,7 +1,7 @@
 """When a shared reader waits for streams that are just behind it.
 
 Eight clients on two cores do not run side by side: the kernel lets one of them go ahead for a while, then another. Whoever is ahead
-has steps taken, and when those behind come to need them they are kept no longer (:mod:`spillway.engine.shared_reader`).
+has steps taken, and when those behind come to need them they are kept no longer (:mod:`spillway.engine.shared_readers`).
 Then each encodes for itself what one would have encoded for all, which takes the time that they lack. So whoever is
 ahead waits a little. ::
 
@@ -45,8 +45,8 @@ _REGAINED: Final = 0.25
 _LEAST_S: Final = 0.05
 
 
-class Behind(NamedTuple):
-    """One who is behind a reader."""
+class Straggler(NamedTuple):
+    """A stream that is behind a reader."""
 
     #: of what was made
     lag_bytes: int
@@ -54,10 +54,10 @@ class Behind(NamedTuple):
     moved_s: float
 
 
-class Hold:
-    """One reader's waiting. Used on the event loop."""
+class StragglerWait:
+    """One reader's waiting for those behind it. Used on the event loop."""
 
-    def __init__(self, pace: Pace, behind: Callable[[], Iterable[Behind]]) -> None:
+    def __init__(self, pace: Pace, behind: Callable[[], Iterable[Straggler]]) -> None:
         """Wait for whom *behind* gives: those who may be waited for at all."""
         self._pace = pace
         self._behind = behind

@@ -12,7 +12,7 @@ be days, restarts and another server's life away. At PREPARE its changes are *re
 said is remembered here; after a restart it is read again, since decoding restarts before the first record of every
 transaction in progress, and a prepared one is in progress; or it was carried with the transaction.
 
-A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder_loop.pyx`` says when
+A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder.pyx`` says when
 one is due), and stay in the buffer for those who take the transaction whole at its end.
 
 What a prepared transaction has changed of the catalog stays its own until it commits: others wait for its locks, as
@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.capture import CaptureFilter
     from spillway.decoding.invalidations import Invalidations
+    from spillway.decoding.sink import TransactionSink
     from spillway.decoding.snapshot_builder import SnapshotBuilder
-    from spillway.decoding.transaction import Piece, TransactionSink
+    from spillway.decoding.transaction import Piece
     from spillway.decoding.xact import TransactionEnd, TransactionPrepare
 
 _NO_CHANGES: Final[Mapping[int, RelationDescriptor]] = {}
@@ -138,7 +139,7 @@ class DecodedPiece:
         self._stream.close()
 
 
-class Delivery:
+class TransactionEnds:
     """One decoder's ends of transactions."""
 
     def __init__(

@@ -125,7 +125,7 @@ def set_cookie(response: Response, request: Request, value: str) -> None:
     )
 
 
-class Door:
+class AccessCheck:
     """The ASGI layer around the pages."""
 
     def __init__(

@@ -28,7 +28,7 @@ _MALFORMED: Final = object()
 _HINT: Final = "Send the service's SPILLWAY_TOKEN in the metadata authorization: Bearer …."
 
 
-class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class AccessCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Refuses calls without the token, except the health service's: whoever probes has none."""
 
     def __init__(self, gate: TokenGate) -> None:

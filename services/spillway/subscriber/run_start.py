@@ -1,6 +1,6 @@
 """What a subscription's program begins as: makes sure that it is the only one, and becomes it.
 
-    python -m spillway.subscriber.hold DIRECTORY TOKEN PARENT_PID PROGRAM ARGUMENT…
+    python -m spillway.subscriber.run_start DIRECTORY TOKEN PARENT_PID PROGRAM ARGUMENT…
 
 In this order, so that a death on any line leaves either nothing or something that can be found:
 
