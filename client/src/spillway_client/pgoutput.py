@@ -169,7 +169,7 @@ def read_control(data: bytes) -> Begin | End | Origin:
     """
     try:
         return _read_control(data)
-    except (struct.error, ValueError, IndexError) as error:
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise malformed(data, error) from None
 
 

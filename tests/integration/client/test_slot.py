@@ -275,7 +275,9 @@ def test_a_large_transaction_takes_bounded_memory(stage: Callable[..., Stage]) -
     it.sql("CREATE TABLE t (id int, filler text)")
     with it.database.connect() as connection, connection.transaction():
         connection.execute(f"SET LOCAL search_path = {it.name}")
-        connection.execute("INSERT INTO t SELECT i, repeat('x', 300) FROM generate_series(1, 3000) i")
+        connection.execute(
+            "INSERT INTO t SELECT i, repeat('x', 300) FROM generate_series(1, 3000) i"
+        )
         connection.execute("ALTER TABLE t ADD COLUMN late int DEFAULT 7")
         connection.execute("INSERT INTO t VALUES (3001, 'y', 8)")
     with it.slot(buffer_bytes=64 << 10, queue_bytes=1, confirm_seconds=0.05) as slot:
@@ -568,9 +570,7 @@ def test_a_position_in_the_users_own_transaction(stage: Callable[..., Stage]) ->
     def work(connection: psycopg.Connection[Any], tx: Transaction) -> None:
         for change in tx.changes:
             assert change.new is not None
-            connection.execute(
-                f"INSERT INTO target_{it.name}.copy VALUES (%s)", [change.new["id"]]
-            )
+            connection.execute(f"INSERT INTO target_{it.name}.copy VALUES (%s)", [change.new["id"]])
 
     with psycopg.connect(it.database.dsn) as ours, psycopg.connect(it.database.dsn) as theirs:
         assert rival.load(theirs) == 0
@@ -606,5 +606,3 @@ def test_the_service_shows_who_has_the_slot(stage: Callable[..., Stage]) -> None
     with it.slot(upto_lsn=None):
         consumer = it.service.slot(it.name)["consumer"]
     assert consumer["client"].startswith("spillway-client/")
-
-
