@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TOKEN = "the client's token"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def database(session_cluster: Callable[[int], Cluster]) -> Iterator[Database]:
     cluster = session_cluster(18)
     name = f"client_{secrets.token_hex(4)}"
@@ -26,7 +26,7 @@ def database(session_cluster: Callable[[int], Cluster]) -> Iterator[Database]:
     cluster.drop_database(name)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory, database: Database) -> Iterator[Service]:
     with service_in_process(tmp_path_factory.mktemp("service") / "data", token=TOKEN) as running:
         running.create_source(database.dsn)
