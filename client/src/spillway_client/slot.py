@@ -142,7 +142,9 @@ class Slot:
             WrongPlugin: the slot's output is not for this client.
         """
         if self._receiver is None:
-            self._receiver = _Receiver(self._follower, _Connection(self._follower))
+            connection = _Connection(self._follower)
+            connection.take_slot()
+            self._receiver = _Receiver(self._follower, connection)
         return self
 
     def close(self) -> None:
@@ -228,10 +230,13 @@ class Slot:
 
     def _reconnect(self) -> _Connection:
         while True:
+            connection = _Connection(self._follower)
             try:
-                return _Connection(self._follower)
+                connection.take_slot()
             except ServiceError as error:
                 time.sleep(self._follower.delay_after(error))
+            else:
+                return connection
 
     # ---- positions
 
@@ -384,16 +389,19 @@ class _Receiver:
             self._stopping.wait(self._follower.delay_after(error))
             if self._stopping.is_set():
                 return
+            connection = _Connection(self._follower)
+            with self._lock:
+                # From here on, stopping ends the attempt.
+                self._connection = connection
+            if self._stopping.is_set():
+                connection.close()
+                return
             try:
-                connection = _Connection(self._follower)
+                connection.take_slot()
             except ServiceError as failed:
                 error = failed
-                continue
-            with self._lock:
-                if not self._stopping.is_set():
-                    self._connection = connection
-                    return
-            connection.close()
+            else:
+                return
 
     def close(self) -> None:
         """Stop once the service has taken what is handled, if it can within some seconds."""
@@ -432,19 +440,23 @@ class _Connection:
     """One connection that has the slot."""
 
     def __init__(self, follower: Follower) -> None:
-        """Connect, and take the slot.
-
-        Raises:
-            SpillwayError: it can't be taken.
-        """
-        address = follower.address
+        address = self._address = follower.address
         self.address = address.text
+        self._follower = follower
         self.is_closed = False
         self.is_final = False
         self._channel: Any = address.open(grpc.insecure_channel, grpc.secure_channel)
         self.requests = _Requests(follower)
         self._call: Any = None
         self._first: list[StreamResponse] = []
+
+    def take_slot(self) -> None:
+        """Connect, and take the slot.
+
+        Raises:
+            SpillwayError: it can't be taken, or the connection was closed meanwhile.
+        """
+        follower, address = self._follower, self._address
         get_slot = get_slot_method(self._channel)
         asked = slots_pb2.GetSlotRequest(slot_name=follower.settings.name)
         try:
@@ -455,6 +467,12 @@ class _Connection:
         except grpc.RpcError as error:
             self.close()
             raise error_of(error, self.address) from None
+        except ValueError:
+            # So gRPC calls a channel that was closed.
+            if self.is_closed:
+                raise ended_early(self.address) from None
+            self.close()
+            raise
         except BaseException:
             self.close()
             raise

@@ -398,6 +398,22 @@ def _wait(holds: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about in a minute")
 
 
+def test_the_origin_of_a_transaction(stage: Callable[..., Stage]) -> None:
+    it = stage()
+    it.sql("CREATE TABLE t (id int)")
+    with it.database.connect() as connection:
+        connection.execute("SELECT pg_replication_origin_create(%s)", [it.name])
+        connection.execute("SELECT pg_replication_origin_session_setup(%s)", [it.name])
+        connection.execute(f"INSERT INTO {it.name}.t VALUES (1)")
+    it.sql("INSERT INTO t VALUES (2)")
+    upto = it.now()
+    with it.slot(upto_lsn=upto, feedback="manual") as slot:
+        assert [tx.origin for tx in slot] == [it.name, None]
+    with it.slot(upto_lsn=upto, options={"origin": "none"}) as slot:
+        assert [[c.new for c in tx.changes] for tx in slot] == [[{"id": 2}]]
+    it.sql(f"SELECT pg_replication_origin_drop('{it.name}')")
+
+
 def test_messages_and_prepared_transactions(stage: Callable[..., Stage]) -> None:
     it = stage(two_phase=True)
     it.sql("CREATE TABLE t (id int)")

@@ -34,8 +34,9 @@ from spillway_client import (
     errors,
     parse_array,
 )
-from spillway_client._v1 import change_stream_pb2
+from spillway_client._v1 import change_stream_pb2, slots_pb2
 from spillway_client.assembly import TransactionAssembly
+from spillway_client.follower import Follower, settings_of
 from spillway_client.service import Address
 from spillway_client.values import converter_of
 
@@ -218,6 +219,45 @@ def test_what_cannot_be_meant_is_refused_at_once(kind: Any) -> None:
         with pytest.raises(InvalidUse) as refused:
             kind(**{"address": "127.0.0.1:1", "name": "s", **given})
         assert refused.value.hint
+
+
+def test_what_is_tried_again_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("spillway_client.follower.time.monotonic", lambda: now_s)
+    given: dict[str, Any] = {
+        "publications": None, "messages": False, "options": {}, "start_lsn": None, "upto_lsn": None,
+        "feedback": "auto", "confirm_seconds": 1, "queue_bytes": 1, "buffer_bytes": 1,
+        "max_transaction_bytes": None, "batch_bytes": 0, "converters": {},
+    }  # fmt: skip
+    settings = settings_of(["a:1", "b:1"], "s", None, None, retry_seconds=60.0, **given)
+    follower = Follower(settings)
+    active = errors.service_error("slot_active", "it is")
+    with pytest.raises(errors.SlotActive):
+        follower.delay_after(active)
+    pgoutput = slots_pb2.Slot(
+        slot_name="s", plugin="pgoutput", options={"publication_names": "p"}, confirmed_flush_lsn=70
+    )
+    follower.found(pgoutput)
+    follower.took(pgoutput)
+    assert (follower.resume_lsn, follower.reconnects, follower.address.text) == (70, 0, "a:1")
+    # The service may not have noticed yet that our own connection is gone.
+    delays = [follower.delay_after(active)]
+    assert follower.address.text == "b:1"
+    gone = errors.service_error("not_ready", "gone", is_transient=True)
+    delays += [follower.delay_after(gone) for _ in range(9)]
+    assert all(0 < delay <= 5 for delay in delays)
+    assert delays[0] < 0.2
+    assert delays[-1] > 2
+    now_s += 60
+    with pytest.raises(errors.Unavailable):
+        follower.delay_after(gone)
+    follower.took(pgoutput)
+    assert follower.delay_after(gone) > 0
+    with pytest.raises(errors.SessionEnded):
+        follower.delay_after(errors.service_error("session_ended", "by an administrator"))
+    pgoutput.confirmed_flush_lsn = 71
+    with pytest.raises(errors.SlotAhead, match="0/47"):
+        follower.took(pgoutput)
 
 
 def test_tls_is_asked_for_by_the_address_or_by_files(tmp_path: Path) -> None:
