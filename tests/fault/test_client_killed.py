@@ -150,6 +150,7 @@ def test_nothing_is_lost_or_given_twice(tmp_path: Path, pg18: Database) -> None:
                     and len(followers[1].seen) > before[1] + 10
                     and writer.committed > before[2] + 50
                     and _copied(pg18) > before[3]
+                    and batches.rows
                 ),
                 everyone,
                 writer,
@@ -213,8 +214,8 @@ def _copied(database: Database) -> int:
     return int(found)
 
 
-def _wait(holds: Callable[[], bool], followers: list[Follower], writer: Writer) -> None:
-    for _ in range(1200):
+def _wait(holds: Callable[[], object], followers: list[Follower], writer: Writer) -> None:
+    for _ in range(3000):
         if holds():
             return
         for follower in followers:
@@ -222,4 +223,4 @@ def _wait(holds: Callable[[], bool], followers: list[Follower], writer: Writer) 
         assert writer.error is None
         threading.Event().wait(0.1)
     seen = [(len(f.seen), len(f.rows)) for f in followers]
-    raise AssertionError(f"it did not come about in two minutes: {seen}, {writer.committed}")
+    raise AssertionError(f"it did not come about in five minutes: {seen}, {writer.committed}")
