@@ -15,6 +15,7 @@ import httpx
 import pytest
 from cryptography import x509
 
+import spillway_client
 from harness.certificates import Authority
 from harness.remedies import remedy
 from harness.serve_process import ServeProcess
@@ -109,6 +110,13 @@ def test_commands_and_clients_speak_it(stage: Stage) -> None:
     assert "code: unknown_slot" in received.stderr
     with pytest.raises(UnknownSlot):
         get_slot(stage.grpc, "none", token=TOKEN, tls=ClientTls(stage.ca.file))
+    with pytest.raises(spillway_client.UnknownSlot):
+        spillway_client.Slot(
+            stage.grpc, "none", token=TOKEN, tls=spillway_client.Tls(stage.ca.file)
+        ).open()
+    with pytest.raises(spillway_client.TlsFailed) as refused:
+        spillway_client.Slot(stage.grpc, "none", token=TOKEN).open()
+    assert "Tls(ca=" in refused.value.hint
     # The certificate itself is as good as a CA.
     with pytest.raises(UnknownSlot):
         open_stream(stage.grpc, "none", token=TOKEN, tls=ClientTls(stage.pair.certificate))

@@ -38,6 +38,12 @@ def test_generated_modules_are_up_to_date(script: ModuleType, tmp_path: Path) ->
     assert committed == fresh, "run make proto"
 
 
+def test_the_clients_modules_are_up_to_date(script: ModuleType, tmp_path: Path) -> None:
+    fresh = {path.name: path.read_text() for path in script.generate_client(tmp_path)}
+    committed = {path.name: path.read_text() for path in script.CLIENT_OUTPUT.glob("*_pb2*.py*")}
+    assert committed == fresh, "run make proto"
+
+
 def test_stubs_of_a_user_go_together_with_the_package(script: ModuleType, tmp_path: Path) -> None:
     """protoc names them spillway.v1…, in the user's own tree, which may come first on the path or last."""
     own = tmp_path / "spillway" / "v1"
