@@ -12,22 +12,27 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pytest
+from typer.testing import CliRunner
 
 from harness.terraform_core import PYTHON
 from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.declarations.slot_columns import SLOT_COLUMNS
 from spillway.engine import model
+from spillway.errors import NotReady
 from spillway.pg.lsn import Lsn
+from spillway.subscriber.lake_options import arguments
 from spillway.subscriber.lake_target import LakeTarget
 from spillway.v1 import slots_pb2
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from spillway.lake.job.run import JobSettings
 
 PROJECT = Path(__file__).resolve().parents[2]
 PROVIDER = PROJECT / "terraform" / "src" / "terraform_provider_spillway"
@@ -223,6 +228,38 @@ def test_every_option_reaches_the_job() -> None:
     named = {option.name for option in LAKE_OPTIONS}
     assert named <= {field.name for field in fields(JobSettings)} | TAKEN_APART
     assert named >= TAKEN_APART
+
+
+def test_what_is_given_is_what_the_job_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spillway.lake.commands import app as commands
+
+    told: list[JobSettings] = []
+
+    def take(jobs: list[JobSettings], **_: object) -> dict[str, object]:
+        told.extend(jobs)
+        raise NotReady("enough")
+
+    monkeypatch.setattr(commands, "run_jobs", take)
+    given: dict[str, Any] = {
+        option.name: option.example for option in LAKE_OPTIONS if option.name != "metrics_port"
+    }
+    words = ["run", "--slot=s", "--path=/l", *arguments(given)]
+    answer = CliRunner().invoke(commands.app, words)
+    assert isinstance(answer.exception, NotReady), answer.output
+    job = told[0]
+    for option in LAKE_OPTIONS:
+        if option.name in given and option.name not in commands.TAKEN_APART:
+            assert getattr(job, option.name) == option.example, option.name
+    assert (job.upkeep.retention, job.upkeep.interval) == (timedelta(days=7), timedelta(hours=2))
+    assert job.upkeep.history_retention == timedelta(days=90)
+    assert job.layout.history == "day"
+    assert job.layout.cluster_by == {"public.orders": ("customer_id",)}
+    assert [str(p) for p in job.layout.partition_by["public.orders"]] == [
+        "day(created_at)",
+        "region",
+    ]
+    # Plain, since it is written into the lake's files.
+    assert type(job.on_schema_change) is str
 
 
 def test_defaults_are_those_of_the_job() -> None:
