@@ -46,10 +46,11 @@ define(
 )
 '''
 
-#: What a column's type is in a message. 0 is no position, so positions are never optional; nor is what is a message itself.
+#: What a column's type is in a message. 0 is no position, so positions are never optional; nor is
+#: what is a message itself.
 _SCALARS: Final = {
-    "name": "string", "text": "string", "bool": "bool", "int4": "int32", "int8": "int64", "oid": "uint32",
-    "xid": "uint64", "float8": "double",
+    "name": "string", "text": "string", "bool": "bool", "int4": "int32", "int8": "int64",
+    "oid": "uint32", "xid": "uint64", "float8": "double",
 }  # fmt: skip
 _OTHERS: Final = {
     "pg_lsn": "fixed64",

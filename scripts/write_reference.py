@@ -1,8 +1,9 @@
 """Write the files that are made of declarations; a test fails when one is behind.
 
 errors.md is written from the tree in spillway.errors, cli.md from the commands' own definitions,
-settings.md from spillway.settings. Of rest.md the parts between two comments are written, from spillway.declarations; and from there,
-too, the tables of the Terraform provider, which can't import the service: its framework needs another protobuf.
+settings.md from spillway.settings. Of rest.md the parts between two comments are written, from
+spillway.declarations; and from there, too, the tables of the Terraform provider, which can't import
+the service: its framework needs another protobuf.
 
     python scripts/write_reference.py
 """
@@ -32,7 +33,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 REFERENCE = PROJECT / "docs" / "reference"
 PROVIDER = PROJECT / "terraform" / "src" / "terraform_provider_spillway" / "declared.json"
 
-#: What a column's type is in Terraform. Records have attributes of their own, and are not among the provider's.
+#: What a column's type is in Terraform. Records have attributes of their own, and are not among the
+#: provider's.
 PROVIDER_TYPES = {
     "name": "string", "text": "string", "bool": "bool", "int4": "number", "int8": "number", "oid": "number",
     "xid": "number", "pg_lsn": "string", "timestamptz": "string", "float8": "number", "jsonb": "map of string",

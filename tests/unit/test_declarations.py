@@ -1,6 +1,7 @@
 """What is declared once is everywhere: a column, and a lake's option, and where they turn up.
 
-A program of its own declares one more of each before anything is made of the declarations, and tells what was made.
+A program of its own declares one more of each before anything is made of the declarations, and
+tells what was made.
 """
 
 from __future__ import annotations
@@ -297,13 +298,13 @@ def test_numbers_in_the_message_stay() -> None:
 
 
 _PYTHON: dict[str, Any] = {
-    "name": str, "text": str, "bool": bool, "int4": int, "int8": int, "oid": int, "xid": int, "pg_lsn": Lsn,
-    "timestamptz": datetime, "float8": float,
+    "name": str, "text": str, "bool": bool, "int4": int, "int8": int, "oid": int, "xid": int,
+    "pg_lsn": Lsn, "timestamptz": datetime, "float8": float,
 }  # fmt: skip
 
 
 def test_columns_are_the_values_of_a_slot() -> None:
-    """The value of each is SlotInfo's attribute of that name, of its type, None where it may be null."""
+    """The value of each is SlotInfo's attribute of that name and type, None where it may be null."""
     from collections.abc import Mapping
 
     names = {**vars(model), "datetime": datetime, "Lsn": Lsn, "Mapping": Mapping}

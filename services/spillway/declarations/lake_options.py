@@ -26,7 +26,7 @@ _FORMATS: Final = {"delta": "Delta", "iceberg": "Iceberg", "parquet": "Parquet"}
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """A field of its own on a page; options without one are lines of one field, ``name = value``."""
+    """A field of its own on a page; options without one are lines ``name = value`` of one field."""
 
     label: str
     hint: str
@@ -110,7 +110,8 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "partition_history",
         "choice",
         "what of their commit's time histories are partitioned by.",
-        help="partition the histories that are made by day, month or year of their commits; or none.",
+        help="partition the histories that are made by day, month or year of their commits; or "
+        "none.",
         format="delta",
         choices=("day", "month", "year", "none"),
         example="day",
@@ -141,7 +142,8 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         example={"public.orders": ["day(created_at)", "region"]},
         form=FormField(
             "Partition current tables",
-            "A table a line. Columns, or day(), month(), year() of a time. A table stays as it is made.",
+            "A table a line. Columns, or day(), month(), year() of a time. A table stays as it is "
+            "made.",
             placeholder="public.orders = month(created_at), region",
             lines_of="the partitions",
             altered_hint="A table a line. One that is there must be loaded anew first.",
@@ -152,13 +154,14 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "columns",
         "columns by which maintenance brings a current table's rows together, by schema.table; an "
         "empty list: none. A table that is left out stays as it was.",
-        help="columns by which maintenance brings a current table's rows together; may be repeated.",
+        help="columns by which maintenance brings a current table's rows together; may be "
+        "repeated.",
         format="delta",
         example={"public.orders": ["customer_id"]},
         form=FormField(
             "Cluster current tables",
-            "A table a line. Maintenance brings rows that are near each other in these columns into "
-            "the same files.",
+            "A table a line. Maintenance brings rows that are near each other in these columns "
+            "into the same files.",
             placeholder="public.orders = customer_id",
             lines_of="the clusters",
             altered_hint="A table a line; without columns it is no longer clustered.",
@@ -167,16 +170,16 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
     LakeOption(
         "iceberg_catalog",
         "text",
-        "the catalog for the tables, as PyIceberg's configuration on the service's machine names it; "
-        "one of the lake's own by default, which a bucket can't have.",
-        help="the catalog for the tables, as PyIceberg's configuration on the job's machine names it; "
-        "one of the lake's own unless given, which a lake on S3 can't have.",
+        "the catalog for the tables, as PyIceberg's configuration on the service's machine names "
+        "it; one of the lake's own by default, which a bucket can't have.",
+        help="the catalog for the tables, as PyIceberg's configuration on the job's machine names "
+        "it; one of the lake's own unless given, which a lake on S3 can't have.",
         format="iceberg",
         example="prod",
         form=FormField(
             "Catalog",
-            "As PyIceberg's configuration on the service's machine names it; one of the lake's own if "
-            "empty.",
+            "As PyIceberg's configuration on the service's machine names it; one of the lake's "
+            "own if empty.",
         ),
         fixed=True,
     ),
@@ -197,8 +200,8 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "on_schema_change",
         "choice",
         "Where a table's columns change: follow, stop before, or set it aside.",
-        help="Where a table's columns change, or it is created again: follow, stop before, or set it "
-        "aside.",
+        help="Where a table's columns change, or it is created again: follow, stop before, or set "
+        "it aside.",
         choices=("evolve", "pause", "quarantine"),
         default="evolve",
         example="pause",
@@ -225,8 +228,8 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "maintenance_interval",
         "time",
         "Between two rounds of compaction; 0s: none.",
-        help="Delta, Iceberg: between two rounds of compaction and removal of what is not kept; 0s: "
-        "none.",
+        help="Delta, Iceberg: between two rounds of compaction and removal of what is not kept; "
+        "0s: none.",
         default="1h",
         example="2h",
     ),
@@ -234,8 +237,8 @@ LAKE_OPTIONS: Final[tuple[LakeOption, ...]] = (
         "retention",
         "time",
         "How far back readers may pin an LSN.",
-        help="Delta, Iceberg: how far back readers may pin an LSN, 7d or 12h for one; what only older "
-        "versions need is removed.",
+        help="Delta, Iceberg: how far back readers may pin an LSN, 7d or 12h for one; what only "
+        "older versions need is removed.",
         default="7d",
         example="7d",
     ),

@@ -16,8 +16,8 @@ from typing import Final, Literal
 
 #: PostgreSQL's types, as a view of them would have; options are jsonb, who and how are records.
 PgType = Literal[
-    "name", "text", "bool", "int4", "int8", "oid", "xid", "pg_lsn", "timestamptz", "float8", "jsonb",
-    "record",
+    "name", "text", "bool", "int4", "int8", "oid", "xid", "pg_lsn", "timestamptz", "float8",
+    "jsonb", "record",
 ]  # fmt: skip
 
 

@@ -135,8 +135,8 @@ class DecodingView(ResponseModel):
 
 #: What a column's type is in JSON.
 _TYPES: Final[dict[PgType, Any]] = {
-    "name": str, "text": str, "bool": bool, "int4": int, "int8": int, "oid": int, "xid": int, "pg_lsn": LsnText,
-    "timestamptz": datetime, "float8": float, "jsonb": Options,
+    "name": str, "text": str, "bool": bool, "int4": int, "int8": int, "oid": int, "xid": int,
+    "pg_lsn": LsnText, "timestamptz": datetime, "float8": float, "jsonb": Options,
 }  # fmt: skip
 _RECORDS: Final = {"consumer": ConsumerView, "decoding": DecodingView}
 

@@ -1,6 +1,7 @@
 """Subscriptions on the wire: CREATE SUBSCRIPTION's words where it has them.
 
-A lake's options are declared in :mod:`spillway.declarations.lake_options`, and its target is made from them.
+A lake's options are declared in :mod:`spillway.declarations.lake_options`, and its target is made
+from them.
 """
 
 from datetime import datetime
@@ -51,7 +52,8 @@ else:
         "LakeTarget",
         __base__=_LakeTarget,
         __module__=__name__,
-        __doc__="Lake tables, filled by `spillway lake run`. What is left out is as that command has it.",
+        __doc__="Lake tables, filled by `spillway lake run`. What is left out is as that command "
+        "has it.",
         **{option.name: _field(option) for option in LAKE_OPTIONS},
     )
 
