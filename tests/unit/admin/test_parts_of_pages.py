@@ -403,3 +403,28 @@ def test_a_hint_speaks_of_pages() -> None:
     shown = Pages("0").text("parts/error.html", error=error)
     assert "The overview shows the state of each source." in shown
     assert "/v1" not in shown
+
+
+async def test_a_forms_fields_are_the_target() -> None:
+    """What the format has of the declared options, the others' lines, and nothing that is empty."""
+    engine, subscriptions = FakeEngine(), FakeSubscriptions()
+    engine.add_source("shop")
+    admin = Admin(engine, subscriptions, token=None, version="0")
+    app = create_app(engine, subscriptions, token=None, version="0", admin=admin)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        shown = (await client.get("/ui/subscriptions/new")).text
+        csrf = re.search(r'name="csrf" value="([^"]+)"', shown)
+        assert csrf is not None
+        form = {
+            "csrf": csrf[1], "name": "a", "source": "shop", "database": "shop", "path": "/l",
+            "format": "delta", "partition_history": "day", "partition_by": "s.t = day(at), b",
+            "cluster_by": "", "iceberg_prefix": "x", "job": "retention = 30d\ninterval_s = 2.5",
+        }  # fmt: skip
+        answer = await client.post("/ui/subscriptions", data=form)
+        assert answer.status_code in (204, 303), answer.text
+    made = await subscriptions.get("a")
+    assert made.target == {
+        "kind": "lake", "format": "delta", "path": "/l", "partition_history": "day",
+        "retention": "30d", "interval_s": 2.5, "partition_by": {"s.t": ["day(at)", "b"]},
+    }  # fmt: skip
