@@ -423,6 +423,15 @@ async def test_a_forms_fields_are_the_target() -> None:
         }  # fmt: skip
         answer = await client.post("/ui/subscriptions", data=form)
         assert answer.status_code in (204, 303), answer.text
+        altered = html.unescape((await client.get("/ui/subscriptions/a")).text)
+    # In the form that alters it: what is of tables has fields of its own, the rest a line each.
+    assert re.search(r'name="partition_by"[^>]*>s\.t = day\(at\), b</textarea>', altered)
+    assert re.search(r'name="cluster_by"[^>]*></textarea>', altered)
+    lines = re.search(r'name="job"[^>]*>([^<]*)</textarea>', altered)
+    assert lines is not None
+    assert set(lines[1].splitlines()) == {
+        "partition_history = day", "retention = 30d", "interval_s = 2.5"
+    }  # fmt: skip
     made = await subscriptions.get("a")
     assert made.target == {
         "kind": "lake", "format": "delta", "path": "/l", "partition_history": "day",
