@@ -104,8 +104,7 @@ KNOWS_ONLY = {
 
 #: The rooms of ``lake/``, from the ground up, as LAYERS; a module that lies in none is a room of its own.
 LAKE_ROOMS = (
-    ("storage",),
-    ("files", "lease"),
+    ("lease",),
     ("shape",),
     ("state",),
     ("jars", "source", "workers"),

@@ -11,8 +11,8 @@ import yaml
 
 from harness.commands import parse_command
 from spillway.lake.job.run import _STOP_TIMEOUT_S
-from spillway.lake.storage import ObjectPath, lake_path
 from spillway.settings import Settings
+from spillway.storage.place import ObjectPath, lake_path
 from spillway.subscriber.supervisor import STOP_GRACE_S
 
 PROJECT = Path(__file__).resolve().parents[2]

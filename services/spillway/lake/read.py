@@ -34,12 +34,12 @@ from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
 from spillway.lake.shape.net_effect import COPIES
 from spillway.lake.state import commit_points, position
 from spillway.lake.state.quarantine import AS_JSON, QUARANTINE, AsJson
-from spillway.lake.storage import ObjectPath, lake_path, spark_address
 from spillway.lake.tables import partitions
 from spillway.lake.tables.delta.tables import application_of, version_at
 from spillway.lake.tables.iceberg.catalog import LakeCatalog
 from spillway.lake.tables.parquet.tables import copy_at, read_batches
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import ObjectPath, lake_path, spark_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.state.commit_points import CommitPoint
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 
 class Lake:

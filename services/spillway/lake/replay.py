@@ -37,7 +37,6 @@ from spillway.errors import InvalidRequest, LakeBehindSlot, LakeError
 from spillway.lake.session import session_for
 from spillway.lake.shape.payload import ENVELOPE
 from spillway.lake.state import position
-from spillway.lake.storage import ObjectPath
 from spillway.lake.tables.formats import check_format, lake_tables
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
 from spillway.lake.tables.iceberg.catalog import CatalogChoice
@@ -47,6 +46,7 @@ from spillway.replay import pieces
 from spillway.replay.assemble import Encoding, messages
 from spillway.replay.parse import parse_stretch
 from spillway.replay.plan import STRETCH_BYTES_DEFAULT, Beginning, Plan, Stretch, make_plan
+from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spillway.lake.batch.materialize import BatchReport
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 #: An Arrow batch between the JVM and Python; rows are megabytes here, and the bound by rows would hold thousands of them.
 _ARROW_BATCH_BYTES: Final = "33554432"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spillway.errors import SparkMissing
 from spillway.installation import how_to_install
 from spillway.lake import jars
-from spillway.lake.storage import ObjectPath, endpoint, region
+from spillway.storage.place import ObjectPath, endpoint, region
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 
 class RunsSpark(Protocol):

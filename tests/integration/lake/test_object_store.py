@@ -31,7 +31,7 @@ from spillway.lake import jars
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.replay import ReplaySettings, run_replay
 from spillway.lake.state import commit_points, job_record, position
-from spillway.lake.storage import ObjectPath, storage_options
+from spillway.storage.place import ObjectPath, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ from spillway.lake.read import Lake
 from spillway.lake.verify.run import VerifySettings, verify
 from spillway.lake.replay import ReplaySettings, run_replay
 from spillway.lake.session import session_for
-from spillway.lake.storage import lake_path
+from spillway.storage.place import lake_path
 
 # Nothing else prints there, not even Spark's VACUUM.
 answers = sys.stdout

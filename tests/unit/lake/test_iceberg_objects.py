@@ -14,13 +14,13 @@ from pyiceberg.utils.config import Config
 
 from harness.object_store import BUCKET, object_store
 from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, UnsupportedFeature
-from spillway.lake.storage import ObjectPath, stored_path
 from spillway.lake.tables.contract import Batch
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import CatalogChoice, LakeCatalog, check_choice, choose
 from spillway.lake.tables.iceberg.files import DataFileWriter, StoreFileIO, data_file
 from spillway.lake.tables.iceberg.merge import merge
 from spillway.lake.tables.iceberg.tables import _PROPERTIES, data_directory
+from spillway.storage.place import ObjectPath, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

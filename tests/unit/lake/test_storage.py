@@ -13,7 +13,6 @@ import pytest
 from harness.object_store import BUCKET, object_store
 from spillway.errors import InvalidRequest, LakeError, LakeTableConflict, LeaseLost
 from spillway.lake import lease
-from spillway.lake.files import replace_json, replace_text
 from spillway.lake.state import boundaries, commit_points, job_record, position
 from spillway.lake.state.job_record import JobRecord
 from spillway.lake.state.loads import (
@@ -27,20 +26,23 @@ from spillway.lake.state.loads import (
     table_lock,
 )
 from spillway.lake.state.position import LakePosition
-from spillway.lake.storage import (
+from spillway.lake.tables.delta.tables import last_transaction
+from spillway.storage import lease as storage_lease
+from spillway.storage.place import (
     ObjectPath,
     StorageChanged,
     lake_path,
+    replace_json,
+    replace_text,
     spark_address,
     storage_options,
 )
-from spillway.lake.tables.delta.tables import last_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 POSITION = LakePosition("slot", "source", "shop", "delta", "0/100")
 
@@ -73,7 +75,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         ("_BEAT_S", 0.2),
         ("_WATCH_S", 0.05),
     ):
-        monkeypatch.setattr(lease, name, seconds)
+        monkeypatch.setattr(storage_lease, name, seconds)
 
 
 def test_small_files(place: LakePath) -> None:
@@ -233,7 +235,7 @@ def test_parquet_is_read_in_pieces(bucket: ObjectPath, tmp_path: Path) -> None:
 
 def test_what_the_store_refuses(bucket: ObjectPath) -> None:
     with pytest.raises(LakeError, match="NoSuchBucket") as raised:
-        (ObjectPath("another", "lake") / "file").replace("x")
+        (ObjectPath("another", "lake") / "file").replace_text("x")
     assert "\n" not in raised.value.message
 
 
@@ -249,8 +251,8 @@ def test_the_position_does_not_go_back(bucket: ObjectPath, quick: None) -> None:
 def test_a_lease_is_kept_while_its_holder_lives(bucket: ObjectPath, quick: None) -> None:
     file = bucket / "_spillway" / "lease.json"
     with position.locked(bucket):
-        newcomer = lease._Lease(bucket)
-        with pytest.raises(LakeTableConflict, match=r"process \d+ of .*, since 20"):
+        newcomer = storage_lease.Lease(file)
+        with pytest.raises(storage_lease.LeaseTaken, match=r"process \d+ of .*, since 20"):
             newcomer.acquire()
         lease.check(bucket)
         assert '"beat": 0' not in file.read_text()
@@ -258,7 +260,7 @@ def test_a_lease_is_kept_while_its_holder_lives(bucket: ObjectPath, quick: None)
 
 def test_a_lease_of_a_dead_holder_runs_out(bucket: ObjectPath, quick: None) -> None:
     file = bucket / "_spillway" / "lease.json"
-    file.replace('{"owner": "x", "host": "elsewhere", "pid": 7, "since": "2026", "beat": 3}')
+    file.replace_text('{"owner": "x", "host": "elsewhere", "pid": 7, "since": "2026", "beat": 3}')
     assert lease.holder(bucket) == "process 7 of elsewhere, since 2026"
     with position.locked(bucket):
         lease.check(bucket)
@@ -268,7 +270,9 @@ def test_a_lease_of_a_dead_holder_runs_out(bucket: ObjectPath, quick: None) -> N
 def test_a_holder_that_was_replaced_stops(bucket: ObjectPath, quick: None) -> None:
     file = bucket / "_spillway" / "lease.json"
     with position.locked(bucket):
-        file.replace('{"owner": "x", "host": "elsewhere", "pid": 7, "since": "2026", "beat": 3}')
+        file.replace_text(
+            '{"owner": "x", "host": "elsewhere", "pid": 7, "since": "2026", "beat": 3}'
+        )
         held = lease._held[bucket]
         held._thread.join()
         with pytest.raises(LeaseLost):
@@ -283,9 +287,39 @@ def test_a_holder_that_was_stopped_for_long_stops(
     bucket: ObjectPath, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with position.locked(bucket):
-        now = lease._now()
-        monkeypatch.setattr(lease, "_now", lambda: now + 10.0)
+        now = storage_lease._now()
+        monkeypatch.setattr(storage_lease, "_now", lambda: now + 10.0)
         monkeypatch.setattr(lease._held[bucket], "_written", now)
         monkeypatch.setattr(lease._held[bucket], "_write", lambda: True)
         with pytest.raises(LeaseLost):
             lease.check(bucket)
+
+
+def test_a_lease_that_another_process_has_is_a_conflict(bucket: ObjectPath, quick: None) -> None:
+    other = storage_lease.Lease(bucket / "_spillway" / "lease.json")
+    other.acquire()
+    try:
+        with (
+            pytest.raises(LakeTableConflict, match=r"at work on the lake at s3://.*: process \d+"),
+            position.locked(bucket),
+        ):
+            pytest.fail("two jobs at work")
+    finally:
+        other.release()
+    with position.locked(bucket):
+        lease.check(bucket)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_lease_that_is_damaged_is_told(bucket: ObjectPath, quick: None, text: str) -> None:
+    file = bucket / "_spillway" / "lease.json"
+    file.replace_text(text)
+    with (
+        pytest.raises(LakeTableConflict, match="can't be read") as caught,
+        position.locked(bucket),
+    ):
+        pytest.fail("at work without a lease")
+    assert "Remove it" in caught.value.hint
+    file.unlink()
+    with position.locked(bucket):
+        lease.check(bucket)

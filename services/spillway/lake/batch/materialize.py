@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from spillway.consumer.slot import SlotClient
     from spillway.lake.shape.columns import Place
     from spillway.lake.state.position import LakePosition
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from spillway.lake.shape.columns import Place
     from spillway.lake.shape.payload import Relation
     from spillway.lake.state.quarantine import Quarantine
-    from spillway.lake.storage import LakePath
     from spillway.lake.tables.contract import Batch, LakeTables
+    from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
 

@@ -31,10 +31,10 @@ from spillway.lake.job.run import JobSettings
 from spillway.lake.job.several import run_jobs, settings_of
 from spillway.lake.job.status_file import LakeStatusFile
 from spillway.lake.metrics import LakeMetrics, MetricsServer
-from spillway.lake.storage import lake_path
 from spillway.lake.tables import layout
 from spillway.lake.tables.maintenance import Upkeep
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import lake_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

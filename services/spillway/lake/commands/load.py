@@ -24,8 +24,8 @@ from spillway.lake.commands.options import (
     source_dsn,
 )
 from spillway.lake.load.run import LoadSettings, run_load
-from spillway.lake.storage import lake_path
 from spillway.lake.tables import layout
+from spillway.storage.place import lake_path
 
 
 def load(

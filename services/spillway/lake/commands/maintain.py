@@ -17,9 +17,9 @@ from spillway.lake.commands.options import (
 )
 from spillway.lake.session import SparkSettings, session_for
 from spillway.lake.state import position
-from spillway.lake.storage import lake_path
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.tables.maintenance import Upkeep, maintain
+from spillway.storage.place import lake_path
 
 
 def maintain_now(

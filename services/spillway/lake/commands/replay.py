@@ -20,9 +20,9 @@ from spillway.lake.commands.options import (
     TableFormat,
     Tables,
 )
-from spillway.lake.storage import lake_path
 from spillway.pg.lsn import Lsn
 from spillway.pg.option_list import parse_option_list
+from spillway.storage.place import lake_path
 
 
 def replay(

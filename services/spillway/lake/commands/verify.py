@@ -20,7 +20,7 @@ from spillway.lake.commands.options import (
     source_dsn,
 )
 from spillway.lake.state import commit_points
-from spillway.lake.storage import lake_path
+from spillway.storage.place import lake_path
 
 
 def verify(

@@ -31,7 +31,6 @@ from spillway.lake.session import session_for
 from spillway.lake.state import boundaries, job_record, position
 from spillway.lake.state.job_record import JobRecord
 from spillway.lake.state.quarantine import quarantined
-from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.tables import layout, maintenance
 from spillway.lake.tables.formats import check_format, lake_tables
 from spillway.lake.tables.iceberg import catalog as iceberg_catalog
@@ -41,6 +40,7 @@ from spillway.lake.tables.maintenance import Upkeep
 from spillway.lake.workers.errors import typed_error
 from spillway.lake.workers.late import Patience
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from spillway.lake.batch.materialize import BatchReport
     from spillway.lake.job.status_file import LakeStatusFile
     from spillway.lake.metrics import LakeMetrics
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from spillway.lake.job.status_file import LakeStatusFile
     from spillway.lake.metrics import LakeMetrics
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 #: available-now: queries at once; each has its planner process and, per core, Python workers
 _RUNS_AT_ONCE: Final = 4

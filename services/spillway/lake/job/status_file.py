@@ -10,7 +10,7 @@ from spillway.lake.state.quarantine import quarantined
 
 if TYPE_CHECKING:
     from spillway.consumer.status_file import Progress
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 _BLOCK_BYTES: Final = 8192
 

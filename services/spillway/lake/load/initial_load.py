@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from spillway.consumer.slot import SlotPosition
     from spillway.consumer.snapshots import CopiedTable, Source, SourceSnapshot, SourceTable
     from spillway.lake.shape.payload import Relation
-    from spillway.lake.storage import LakePath
     from spillway.lake.tables.load_contract import LoadTables
+    from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
 

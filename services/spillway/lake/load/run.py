@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from spillway.consumer.slot import SlotPosition
     from spillway.lake.load.initial_load import InitialLoad
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 ENVIRONMENT: Final = "SPILLWAY_LAKE_SOURCE_DSN"
 

@@ -76,8 +76,8 @@ from spillway.lake.shape import payload as payloads
 from spillway.lake.shape.payload import ENVELOPE
 from spillway.lake.source.pushdown import Pushed, pushed
 from spillway.lake.state.boundaries import first_after, held
-from spillway.lake.storage import lake_path
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import lake_path
 
 if TYPE_CHECKING:
     from collections.abc import (

@@ -22,14 +22,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from spillway.lake import lease
-from spillway.lake.files import replace_text
-from spillway.lake.storage import ObjectPath
+from spillway.storage.place import ObjectPath, replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 
 def folder(lake: LakePath) -> LakePath:

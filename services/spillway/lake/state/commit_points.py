@@ -23,13 +23,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeError, LakeTableConflict
-from spillway.lake.files import replace_text
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 _POINTS_PER_FILE: Final = 500
 #: Older files are removed: 100,000 points are days of batches, one a few seconds.

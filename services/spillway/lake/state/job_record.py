@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from spillway.errors import LakeError
-from spillway.lake.files import replace_json
+from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 
 @dataclass(frozen=True, slots=True)

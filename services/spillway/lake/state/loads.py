@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeTableConflict
 from spillway.lake import lease
-from spillway.lake.files import replace_json
 from spillway.lake.shape.kinds import CURRENT, HISTORY
-from spillway.lake.storage import ObjectPath
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import ObjectPath, replace_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 #: Heap that one COPY reads, unless told otherwise: what a failure costs.
 RANGE_BYTES: Final = 64 << 20

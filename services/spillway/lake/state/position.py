@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.errors import LakeBehindSlot, LakeError, LakeTableConflict, LeaseLost
 from spillway.lake import lease
-from spillway.lake.files import replace_json
-from spillway.lake.storage import ObjectPath, StorageChanged
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import ObjectPath, StorageChanged, replace_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spillway.consumer.slot import SlotPosition
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 _FORMAT_VERSION: Final = 1
 

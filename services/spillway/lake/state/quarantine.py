@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spillway.errors import LakeTableConflict
-from spillway.lake.files import replace_json
 from spillway.lake.shape.payload import CHANGE_COLUMNS, ENVELOPE, between, parse_message
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 #: A kind of lake tables beside history and current.
 QUARANTINE: Final = "quarantine"

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spillway.errors import InvalidRequest, UnsupportedFeature
-from spillway.lake.storage import ObjectPath
 from spillway.lake.tables.iceberg.catalog import check_installed
+from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spillway.lake.storage import LakePath
     from spillway.lake.tables.contract import LakeTables
     from spillway.lake.tables.load_contract import LoadTables
+    from spillway.storage.place import LakePath
 
 FORMATS: Final = ("delta", "iceberg", "parquet")
 

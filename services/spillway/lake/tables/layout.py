@@ -32,19 +32,19 @@ from spillway.errors import (
     LakeTableConflict,
     UnsupportedFeature,
 )
-from spillway.lake.files import replace_json
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.partition import COMMIT_TIME, UNITS, Partition, check_column
 from spillway.lake.shape.payload import table_of
 from spillway.lake.state.loads import is_loading
+from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
 
-    from spillway.lake.storage import LakePath
     from spillway.lake.tables.contract import LakeTables
+    from spillway.storage.place import LakePath
 
 _FORMAT_VERSION: Final = 1
 

@@ -37,22 +37,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spillway.errors import InvalidRequest
 from spillway.lake import lease
-from spillway.lake.files import replace_json
 from spillway.lake.shape.kinds import CURRENT, DDL, HISTORY
 from spillway.lake.shape.net_effect import quoted
 from spillway.lake.state import commit_points
 from spillway.lake.state.loads import is_loading, table_lock
 from spillway.lake.state.quarantine import QUARANTINE, quarantined
-from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.workers.errors import typed_error
+from spillway.storage.place import ObjectPath, replace_json, spark_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
-    from spillway.lake.storage import LakePath
     from spillway.lake.tables.contract import LakeTables
+    from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
 

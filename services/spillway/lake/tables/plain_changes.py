@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spillway.lake.shape.net_effect import SET
-from spillway.lake.storage import ObjectPath
+from spillway.storage.place import ObjectPath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 #: History's files of one batch, compressed: some ten times as much in memory.
 _HISTORY_BYTES_MAX: Final = 64 << 20

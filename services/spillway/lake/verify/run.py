@@ -34,11 +34,11 @@ from spillway.lake.shape.net_effect import quoted
 from spillway.lake.shape.payload import table_of
 from spillway.lake.state import boundaries, commit_points, job_record, position
 from spillway.lake.state.quarantine import quarantined
-from spillway.lake.storage import lake_path
 from spillway.lake.tables.formats import lake_tables
 from spillway.lake.verify import checksums
 from spillway.lake.verify.comparison import TableComparison, compare
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import lake_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from spillway.consumer.snapshots import SourceSnapshot
     from spillway.lake.read import Pin
     from spillway.lake.state.position import LakePosition
-    from spillway.lake.storage import LakePath
     from spillway.lake.tables.contract import LakeTables
+    from spillway.storage.place import LakePath
 
 _POLL_S: Final = 0.2
 

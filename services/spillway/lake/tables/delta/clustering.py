@@ -19,19 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from spillway.lake.files import replace_json
 from spillway.lake.shape.kinds import CURRENT
 from spillway.lake.shape.net_effect import quoted
-from spillway.lake.storage import ObjectPath, spark_address, storage_options
 from spillway.lake.tables import layout
+from spillway.storage.place import ObjectPath, replace_json, spark_address, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
-    from spillway.lake.storage import LakePath
     from spillway.lake.tables.contract import LakeTables
+    from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
 

@@ -38,17 +38,17 @@ import pyarrow.parquet as pq
 from deltalake import ColumnProperties, DeltaTable, WriterProperties
 
 from spillway.lake.shape.net_effect import SET, quoted
-from spillway.lake.storage import ObjectPath, lake_path, storage_options
 from spillway.lake.tables import partitions
 from spillway.lake.tables.plain_changes import NotDirect
 from spillway.storage.durable_files import sync_directory, sync_file
+from spillway.storage.place import ObjectPath, lake_path, storage_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from deltalake import CommitProperties
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 #: What the operators of a merge may hold; beyond it they spill.
 _MERGE_BYTES: Final = 256 << 20

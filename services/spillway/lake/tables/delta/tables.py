@@ -36,7 +36,6 @@ from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, KEEP, SET, NetEffect, quoted
 from spillway.lake.shape.type_changes import widest
-from spillway.lake.storage import ObjectPath, spark_address
 from spillway.lake.tables import layout, partitions
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.delta.merge import (
@@ -50,6 +49,7 @@ from spillway.lake.tables.delta.merge import (
 )
 from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
 from spillway.pg.lsn import Lsn
+from spillway.storage.place import ObjectPath, spark_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from spillway.lake.shape.columns import Followed
     from spillway.lake.shape.partition import Partition
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
 

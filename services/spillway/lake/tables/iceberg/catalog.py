@@ -33,8 +33,7 @@ from spillway.errors import (
     UnsupportedFeature,
 )
 from spillway.installation import how_to_install
-from spillway.lake.files import replace_json
-from spillway.lake.storage import ObjectPath, stored_path
+from spillway.storage.place import ObjectPath, replace_json, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 _OWN: Final = "lake"
 _FILES: Final = "spillway.lake.tables.iceberg.files.SyncedFileIO"

@@ -9,7 +9,7 @@ dates can't say, before the year 1 and after 9999, are values like others. Float
 agree on where it belongs.
 
 Everything that a commit names is durable before it: data files, and by :class:`SyncedFileIO` what PyIceberg writes. On object storage
-a file is an object, which is there whole or not at all (:class:`~spillway.lake.storage.ObjectWriter`), and :class:`StoreFileIO` is
+a file is an object, which is there whole or not at all (:class:`~spillway.storage.place.ObjectWriter`), and :class:`StoreFileIO` is
 PyIceberg's way to it, by the same client and environment as all else of the lake's. A file that no commit names, of a task that was
 repeated or a batch that was cut off, is removed by maintenance.
 """
@@ -50,8 +50,8 @@ from pyiceberg.utils.truncate import (
 
 from spillway.errors import LakeError
 from spillway.lake.shape.net_effect import numbered, quoted
-from spillway.lake.storage import ObjectPath, stored_path
 from spillway.storage.durable_files import sync_directory, sync_open_file
+from spillway.storage.place import ObjectPath, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
     from pyspark.sql import DataFrame
 
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 #: What an executor says of the files that it wrote.
 WRITTEN: Final = pa.schema(

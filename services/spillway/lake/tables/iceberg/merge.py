@@ -26,10 +26,10 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 
 from spillway.lake.shape.net_effect import SET
-from spillway.lake.storage import stored_path
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.files import DataFileWriter, Written
 from spillway.lake.tables.plain_changes import NotDirect, last_changes, read_changes
+from spillway.storage.place import stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

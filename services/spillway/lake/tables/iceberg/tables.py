@@ -32,7 +32,6 @@ from spillway.lake import lease
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES, COPIES_FIELD, SET, NetEffect, quoted
-from spillway.lake.storage import spark_address, stored_path
 from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.catalog import LakeCatalog, typed
@@ -40,6 +39,7 @@ from spillway.lake.tables.iceberg.files import Written, data_file, write_rows
 from spillway.lake.tables.iceberg.merge import merge
 from spillway.lake.tables.joined_merge import merged_copies, merged_rows
 from spillway.lake.tables.plain_changes import NotDirect
+from spillway.storage.place import spark_address, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from spillway.lake.shape.columns import Followed
     from spillway.lake.shape.partition import Partition
-    from spillway.lake.storage import LakePath
+    from spillway.storage.place import LakePath
 
 _log = logging.getLogger(__name__)
 

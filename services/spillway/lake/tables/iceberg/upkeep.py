@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spillway.lake.shape.kinds import HISTORY
-from spillway.lake.storage import ObjectPath, stored_path
 from spillway.lake.tables.iceberg import snapshots, types
 from spillway.lake.tables.iceberg.files import DataFileWriter
 from spillway.lake.tables.iceberg.merge import read_file, without
 from spillway.lake.tables.iceberg.tables import data_directory
+from spillway.storage.place import ObjectPath, stored_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-    from spillway.lake.storage import LakePath
     from spillway.lake.tables.iceberg.files import Written
     from spillway.lake.tables.iceberg.tables import IcebergTables
+    from spillway.storage.place import LakePath
 
 #: Files below a quarter of what is made of them are made into larger ones.
 _FILE_BYTES: Final = 128 << 20

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spillway.lake.files import replace_json
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.tables.load_contract import in_shape
 from spillway.lake.tables.parquet.tables import LOAD_MARK, ParquetTables
 from spillway.pg.lsn import Lsn
 from spillway.storage.durable_files import put_all_in_place, put_in_place
+from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,6 @@ from pyspark.sql.types import StructType
 
 from spillway.errors import LakeError, LakeTableConflict
 from spillway.failpoints import failpoint
-from spillway.lake.files import replace_json
 from spillway.lake.shape.columns import spark_schema
 from spillway.lake.shape.kinds import CURRENT, HISTORY
 from spillway.lake.shape.net_effect import COPIES_FIELD, NetEffect, quoted
@@ -38,6 +37,7 @@ from spillway.lake.tables.contract import MULTISET, Batch, check_same_key
 from spillway.lake.tables.joined_merge import merged_copies, merged_rows
 from spillway.pg.lsn import Lsn
 from spillway.storage.durable_files import put_in_place, sync_files_in
+from spillway.storage.place import replace_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

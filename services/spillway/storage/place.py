@@ -1,14 +1,15 @@
-"""Where a lake is: a directory of this machine, or a prefix of a bucket of S3 or of what speaks its protocol (MinIO, Ceph, …).
+"""A place for files: a directory of this machine, or a prefix of a bucket of S3 or of what speaks its protocol (MinIO, Ceph, …).
 
-A lake's address is a :data:`LakePath`: :class:`pathlib.Path`, or :class:`ObjectPath`, which has as much of a path's interface
-as lakes use. Modules join, list and read either without knowing which it is; what differs is said where it matters:
+The address of a lake, the first that may be in either, is a :data:`LakePath`: :class:`pathlib.Path`, or :class:`ObjectPath`, which
+has as much of a path's interface as lakes use. Modules join, list and read either without knowing which it is; what differs is
+said where it matters:
 
 =========================  =============================================  =================================================
                            a directory                                    a bucket
 =========================  =============================================  =================================================
-a small file is replaced   by a rename, synced (:mod:`.files`)            by one PUT, which is there whole and durable, or not
+a small file is replaced   by a rename, synced (:mod:`.durable_files`)    by one PUT, which is there whole and durable, or not
 directories                made, and synced                               are not there: a prefix that something begins with
-one job a lake             ``flock``                                      a lease by conditional PUT (:mod:`.lease`)
+one process at work        ``flock``                                      a lease by conditional PUT (:mod:`.lease`)
 Spark's address            the path                                       ``s3a://bucket/key`` (:func:`spark_address`)
 delta-rs' address          the path                                       ``s3://bucket/key`` and :func:`storage_options`
 Iceberg's address          the path                                       ``s3://bucket/key`` (:func:`stored_path`)
@@ -27,6 +28,7 @@ Rust crate as delta-rs' own access; it is imported when an object is first asked
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from contextlib import contextmanager
@@ -39,6 +41,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self, TypeAlias, cast
 
 from spillway.errors import InvalidRequest, LakeError
 from spillway.installation import how_to_install
+from spillway.storage.durable_files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -380,6 +383,19 @@ def stored_path(location: str) -> LakePath:
         # Other engines' way to say it.
         location = "/" + location.removeprefix("file:").lstrip("/")
     return Path(location)
+
+
+def replace_text(path: LakePath, text: str) -> None:
+    """Put *text* at *path* in one step, durably: readers see the old text or the new one."""
+    if isinstance(path, ObjectPath):
+        path.replace_text(text)
+    else:
+        replace_file(path, text)
+
+
+def replace_json(path: LakePath, value: Any) -> None:
+    """Put *value* at *path* in one step, as :func:`replace_text` does."""
+    replace_text(path, json.dumps(value))
 
 
 def spark_address(path: LakePath) -> str:
