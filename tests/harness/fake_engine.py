@@ -1,7 +1,8 @@
 """An engine in memory, for tests of the interfaces above it.
 
 Its WAL is a list of transactions that the test commits; positions, one-consumer-at-a-time, peek/get/advance
-semantics and errors are those of :class:`spillway.engine.interface.EngineInterface`. No plugin runs:
+semantics and errors are those of :class:`spillway.engine.interface.EngineInterface`, which
+``tests/integration/test_engine_contract.py`` asks of this one and of the real one. No plugin runs:
 a change is the text that the test gave. ::
 
     engine = FakeEngine()
@@ -45,6 +46,7 @@ from spillway.engine.model import (
     TablePage,
 )
 from spillway.errors import (
+    AdvanceBackward,
     Conflict,
     DuplicateName,
     InvalidOption,
@@ -241,7 +243,8 @@ class FakeEngine:
             raise NotReady(f'database "{database}" of source "{source}" is not decoded yet')
 
     async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
-        self._slot(slot_name)
+        self._idle_slot(slot_name)
+        self._check_options(options)
         self.change_slot(slot_name, options=dict(options))
         return self.slots[slot_name]
 
@@ -359,8 +362,10 @@ class FakeEngine:
         slot = self._idle_slot(slot_name)
         assert slot.confirmed_flush_lsn is not None
         if upto_lsn < slot.confirmed_flush_lsn:
-            raise InvalidRequest(
-                f"cannot advance replication slot to {upto_lsn}, minimum is {slot.confirmed_flush_lsn}"
+            raise AdvanceBackward(
+                f"cannot advance replication slot to {upto_lsn}, minimum is {slot.confirmed_flush_lsn}",
+                hint="advance only goes forward; rewind goes back.",
+                slot=slot_name,
             )
         end_lsn = min(upto_lsn, self._end)
         self.change_slot(slot_name, confirmed_flush_lsn=end_lsn)

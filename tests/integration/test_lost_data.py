@@ -328,10 +328,8 @@ FOLLOWED = {("log_first", "flipped_in_the_middle"), ("snapshots", "flipped_in_th
 @pytest.mark.parametrize(
     ("victim", "how"),
     [
-        # Each victim is lost once in the first tier, and one of them is damaged in every way.
-        (pytest.param if "deleted" in case or "log_last" in case else deep)(
-            *case, id="-".join(case)
-        )
+        # In the first tier each victim is lost once; the ways to damage one are its own tests' and the long tier's.
+        (pytest.param if "deleted" in case else deep)(*case, id="-".join(case))
         for case in CASES
         if case not in FOLLOWED
     ],

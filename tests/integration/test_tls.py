@@ -256,6 +256,7 @@ def test_clients_must_show_a_certificate(tmp_path: Path) -> None:
         assert "SPILLWAY_TLS_CLIENT_CERT" in command(*received, pair=None)
 
 
+@pytest.mark.long
 @pytest.mark.follows_hint("tls_failed")
 def test_an_expired_certificate_is_said(tmp_path: Path) -> None:
     ca = Authority(tmp_path, "ca")

@@ -9,6 +9,7 @@ import pytest
 
 from harness.servers import MAJORS
 from harness.standing_decoder import StandingDecoder
+from harness.tiers import majors_by_tier
 from oracle import postgresql_scenarios, scenarios, wal_scenarios
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ def spilling(
     decoder.close()
 
 
+# What is PostgreSQL's own logic rather than its formats: on the newest alone in the first tier.
+@pytest.mark.parametrize(
+    "database",
+    majors_by_tier(MAJORS),
+    ids=[f"pg{major}" for major in MAJORS],
+    indirect=True,
+    scope="module",
+)
 @pytest.mark.parametrize("scenario", postgresql_scenarios.SCENARIOS)
 def test_what_postgresql_tests(spilling: StandingDecoder, scenario: str) -> None:
     spilled = spilling.spill_txns

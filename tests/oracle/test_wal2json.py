@@ -101,7 +101,7 @@ def oracle(pair: Pair) -> Iterator[LogicalSlot]:
 
 
 @pytest.mark.parametrize("pair", [15], indirect=True, ids=["pg15"])
-@pytest.mark.parametrize("name", [*OWN_SCENARIOS, *(f"any {name}" for name in SCENARIOS)])
+@pytest.mark.parametrize("name", [*OWN_SCENARIOS, *(deep(f"any {name}") for name in SCENARIOS)])
 def test_equals_the_original(pair: Pair, oracle: LogicalSlot, slot: str, name: str) -> None:
     database = pair.database
     if name in OWN_SCENARIOS:

@@ -28,6 +28,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_ddl.py::test_killed_after_the_rewrite",
         "integration/lake/test_iceberg.py::test_killed_between_commits",
         "integration/lake/test_initial_load.py::test_failures",
+        "integration/lake/test_initial_load.py::test_killed",
         "integration/lake/test_maintenance.py::test_what_is_set_aside",
     },
     "random, by seed; the first tier has the same comparisons with what is written down": {
@@ -50,34 +51,44 @@ LONG_ALONE: Final = {
     },
     "more of what its file's other tests have": {
         "integration/lake/test_ddl.py::test_copies_of_rows_get_the_default",
+        "integration/lake/test_direct_merge.py::test_both_merge_into_one_table",
         "integration/lake/test_direct_merge.py::test_tables_that_ask_for_more_are_merged_by_spark",
         "integration/lake/test_iceberg.py::test_a_catalog_by_name",
         "integration/lake/test_iceberg.py::test_a_part_of_the_old_key",
+        "integration/lake/test_iceberg.py::test_columns_by_id",
         "integration/lake/test_iceberg.py::test_maintenance",
         "integration/lake/test_iceberg.py::test_only_touched_files_are_written_anew",
         "integration/lake/test_initial_load.py::test_added_later_and_loaded_again",
         "integration/lake/test_initial_load.py::test_columns_change_after_the_load",
         "integration/lake/test_initial_load.py::test_ddl_goes_first",
         "integration/lake/test_initial_load.py::test_loaded_anew_with_other_partitions",
+        "integration/lake/test_job.py::test_columns_come_and_go",
+        "integration/lake/test_layout.py::test_maintenance_clusters",
         "integration/lake/test_layout.py::test_rows_move_between_partitions",
         "integration/lake/test_layout.py::test_the_column_of_a_partition_goes",
         "integration/lake/test_maintenance.py::test_rounds",
+        "integration/lake/test_read.py::test_a_table_that_was_being_loaded_is_left_out",
         "integration/lake/test_read.py::test_parquet_forgets",
         "integration/lake/test_read.py::test_points_are_bounded",
         "integration/lake/test_schema_evolution.py::test_ddl_of_a_source",
         "integration/lake/test_schema_evolution.py::test_wider_and_created_again",
-        "integration/lake/test_verify.py::test_source_and_lake_while_both_go_on",
+        "integration/test_tls.py::test_an_expired_certificate_is_said",
     },
-    "the first tier goes the same way: integration/terraform/test_terraform_lake for subscriptions that keep a lake,"
-    " test_terraform_protocol for the provider, oracle/test_replay for replays, test_quickstart for a newcomer's"
-    " commands, test_demo at a terminal for the demo's": {
+    "the first tier goes the same way elsewhere: a subscription keeps a lake in browser/test_wizards, one is verified in"
+    " lake/test_iceberg and compared in lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider"
+    " is in terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in test_quickstart,"
+    " the demo at a terminal in test_demo": {
         "integration/lake/test_many_slots.py::test_two_and_one_that_is_not_there_yet",
+        "integration/lake/test_odd_names.py::test_names_with_dots_and_quotes",
         "integration/lake/test_query_how_to.py::test_what_the_page_shows",
         "integration/lake/test_replay_job.py::test_a_replay_equals_the_stream",
         "integration/lake/test_spark_connect.py::test_batch_and_streaming",
         "integration/lake/test_subscription_lake.py::test_a_lake_is_kept_through_kills_and_mistakes",
         "integration/lake/test_subscription_lake.py::test_formats_have_their_layouts",
+        "integration/lake/test_verify.py::test_source_and_lake_while_both_go_on",
+        "integration/lake/test_verify.py::test_what_differs_is_found",
         "integration/terraform/test_terraform_cli.py::test_from_nothing_to_nothing",
+        "integration/terraform/test_terraform_lake.py::test_the_example_fills_a_lake",
         "integration/test_demo.py::test_an_interrupt_in_between_leaves_nothing",
         "integration/test_demo.py::test_everything_agrees",
         "integration/test_demo.py::test_without_a_terminal_it_stays_up_when_told",

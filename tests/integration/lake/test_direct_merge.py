@@ -61,6 +61,7 @@ def operations(lake: Lake, table: str) -> list[tuple[str, str]]:
     return [(re.split("[/:]", r["engineInfo"])[0], r["operation"]) for r in history.collect()][::-1]
 
 
+@pytest.mark.long
 def test_both_merge_into_one_table(delta_lake: Lake) -> None:
     lake = delta_lake
     lake.slot.commit(*(insert(ALL, **row(i, 0)) for i in range(1, 6)))

@@ -80,6 +80,7 @@ def test_killed_between_commits(iceberg_lake: Lake) -> None:
     assert said.summary["spillway.slot"] == lake.slot.slot_name
 
 
+@pytest.mark.long
 def test_columns_by_id(iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """ALTER TABLE that moves columns about writes no file anew; what was pinned before has them as they were."""
     lake = iceberg_lake

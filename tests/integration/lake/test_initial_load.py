@@ -351,11 +351,12 @@ def test_what_is_missing_is_said(spark: SparkSession, pg15: Database, tmp_path: 
         assert [row["id"] for row in setup.reads("public.bad")] == [1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failpoint", "table_format"),
     [
-        deep("lake.load_chunk=kill@2", "delta"),
-        deep("lake.load_published=kill", "parquet"),
+        ("lake.load_chunk=kill@2", "delta"),
+        ("lake.load_published=kill", "parquet"),
         ("lake.load_done=kill", "parquet"),
     ],
 )

@@ -29,6 +29,7 @@ LOG = Table(
 BARE = Table("bare", {"n": pa.int64()}, primary_key=(), replica_identity="d")
 
 
+@pytest.mark.long
 def test_columns_come_and_go(delta_lake: Lake) -> None:
     lake = delta_lake
     grown = ITEMS.with_columns(price=pa.decimal128(10, 2))

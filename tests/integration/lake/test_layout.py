@@ -167,6 +167,7 @@ def test_rows_move_between_partitions(delta_lake: Lake) -> None:
     assert history.where(F.col("_by_commit_time") == "2026-01-01").count() == history.count() == 15
 
 
+@pytest.mark.long
 def test_maintenance_clusters(delta_lake: Lake) -> None:
     lake = delta_lake
     wide = Table("wide", {"id": pa.int64()} | {f"c{i}": pa.int32() for i in range(40)})

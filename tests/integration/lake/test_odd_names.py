@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.service import service_in_process
-from harness.tiers import deep
 from spillway.lake.job.run import JobSettings, run_job
 from spillway.lake.load.run import LoadSettings, run_load
 from spillway.lake.verify.run import VerifySettings, verify
@@ -30,7 +29,8 @@ INSERT INTO "a bag" SELECT 'twice', 0.1 FROM generate_series(1, 2);
 """
 
 
-@pytest.mark.parametrize("table_format", ["delta", deep("iceberg")])
+@pytest.mark.long
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_names_with_dots_and_quotes(
     spark: SparkSession, pg15: Database, tmp_path: Path, table_format: str
 ) -> None:

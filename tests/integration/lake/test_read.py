@@ -89,6 +89,7 @@ def test_what_is_not_there(lake: Lake, tmp_path: Path) -> None:
         reader.at().current("public.lines")
 
 
+@pytest.mark.long
 def test_a_table_that_was_being_loaded_is_left_out(delta_lake: Lake) -> None:
     lake = delta_lake
     lake.slot.commit(insert(ORDERS, id=1, status="new"), insert(LOG, line="a"))

@@ -124,6 +124,7 @@ def test_source_and_lake_while_both_go_on(bank: Bank, spark: SparkSession) -> No
     assert not any(entry.name.isdecimal() for entry in boundaries.folder(bank.path).iterdir())
 
 
+@pytest.mark.long
 def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
     for _ in range(30):
         bank.transfer()

@@ -41,6 +41,7 @@ def lake_service(
             running.call("DELETE", f"/sources/{source['name']}")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_example_fills_a_lake(
     lake_service: Service, database: Database, tmp_path: Path

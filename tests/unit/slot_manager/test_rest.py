@@ -227,7 +227,7 @@ async def test_advance_rewind_copy_stats(client: httpx.AsyncClient, engine: Fake
     advanced = await client.post("/v1/slots/s1/advance", json={"upto_lsn": "FFFFFFFF/FFFFFFFF"})
     assert advanced.json() == {"slot_name": "s1", "end_lsn": str(transaction.end_lsn)}
     backward = await client.post("/v1/slots/s1/advance", json={"upto_lsn": "0/1"})
-    assert_problem(backward, 400, "invalid_request")
+    assert_problem(backward, 409, "advance_backward")
     rewound = await client.post("/v1/slots/s1/rewind", json={"lsn": str(FIRST_LSN)})
     assert rewound.json()["confirmed_flush_lsn"] == str(FIRST_LSN)
     lost = await client.post("/v1/slots/s1/rewind", json={"lsn": "0/1"})
