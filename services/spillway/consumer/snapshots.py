@@ -1,20 +1,20 @@
-"""The source as an initial load sees it: a snapshot at an exact LSN, and the tables as of it.
+"""Exact snapshots of the source: a snapshot at an LSN, and the tables as of it, for whoever copies tables and follows a slot then.
 
 A snapshot that SQL takes has no LSN: transactions become visible in another order than their commit records stand in WAL.
 Creating a logical slot gives both, a ``consistent_point`` S and a snapshot that has every transaction
-whose commit record starts before S and no other; and that is just how a lake table's LSN is meant. So::
+whose commit record starts before S and no other: changes from S on complete what is copied as of it. So::
 
     replication connection   CREATE_REPLICATION_SLOT … TEMPORARY LOGICAL … EXPORT_SNAPSHOT ──▶ S, snapshot
-    holder (SQL)             BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what executors import
+    holder (SQL)             BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what those who copy import
     replication connection   closed: the slot goes, nothing keeps WAL
-    holder                   LOCK … ACCESS SHARE; describe the tables; stay open until the load is done
+    holder                   LOCK … ACCESS SHARE; describe the tables; stay open until all is copied
 
 The holder keeps two things: the snapshot, so VACUUM keeps the rows that it sees, and the shape of the tables: DDL waits
 (as for pg_dump). What happened to a table between S and the lock would show other columns, or an empty heap, to an
 older snapshot; the tables are described by the snapshot and as they are now, and where that differs a new
 snapshot is taken.
 
-Runs on the driver. The DSN's password is in no message and no ``repr``.
+Runs in one process; those that copy (:mod:`spillway.consumer.table_copy`) may be others. The DSN's password is in no message and no ``repr``.
 
 Source: SnapBuildInitialSnapshot (src/backend/replication/logical/snapbuild.c), CreateReplicationSlot (walsender.c)
 """
@@ -218,7 +218,7 @@ class Source:
                 if unknown or not names:
                     raise LakeError(
                         f"there is no table {name} in database {self.database} that WAL has changes of",
-                        hint="Give schema.table of a permanent table; spillway lake load without --table takes all.",
+                        hint="Give schema.table of a permanent table; without a name all are taken.",
                         relation=name,
                     )
                 chosen.update((n, found[n]) for n in names)
