@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import re
 import sqlite3
@@ -15,6 +16,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy
 
@@ -35,6 +37,7 @@ from spillway_client import (
     parse_array,
 )
 from spillway_client._v1 import change_stream_pb2, slots_pb2
+from spillway_client.arrow import BatchAssembly
 from spillway_client.assembly import TransactionAssembly
 from spillway_client.follower import Follower, settings_of
 from spillway_client.service import Address
@@ -155,6 +158,45 @@ def test_damaged_messages_are_typed_errors() -> None:
         except MalformedMessage:
             refused += 1
     assert refused > 1000
+
+
+def _columns(oid: int, rows: list[tuple[int, int]]) -> bytes:
+    """A message of the plugin arrow: (commit record, number) of each change of a table."""
+    described = json.dumps({"schema": "public", "table": f"t{oid}", "oid": oid})
+    schema = pa.schema(
+        [("_commit_lsn", pa.uint64()), ("_seq", pa.uint64())],
+        metadata={"spillway.relation": described},
+    )
+    arrays = [pa.array(column, pa.uint64()) for column in zip(*rows, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return bytes(sink.getvalue())
+
+
+def test_a_cut_between_a_transactions_batches_gives_no_row_twice() -> None:
+    """The service goes on from the last confirm_lsn, with the whole transaction; the messages are cut otherwise then."""
+    assembly = BatchAssembly()
+
+    def given(confirm_lsn: int, *messages: bytes) -> list[tuple[str, list[tuple[int, int]], int]]:
+        response = _response(*messages)
+        response.confirm_lsn = confirm_lsn
+        return [
+            (b.table, [tuple(r.values()) for r in b.record_batch.to_pylist()], b.end_lsn)
+            for b in assembly.feed(response)
+        ]
+
+    first = given(50, _columns(1, [(40, 0)]), _columns(2, [(40, 1)]))
+    assert first == [("t1", [(40, 0)], 0), ("t2", [(40, 1)], 50)]
+    assert given(50, _columns(1, [(60, 0), (60, 2)])) == [("t1", [(60, 0), (60, 2)], 50)]
+    assembly.reconnected()
+    again = given(50, _columns(1, [(60, 0)]), _columns(2, [(60, 1)]))
+    assert again == [("t2", [(60, 1)], 50)]
+    rest = given(90, _columns(1, [(60, 2), (60, 3), (80, 0)]))
+    assert rest == [("t1", [(60, 3), (80, 0)], 90)]
+    # A loop that is begun anew is given again what was not handled.
+    assembly.rewound()
+    assert given(90, _columns(1, [(80, 0)])) == [("t1", [(80, 0)], 90)]
 
 
 @pytest.fixture
