@@ -282,6 +282,13 @@ def test_what_is_tried_again_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -
     follower.found(pgoutput)
     follower.took(pgoutput)
     assert (follower.resume_lsn, follower.reconnects, follower.address.text) == (70, 0, "a:1")
+    whole = change_stream_pb2.StreamResponse(
+        changes=_response(BEGIN, _relation(), _insert(1), COMMIT, BEGIN, _insert(2))
+    )
+    assert len(follower.take(whole)) == 1
+    # Behind what is whole, and before what was cut.
+    assert follower.start().start.start_lsn == 140
+    pgoutput.confirmed_flush_lsn = 140
     # The service may not have noticed yet that our own connection is gone.
     delays = [follower.delay_after(active)]
     assert follower.address.text == "b:1"
@@ -297,8 +304,8 @@ def test_what_is_tried_again_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -
     assert follower.delay_after(gone) > 0
     with pytest.raises(errors.SessionEnded):
         follower.delay_after(errors.service_error("session_ended", "by an administrator"))
-    pgoutput.confirmed_flush_lsn = 71
-    with pytest.raises(errors.SlotAhead, match="0/47"):
+    pgoutput.confirmed_flush_lsn = 141
+    with pytest.raises(errors.SlotAhead, match="0/8D"):
         follower.took(pgoutput)
 
 
