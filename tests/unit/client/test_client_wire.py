@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import re
 import sqlite3
@@ -15,6 +16,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy
 
@@ -35,6 +37,7 @@ from spillway_client import (
     parse_array,
 )
 from spillway_client._v1 import change_stream_pb2, slots_pb2
+from spillway_client.arrow import BatchAssembly
 from spillway_client.assembly import TransactionAssembly
 from spillway_client.follower import Follower, settings_of
 from spillway_client.service import Address
@@ -157,6 +160,45 @@ def test_damaged_messages_are_typed_errors() -> None:
     assert refused > 1000
 
 
+def _columns(oid: int, rows: list[tuple[int, int]]) -> bytes:
+    """A message of the plugin arrow: (commit record, number) of each change of a table."""
+    described = json.dumps({"schema": "public", "table": f"t{oid}", "oid": oid})
+    schema = pa.schema(
+        [("_commit_lsn", pa.uint64()), ("_seq", pa.uint64())],
+        metadata={"spillway.relation": described},
+    )
+    arrays = [pa.array(column, pa.uint64()) for column in zip(*rows, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return bytes(sink.getvalue())
+
+
+def test_a_cut_between_a_transactions_batches_gives_no_row_twice() -> None:
+    """The service goes on from the last confirm_lsn, with the whole transaction; the messages are cut otherwise then."""
+    assembly = BatchAssembly()
+
+    def given(confirm_lsn: int, *messages: bytes) -> list[tuple[str, list[tuple[int, int]], int]]:
+        response = _response(*messages)
+        response.confirm_lsn = confirm_lsn
+        return [
+            (b.table, [tuple(r.values()) for r in b.record_batch.to_pylist()], b.end_lsn)
+            for b in assembly.feed(response)
+        ]
+
+    first = given(50, _columns(1, [(40, 0)]), _columns(2, [(40, 1)]))
+    assert first == [("t1", [(40, 0)], 0), ("t2", [(40, 1)], 50)]
+    assert given(50, _columns(1, [(60, 0), (60, 2)])) == [("t1", [(60, 0), (60, 2)], 50)]
+    assembly.reconnected()
+    again = given(50, _columns(1, [(60, 0)]), _columns(2, [(60, 1)]))
+    assert again == [("t2", [(60, 1)], 50)]
+    rest = given(90, _columns(1, [(60, 2), (60, 3), (80, 0)]))
+    assert rest == [("t1", [(60, 3), (80, 0)], 90)]
+    # A loop that is begun anew is given again what was not handled.
+    assembly.rewound()
+    assert given(90, _columns(1, [(80, 0)])) == [("t1", [(80, 0)], 90)]
+
+
 @pytest.fixture
 def sqlite_file(tmp_path: Path) -> Callable[[], sqlite3.Connection]:
     return lambda: sqlite3.connect(tmp_path / "positions.db")
@@ -240,6 +282,13 @@ def test_what_is_tried_again_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -
     follower.found(pgoutput)
     follower.took(pgoutput)
     assert (follower.resume_lsn, follower.reconnects, follower.address.text) == (70, 0, "a:1")
+    whole = change_stream_pb2.StreamResponse(
+        changes=_response(BEGIN, _relation(), _insert(1), COMMIT, BEGIN, _insert(2))
+    )
+    assert len(follower.take(whole)) == 1
+    # Behind what is whole, and before what was cut.
+    assert follower.start().start.start_lsn == 140
+    pgoutput.confirmed_flush_lsn = 140
     # The service may not have noticed yet that our own connection is gone.
     delays = [follower.delay_after(active)]
     assert follower.address.text == "b:1"
@@ -255,8 +304,8 @@ def test_what_is_tried_again_and_for_how_long(monkeypatch: pytest.MonkeyPatch) -
     assert follower.delay_after(gone) > 0
     with pytest.raises(errors.SessionEnded):
         follower.delay_after(errors.service_error("session_ended", "by an administrator"))
-    pgoutput.confirmed_flush_lsn = 71
-    with pytest.raises(errors.SlotAhead, match="0/47"):
+    pgoutput.confirmed_flush_lsn = 141
+    with pytest.raises(errors.SlotAhead, match="0/8D"):
         follower.took(pgoutput)
 
 
