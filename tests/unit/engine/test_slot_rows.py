@@ -172,6 +172,18 @@ async def test_a_release_that_could_not_be_stored_is_stored_later(
         assert (stored.active_pid, stored.confirmed_flush_lsn) == (None, 20)
 
 
+async def test_a_slot_of_a_former_tenure_is_not_acquired_in_the_next(engine: Engine) -> None:
+    former = engine.slot()
+    with former.acquired("stream") as holder:
+        token = engine.leases.held("main").token
+        engine.leases.lose("main")
+        await engine.metadata.release_lease("source/main", token)
+        await engine.take()
+        with pytest.raises(LeaseLost):
+            await engine.rows.claimed(former, holder).__aenter__()
+    assert (await engine.stored()).active_pid is None
+
+
 async def test_a_slot_that_another_process_has_is_read_again(engine: Engine) -> None:
     """Nothing of it is written, who has it here is told, and what was cached goes."""
     for act in (
