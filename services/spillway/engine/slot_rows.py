@@ -115,6 +115,8 @@ class SlotRows:
             LeaseLost: another process serves the source.
         """
         async with slot.storing, self._owned(slot) as owner:
+            # The lease may have been lost, and taken again, while this waited: then it is a slot of before.
+            slot.check_valid()
             # Whatever comes of it: the store may have it from here on.
             slot.is_claimed = True
             slot.note_stored(await self._stored.acquire(slot.name, _told_now(holder), owner))
