@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Ends of transactions that need no decision: what committed goes into a run, what aborted is forgotten.
 
-``decoding/transaction_ends.py`` says what an end may bring about: the catalog mirror hears of it, others learn what became
-invalid, a prepared or streamed one ends, origins have names. An ordinary transaction of an application brings
+``decoding/transaction_ends.py`` says what an end may bring about: the catalog mirror hears of it, others learn what
+became invalid, a prepared or streamed one ends, origins have names. An ordinary transaction of an application brings
 about none of that. It is recognised here by its record and the flags of its entry; whatever is not plainly such a one
 is left to Python, with nothing done to it but its subtransactions named by the record hung under it, which Python
 would do first, too.

@@ -1,4 +1,4 @@
-"""A consumer's hold on a slot: pulls batches off the transaction log as they come.
+"""A consumer's stream of a slot: pulls batches off the transaction log as they come.
 
 The batches are steps of a reader, which other streams may share (:mod:`spillway.engine.shared_readers`). They are taken in two
 ways, by where the reader stands::
