@@ -101,6 +101,7 @@ KNOWS_ONLY = {
 KERNELS = {
     "crc32c": "pg",
     "record_batch": "wal",
+    "record_routes": "wal",
     "walker": "wal",
     "compress": "wal",
     "heap": "catalog",

@@ -48,9 +48,17 @@ cdef class RecordLoop:
     cdef bint _skims
     # Leave out what came in through a replication origin.
     cdef bint _only_local
+    # The batch that is gone through; where in it the own chain, everyone's, and the list of plain ends are.
+    cdef RecordBatch _batch
+    cdef uint32_t _own
+    cdef uint32_t _common
+    cdef uint32_t _end
     # Index of the record that run stopped at.
     cdef readonly Py_ssize_t index
 
+    cdef void _enter(self, RecordBatch batch)
+    cdef bint _sees_ends(self) noexcept nogil
+    cdef Py_ssize_t _next_from(self, RecordBatch batch, Py_ssize_t i) noexcept nogil
     cdef int _run(self, RecordBatch batch, Py_ssize_t i) noexcept nogil
     cdef bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil
     cdef int _invalidate(self, const WalRecord *record, Txn *txn) noexcept nogil
