@@ -51,6 +51,8 @@ cdef class RecordLoop:
     # The batch that is gone through; where in it the own chain, everyone's, and the list of plain ends are.
     cdef RecordBatch _batch
     cdef uint32_t _own
+    # How many had records of the database itself.
+    cdef readonly uint64_t own_batches
     cdef uint32_t _common
     cdef uint32_t _end
     # Index of the record that run stopped at.

@@ -265,6 +265,7 @@ cdef class RecordLoop:
         cdef const Route *own = batch.route_of(self._database)
         self._batch = batch
         self._own = own.first if own is not NULL else <uint32_t> batch.count
+        self.own_batches += own is not NULL
         self._common = batch.routes[0].first
         self._end = 0
 

@@ -326,6 +326,11 @@ class Decoder:
         return self._redo_lsn
 
     @property
+    def own_batches(self) -> int:
+        """How many batches had records of the database itself; the others at most moved ``position``, or the shared catalogs."""
+        return self._buffer.own_batches
+
+    @property
     def snapshot_state(self) -> SnapshotState:
         """The snapshot builder's state."""
         return self._builder.state
