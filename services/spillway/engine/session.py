@@ -100,7 +100,7 @@ _CHECKPOINT_SHARE: Final = 200
 #: However long one took, in intervals.
 _CHECKPOINT_PAUSE_MAX: Final = 30
 #: A database of which nothing was written makes one so many times less often: to pass over again what is others' costs next to
-#: nothing, and fifty databases' checkpoints more than the decoding of one that is busy.
+#: nothing after a restart.
 _IDLE_PAUSES: Final = 12
 _BACKOFF_FIRST_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
