@@ -354,10 +354,10 @@ async def test_alter(stage: Stage) -> None:
         await stage.subscriptions.alter("a", {"tables": ["a.t", "a.x"]})
     assert (await stage.subscriptions.get("a")).pid == info.pid
     altered = await stage.subscriptions.alter(
-        "a", {"tables": ["a.t", "a.u"], "options": {"k": "v"}}
+        "a", {"tables": ["a.t", "a.u"], "options": {"include-xids": "off"}}
     )
     assert altered.tables == ("a.t", "a.u")
-    assert stage.engine.slots["a"].options == {"k": "v"}
+    assert stage.engine.slots["a"].options == {"include-xids": "off"}
     info = await stage.wait("a", lambda i: streams(i) and i.pid != info.pid)
     assert [t.table for t in info.table_states] == ["a.t", "a.u"]
     everything = await stage.subscriptions.alter("a", {"tables": None})
