@@ -2,8 +2,9 @@
 """Whom the records of a batch concern: an index by database, made once, for all sessions that go through the batch.
 
 A server's WAL has the records of all its databases. What a session does with those of another one is nothing, as long
-as they are only that: changes in that database's own storage. So a batch has a chain of the records of each database, and
-one of those that are everyone's; a session goes along its own and everyone's, and does not touch what lies between.
+as they are only that: changes in that database's own storage. So a batch has a chain of the records of each database,
+and one of those that are everyone's; a session goes along its own and everyone's, and does not touch what lies
+between.
 
 Everyone's (database 0) is whatever does not plainly concern one database alone:
 
