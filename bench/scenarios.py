@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import latency
+from bench.databases import many_databases
 from bench.grpc_client import grpc_clients
 from bench.lake import lake
 from bench.lake_compared import lake_compared
@@ -165,6 +166,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "latency": commit_to_delivery,
     "primary": primary_cpu,
     "operation": operation,
+    "databases": many_databases,
     "lake": lake,
     "lake_compared": lake_compared,
 }

@@ -57,6 +57,16 @@ class SleepingService(Service):
             if not before and self._process.poll() is None:
                 self._process.send_signal(signal.SIGSTOP)
 
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Have it sleep for the length of a ``with`` within :meth:`awake`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     _awake = False
     _warden: subprocess.Popen[bytes] | None = None
 

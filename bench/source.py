@@ -65,8 +65,10 @@ def decoding_state(
         decoder.close()
 
 
-def wait_until(reached: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
-    """Look every few milliseconds.
+def wait_until(
+    reached: Callable[[], bool], what: str, timeout_s: float = 120.0, *, every_s: float = 0.02
+) -> None:
+    """Look every few milliseconds, or *every_s*.
 
     Raises:
         BenchFailed: it was not reached in time.
@@ -75,4 +77,4 @@ def wait_until(reached: Callable[[], bool], what: str, timeout_s: float = 120.0)
     while not reached():
         if time.monotonic() > deadline:
             raise BenchFailed(f"{what}: not within {timeout_s:.0f} s")
-        time.sleep(0.02)
+        time.sleep(every_s)

@@ -127,6 +127,7 @@ LAKE_PACKAGES = frozenset(
 KERNELS = {
     "crc32c": "pg",
     "record_batch": "wal",
+    "record_routes": "wal",
     "walker": "wal",
     "compress": "wal",
     "heap": "catalog",

@@ -73,6 +73,13 @@ cdef struct ArenaBlock:
     # size bytes follow
 
 
+# The chain of one database's records in a batch; see record_routes.
+cdef struct Route:
+    uint32_t database           # 0: those that are everyone's
+    uint32_t first              # index of the first record, the batch's count without any
+    uint32_t last
+
+
 # What of a WalVersion it takes to parse a record.
 cdef struct RecordFormat:
     uint32_t record_size_max
@@ -136,14 +143,26 @@ cdef class RecordBatch:
     cdef Py_ssize_t block_count
     # For the walker. What the pointers lead to, and how much room the arrays have.
     cdef bytes fed
+    # The index by database (record_routes): chains, the first of which is everyone's, and for each record the next of
+    # its chain.
+    cdef Route *routes
+    cdef Py_ssize_t route_count
+    cdef uint32_t *following
+    # Indexes of the plain ends of transactions, of all databases.
+    cdef uint32_t *ends
+    cdef uint32_t end_count
+    # Among what is everyone's is the end of a transaction: each session must hear of it at once.
+    cdef bint is_urgent
     cdef ArenaBlock *_arena
     cdef Py_ssize_t _records_room
     cdef Py_ssize_t _blocks_room
 
     cdef const WalBlockRef *find_block(self, const WalRecord *record, uint8_t block_id) noexcept nogil
+    cdef const Route *route_of(self, uint32_t database) noexcept nogil
     # For the walker.
     cdef uint8_t *allocate(self, size_t size) noexcept nogil
     cdef void adopt(self, ArenaBlock *block) noexcept nogil
+    cdef void fit(self) noexcept nogil
     cdef FailureKind append(
         self, const RecordFormat *format, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end,
         Failure *failure) noexcept nogil

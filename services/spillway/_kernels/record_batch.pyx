@@ -42,6 +42,8 @@ cdef enum:
     XLR_BLOCK_ID_DATA_LONG = 254
     XLR_BLOCK_ID_DATA_SHORT = 255
     FIRST_ARENA_SIZE = 64 * 1024
+    # Python's share of a batch, and the allocator's.
+    BATCH_OVERHEAD = 512
 
 
 cdef FailureKind fail(Failure *failure, FailureKind kind, uint64_t lsn, uint64_t a, uint64_t b) noexcept nogil:
@@ -67,6 +69,9 @@ cdef class RecordBatch:
             block = following
         free(self.records)
         free(self.blocks)
+        free(self.routes)
+        free(self.following)
+        free(self.ends)
 
     def __init__(self):
         raise TypeError("a RecordBatch comes from Walker.next_batch()")
@@ -116,6 +121,81 @@ cdef class RecordBatch:
             raise IndexError(i)
         cdef const WalRecord *r = &self.records[i]
         return (r.lsn, r.end_lsn, r.prev_lsn, r.total_len, r.xid, r.rmid, r.info)
+
+    @property
+    def end_lsn(self):
+        """Where the record behind the last one begins; 0 without records."""
+        return self.records[self.count - 1].end_lsn if self.count > 0 else 0
+
+    @property
+    def memory_bytes(self):
+        """Memory that the batch keeps from being freed, about."""
+        cdef size_t size = (self._records_room * (sizeof(WalRecord) + sizeof(uint32_t))
+                            + self._blocks_room * sizeof(WalBlockRef) + self.end_count * sizeof(uint32_t))
+        cdef ArenaBlock *block = self._arena
+        while block is not NULL:
+            size += block.size
+            block = block.next
+        return size + (len(self.fed) if self.fed is not None else 0) + BATCH_OVERHEAD
+
+    def routes_by_database(self):
+        """Return {database: indexes of the records that concern it}, 0 for those that concern every database."""
+        cdef Py_ssize_t i
+        cdef uint32_t at
+        cdef dict routes = {}
+        for i in range(self.route_count):
+            indexes = []
+            at = self.routes[i].first
+            while at < self.count:
+                indexes.append(at)
+                at = self.following[at]
+            if indexes:
+                routes[self.routes[i].database] = indexes
+        return routes
+
+    def plain_ends(self):
+        """Return the indexes of the records by which an ordinary transaction commits or aborts."""
+        return [self.ends[i] for i in range(self.end_count)]
+
+    cdef const Route *route_of(self, uint32_t database) noexcept nogil:
+        """Return the chain of *database*, NULL when no record concerns it alone."""
+        cdef Py_ssize_t i
+        for i in range(self.route_count):
+            if self.routes[i].database == database:
+                return &self.routes[i]
+        return NULL
+
+    def first_from(self, uint64_t lsn):
+        """Return the index of the first record that starts at *lsn* or behind it; their number without one."""
+        cdef Py_ssize_t low = 0, high = self.count, middle
+        if self.count > 0 and self.records[0].lsn >= lsn:
+            return 0
+        while low < high:
+            middle = (low + high) // 2
+            if self.records[middle].lsn < lsn:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def is_between_records(self, uint64_t lsn):
+        """Say whether no record of the batch lies over *lsn*: reading can begin there."""
+        cdef Py_ssize_t i = self.first_from(lsn)
+        return i == 0 or self.records[i - 1].end_lsn <= lsn
+
+    cdef void fit(self) noexcept nogil:
+        """Give back the room that the records of a small batch do not need."""
+        cdef void *smaller
+        if self._records_room - self.count > self.count // 4:
+            smaller = realloc(self.records, self.count * sizeof(WalRecord))
+            if smaller is not NULL:
+                self.records = <WalRecord *> smaller
+                self._records_room = self.count
+        if self.block_count > 0 and self._blocks_room - self.block_count > self.block_count // 4:
+            smaller = realloc(self.blocks, self.block_count * sizeof(WalBlockRef))
+            if smaller is not NULL:
+                self.blocks = <WalBlockRef *> smaller
+                self._blocks_room = self.block_count
 
     cdef const WalBlockRef *find_block(self, const WalRecord *record, uint8_t block_id) noexcept nogil:
         """Return the record's block *block_id*, NULL if it has none."""

@@ -11,6 +11,9 @@ spills when memory is short, and *stops* at a record that Python has to handle, 
 does its part and calls ``run`` again: at the same index when a locator had to be resolved (everything ``run`` does
 before a stop can be done twice), at the next one otherwise.
 
+Only records that concern the database are looked at: its own and everyone's (``record_routes``). Of transactions of
+other databases the table knows no more than what is everyone's.
+
 What happens to a record is read from ``actions``, one byte for each resource manager and info code, made by
 ``decoding/dispatch.py``. Whatever its action, every record first:
 
@@ -47,7 +50,7 @@ from libc.string cimport memcpy
 from spillway._kernels.catalog_tuples cimport CatalogRedo
 from spillway._kernels.changes cimport FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
 from spillway._kernels.invalidation_items cimport InvalidationParser
-from spillway._kernels.record_batch cimport RecordBatch, WalBlockRef, WalRecord, load_u32
+from spillway._kernels.record_batch cimport RecordBatch, Route, WalBlockRef, WalRecord, load_u32
 from spillway._kernels.reorder_carry cimport dump_transactions, load_transactions, spill_large
 from spillway._kernels.reorder_commit cimport (
     COMMIT_FAILED,
@@ -167,6 +170,11 @@ cdef enum Stop:
     STOP_COMMIT = 21
     STOP_REDO = 22
 
+cdef enum Concerned:
+    CONCERNED_NEVER = 0
+    CONCERNED_LATER = 1
+    CONCERNED_NOW = 2
+
 cdef enum SnapshotState:
     SNAPSHOT_START = 0
     SNAPSHOT_BUILDING = 1
@@ -197,6 +205,10 @@ FOR_MESSAGE = STOP_FOR_MESSAGE
 FOR_INVALIDATIONS = STOP_FOR_INVALIDATIONS
 FOR_PART = STOP_FOR_PART
 FOR_RUN = STOP_FOR_RUN
+
+PASSED = CONCERNED_NEVER
+LATER = CONCERNED_LATER
+NOW = CONCERNED_NOW
 
 KIND_TABLE = LOCATOR_TABLE
 KIND_TOAST = LOCATOR_TOAST
@@ -273,6 +285,13 @@ cdef class ReorderBuffer:
     cdef bint _skims
     # Leave out what came in through a replication origin.
     cdef bint _only_local
+    # The batch that is gone through; where in it the own chain, everyone's, and the list of plain ends are.
+    cdef RecordBatch _batch
+    cdef uint32_t _own
+    cdef uint32_t _common
+    cdef uint32_t _end
+    # How many batches had records of the database itself.
+    cdef readonly uint64_t own_batches
     # Index of the record that run stopped at.
     cdef readonly Py_ssize_t index
 
@@ -305,11 +324,61 @@ cdef class ReorderBuffer:
         """
         cdef int stop
         self.part_due = False
+        if batch is not self._batch or start < self.index:
+            self._enter(batch)
         with nogil:
             stop = self._run(batch, start)
+        if stop == STOP_AT_END:
+            self._batch = None
         if stop >= STOP_UNKNOWN_RECORD:
             raise self._failed(stop, &batch.records[self.index])
         return stop
+
+    cdef void _enter(self, RecordBatch batch):
+        """Stand at the beginning of *batch*, of which only records of the database and everyone's are looked at."""
+        cdef const Route *own = batch.route_of(self._database)
+        self._batch = batch
+        self._own = own.first if own is not NULL else <uint32_t> batch.count
+        self.own_batches += own is not NULL
+        self._common = batch.routes[0].first
+        self._end = 0
+
+    cdef inline bint _sees_ends(self) noexcept nogil:
+        """Say whether the plain end of any transaction may matter: of one in progress, or while it is awaited."""
+        return self._table._count > 0 or self._state != SNAPSHOT_CONSISTENT or self._audit
+
+    cdef inline Py_ssize_t _next_from(self, RecordBatch batch, Py_ssize_t i) noexcept nogil:
+        """Return the index of the first record from *i* on that is to be looked at, the batch's count without one."""
+        cdef uint32_t least
+        while self._own < i:
+            self._own = batch.following[self._own]
+        while self._common < i:
+            self._common = batch.following[self._common]
+        least = self._own if self._own < self._common else self._common
+        if self._sees_ends():
+            while self._end < batch.end_count and batch.ends[self._end] < i:
+                self._end += 1
+            if self._end < batch.end_count and batch.ends[self._end] < least:
+                least = batch.ends[self._end]
+        return least
+
+    def interest(self, RecordBatch batch not None, Py_ssize_t start):
+        """Say what records of *batch* from *start* on mean.
+
+        PASSED: nothing. LATER: they are to be looked at. NOW: something may come of them.
+
+        For any thread, between two calls of ``run``.
+        """
+        cdef const Route *own = batch.route_of(self._database)
+        cdef bint common
+        if own is not NULL and own.last >= start:
+            return CONCERNED_NOW
+        common = batch.routes[0].first < batch.count and batch.routes[0].last >= start
+        if common and (batch.is_urgent or self._state != SNAPSHOT_CONSISTENT):
+            return CONCERNED_NOW
+        if common or (batch.end_count > 0 and batch.ends[batch.end_count - 1] >= start and self._sees_ends()):
+            return CONCERNED_LATER
+        return CONCERNED_NEVER
 
     cdef int _run(self, RecordBatch batch, Py_ssize_t i) noexcept nogil:
         cdef const WalRecord *record
@@ -320,7 +389,10 @@ cdef class ReorderBuffer:
         cdef uint32_t block, number = 0
         cdef bint tracked
         cdef const WalBlockRef *ref
-        while i < batch.count:
+        while True:
+            i = self._next_from(batch, i)
+            if i >= batch.count:
+                break
             record = &batch.records[i]
             self.index = i
             action = self._actions[(<uint32_t> record.rmid << 4) | (record.info >> 4)]

@@ -4,6 +4,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from spillway._kernels.record_batch cimport WalRecord
+from spillway._kernels.record_routes cimport EndRecord
 from spillway._kernels.reorder_merge cimport ChangeStream, MergeStatus
 from spillway._kernels.reorder_table cimport IdSet, TransactionTable, Txn
 
@@ -14,14 +15,6 @@ cdef enum CommitOutcome:
     COMMIT_RUN_FULL = 2         # done, and the run must be taken before the next one
     COMMIT_NO_MEMORY = 3
     COMMIT_FAILED = 4           # its changes can't be put together; failure() says why
-
-
-# What of a commit or abort record matters here.
-cdef struct EndRecord:
-    int64_t time
-    uint32_t database           # 0 when the record does not say
-    uint32_t subxact_count
-    const uint8_t *subxacts
 
 
 # What the arenas of a small transaction hold.

@@ -22,7 +22,8 @@ from libc.string cimport memcpy, memset
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-from spillway._kernels.record_batch cimport WalRecord, load_u32, load_u64
+from spillway._kernels.record_batch cimport WalRecord, load_u32
+from spillway._kernels.record_routes cimport EndRecord, parse_end
 from spillway._kernels.reorder_merge cimport MERGE_OK, ChangeStream
 from spillway._kernels.reorder_table cimport (
     TXN_HAS_BASE_SNAPSHOT,
@@ -51,64 +52,13 @@ from spillway._kernels.transaction_run cimport (
 )
 
 cdef enum:
-    # Of the record's info and xl_xact_xinfo.
+    # Of the record's info.
     XACT_OPMASK = 0x70
     XACT_COMMIT = 0x00
-    XACT_ABORT = 0x20
-    XACT_HAS_INFO = 0x80
-    HAS_DBINFO = 0x01
-    HAS_SUBXACTS = 0x02
-    HAS_AE_LOCKS = 0x40
-    # What only the server's own replay cares for: apply feedback, relcache file, forced sync. AE_LOCKS has no part.
-    COMPLETION_BITS = 0xE0000000
-    PLAIN_XINFO = HAS_DBINFO | HAS_SUBXACTS | HAS_AE_LOCKS | COMPLETION_BITS
-    # A record's parts: time and xinfo; database and tablespace; a count.
-    TIME_BYTES = 8
-    XINFO_BYTES = 4
-    DBINFO_BYTES = 8
-    COUNT_BYTES = 4
     RUN_BYTES = 128 << 10
     TRANSACTION_BYTES_MAX = 64 << 10
     # A transaction with one of these is Python's.
     NOT_PLAIN = TXN_TOUCHED_CATALOG | TXN_HAS_CATALOG_CHANGES | TXN_INCOMPLETE | TXN_STREAMED | TXN_INVALIDATES
-
-
-cdef bint parse_end(const WalRecord *record, EndRecord *end) noexcept nogil:
-    """Parse the plain commit or abort record of an ordinary transaction; False for any other."""
-    cdef const uint8_t *at = record.main_data
-    cdef size_t left = record.main_len
-    cdef uint32_t xinfo = 0
-    if record.info & XACT_OPMASK != XACT_COMMIT and record.info & XACT_OPMASK != XACT_ABORT:
-        return False
-    if record.origin != 0 or record.xid == 0 or left < TIME_BYTES:
-        return False
-    end.time = <int64_t> load_u64(at)
-    end.database = 0
-    end.subxact_count = 0
-    at += TIME_BYTES
-    left -= TIME_BYTES
-    if record.info & XACT_HAS_INFO:
-        if left < XINFO_BYTES:
-            return False
-        xinfo = load_u32(at)
-        at += XINFO_BYTES
-        left -= XINFO_BYTES
-    if xinfo & ~(<uint32_t> PLAIN_XINFO):
-        return False
-    if xinfo & HAS_DBINFO:
-        if left < DBINFO_BYTES:
-            return False
-        end.database = load_u32(at)
-        at += DBINFO_BYTES
-        left -= DBINFO_BYTES
-    if xinfo & HAS_SUBXACTS:
-        if left < COUNT_BYTES:
-            return False
-        end.subxact_count = load_u32(at)
-        end.subxacts = at + COUNT_BYTES
-        if end.subxact_count > (left - COUNT_BYTES) // 4:
-            return False
-    return True
 
 
 cdef bint adopt_subxacts(TransactionTable table, uint32_t xid, const EndRecord *end) noexcept nogil:

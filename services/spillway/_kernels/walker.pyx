@@ -37,6 +37,7 @@ from spillway._kernels.record_batch cimport (
     TIMELINE, UNEXPECTED_CONTRECORD, UNKNOWN_BLOCK_ID, UNKNOWN_RMGR, ZERO_LENGTH, ZERO_PAGE,
     ArenaBlock, Failure, FailureKind, RecordBatch, RecordFormat, WalRecord, fail, load_u16, load_u32, load_u64,
 )
+from spillway._kernels.record_routes cimport route_records
 
 from spillway.errors import CorruptWal, UnsupportedWal
 from spillway.pg.lsn import Lsn
@@ -243,6 +244,7 @@ cdef class Walker:
         """
         cdef RecordBatch batch
         cdef Outcome outcome
+        cdef bint is_routed = True
         if max_records < 1:
             raise ValueError("max_records must be at least 1")
         if self._busy:
@@ -254,7 +256,13 @@ cdef class Walker:
         self._busy = True
         with nogil:
             outcome = self._walk(batch, max_records)
+            if batch.count > 0:
+                batch.fit()
+                is_routed = route_records(batch)
         self._busy = False
+        if not is_routed:
+            fail(&self._failure, OUT_OF_MEMORY, batch.records[0].lsn, 0, 0)
+            return self._stopped()
         if self._left == 0:
             self._chunk = None
         if batch.count > 0:

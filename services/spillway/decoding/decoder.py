@@ -327,6 +327,11 @@ class Decoder:
         return self._redo_lsn
 
     @property
+    def own_batches(self) -> int:
+        """How many batches had records of the database itself; the others at most moved ``position``, or the shared catalogs."""
+        return self._buffer.own_batches
+
+    @property
     def snapshot_state(self) -> SnapshotState:
         """The snapshot builder's state."""
         return self._builder.state
@@ -389,8 +394,8 @@ class Decoder:
 
     # ---- the loop
 
-    def process(self, batch: RecordBatch) -> None:
-        """Decode the next records; delivers every transaction that commits in them.
+    def process(self, batch: RecordBatch, start: int = 0) -> None:
+        """Decode the next records, those of *batch* from index *start* on; delivers every transaction that commits in them.
 
         Raises:
             WalError: a record is damaged or of an unknown kind.
@@ -401,13 +406,13 @@ class Decoder:
         """
         if self._failed:
             raise NotReady("the decoder has failed or is closed", hint="Restore one from a state.")
-        if len(batch) == 0:
+        if start >= len(batch):
             return
         self._failed = True
         if not self._announced and self._builder.state == SnapshotState.CONSISTENT:
             self._announce()
         try:
-            self._run(batch)
+            self._run(batch, start)
         finally:
             # What committed before an error is delivered, too.
             self._delivery.hand_over()
@@ -417,10 +422,27 @@ class Decoder:
         self._failed = False
         self._sink.progress(self._position)
 
-    def _run(self, batch: RecordBatch) -> None:
-        """Go through *batch*, and do what the kernel stops for."""
+    def interest(self, batch: RecordBatch, start: int) -> int:
+        """Say what the records of *batch* from index *start* on mean here; see :class:`spillway.wal.shared_walk.Interest`."""
+        return self._buffer.interest(batch, start)
+
+    def pass_to(self, lsn: int) -> None:
+        """Go on at *lsn*: no record before it, from ``position`` on, is of any interest here.
+
+        Raises:
+            NotReady: an earlier call failed, or the decoder is closed.
+            Whatever the sink raises.
+        """
+        if self._failed:
+            raise NotReady("the decoder has failed or is closed", hint="Restore one from a state.")
+        if not self._announced and self._builder.state == SnapshotState.CONSISTENT:
+            self._announce()
+        self._position = lsn
+        self._sink.progress(lsn)
+
+    def _run(self, batch: RecordBatch, index: int) -> None:
+        """Go through *batch* from *index* on, and do what the kernel stops for."""
         buffer = self._buffer
-        index = 0
         while (stop := buffer.run(batch, index)) != reorder.AT_END:
             index = buffer.index
             if stop == reorder.UNRESOLVED:

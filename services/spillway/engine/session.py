@@ -1,6 +1,6 @@
 """A decoding session: one thread that decodes one database of one source, once for all its slots.
 
-WAL store → walker → decoder → transaction log. What must survive is in files, none of it in the metadata
+WAL store → changes (``change_source.py``) → transaction log. What must survive is in files, none of it in the metadata
 store, and written in an order that any kill leaves usable:
 
 1. ``snapshots/<lsn>.snap``: decoder state as of <lsn>, synced, then renamed into place;
@@ -34,7 +34,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from spillway._kernels.walker import Walker
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
@@ -80,6 +79,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spillway.catalog.mirror import CatalogMirror
+    from spillway.engine.change_source import Changes, ChangeSource
     from spillway.engine.layout import DatabaseLayout
     from spillway.engine.settings import EngineSettings
     from spillway.receiver.archive import WalArchive
@@ -91,8 +91,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_READ_BYTES: Final = 1 << 20
-_BATCH_RECORDS: Final = 8192
 #: with little space left: what is decoded is to go
 _LOW_CHECKPOINT_BYTES: Final = 16 << 20
 _IDLE_WAIT_S: Final = 0.5
@@ -101,6 +99,9 @@ _IDLE_WAIT_S: Final = 0.5
 _CHECKPOINT_SHARE: Final = 200
 #: However long one took, in intervals.
 _CHECKPOINT_PAUSE_MAX: Final = 30
+#: A database of which nothing was written makes one so many times less often: to pass over again what is others' costs next to
+#: nothing after a restart.
+_IDLE_PAUSES: Final = 12
 _BACKOFF_FIRST_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
 
@@ -120,6 +121,7 @@ class Session:
         conninfo: str,
         layout: DatabaseLayout,
         store: WalStore,
+        changes: ChangeSource,
         settings: EngineSettings,
         mend_wal: Callable[[int, int], bool],
         archive: Callable[[], WalArchive | None],
@@ -127,7 +129,7 @@ class Session:
     ) -> None:
         """Open the transaction log; nothing runs yet.
 
-        *mend_wal* puts stored WAL from one LSN to another right; *archive* opens what has older WAL; *needed_lsn* is the oldest position that a slot has here, 0
+        *changes* are the source's, of which *store* has the WAL. *mend_wal* puts stored WAL from one LSN to another right; *archive* opens what has older WAL; *needed_lsn* is the oldest position that a slot has here, 0
         without slots.
 
         Raises:
@@ -143,6 +145,7 @@ class Session:
         self.conninfo = conninfo
         self._layout = layout
         self._store = store
+        self._changes = changes
         self._settings = settings
         #: how it stands and since when
         self.signs = DecodingSigns(layout.txlog)
@@ -194,6 +197,8 @@ class Session:
         )
         self._verification = Verification(self.log, layout.root / "verified.json")
         self._questions = CatalogQuestions(database.name)
+        #: somebody waits for it to get further
+        self._is_asked = False
         self._thread = threading.Thread(
             target=self._run, name=f"spillway-decode-{source.name}-{database.name}", daemon=True
         )
@@ -208,6 +213,7 @@ class Session:
         """End the thread, with a checkpoint if there is something to keep, and close the log."""
         self._stop.set()
         self._again.set()
+        self._changes.wake()
         if self._thread.ident is not None:
             self._thread.join()
         self._mending.stop()
@@ -337,7 +343,7 @@ class Session:
                 hint="Wait for a consistent point; GET /v1/sources shows how far it is.",
                 database=self.database,
             )
-        return await self._questions.ask(question, self._store.wake)
+        return await self._questions.ask(question, self._changes.wake)
 
     def info(self) -> DatabaseSession:
         decoder, error = self._decoder, self._error
@@ -399,8 +405,17 @@ class Session:
 
     async def wait_decoded(self, lsn: int, timeout_s: float) -> None:
         """Wait until WAL is decoded up to *lsn*."""
+
+        def reached() -> bool:
+            if self.log.decoded_lsn >= lsn:
+                return True
+            # What is of no interest here is passed over without haste.
+            self._is_asked = True
+            self._changes.wake()
+            return False
+
         await self._wait(
-            lambda: self.log.decoded_lsn >= lsn,
+            reached,
             timeout_s,
             lambda: f'database "{self.database}" is not decoded up to {Lsn(lsn)} yet',
             lambda: "Decoding lags behind the source; try again, or give an earlier start_lsn.",
@@ -590,47 +605,54 @@ class Session:
     def _follow(self, decoder: Decoder) -> None:
         if self._settings.audit:
             decoder.audit()
-        version = version_of_server(self.server_version_num)
-        lsn = decoder.position
-        walker = Walker(
-            version, lsn, self._source.wal_segment_size, system_id=int(self._source.system_id)
-        )
-        started_at = lsn
+        changes = self._changes.follow(decoder, version_of_server(self.server_version_num))
+        try:
+            self._take(changes, decoder)
+        finally:
+            changes.close()
+        self._checkpoint(decoder)
+
+    def _take(self, changes: Changes, decoder: Decoder) -> None:
+        """Take changes until told to stop, with a checkpoint now and then."""
+        started_at = decoder.position
         self._caught_up = False
-        checkpoint_lsn, checkpoint_at = lsn, time.monotonic()
+        checkpoint_lsn, checkpoint_at = started_at, time.monotonic()
+        checkpoint_own = decoder.own_batches
         pause_s = checkpoint_pause_s(self._settings.checkpoint_interval_s, 0.0)
+        wait_s = 0.0
         while not self._stop.is_set():
             self._questions.answer(decoder.mirror)
             if self._streaming_wanted and not self._streams:
                 self._begin_streaming(decoder, decoder.position)
             if self.log.is_damaged:
                 self.log.seal_damaged()
-            self._read_lsn = lsn
-            data = self._store.read(lsn, _READ_BYTES)
-            if data:
-                walker.feed(lsn, data)
-                lsn += len(data)
-                self.signs.lsn = lsn
-                while (batch := walker.next_batch(_BATCH_RECORDS)) is not None:
-                    held = decoder.memory_bytes
-                    decoder.process(batch)
-                    self.log.publish()
-                    if held - decoder.memory_bytes >= WORTH_BYTES:
-                        freed_memory.give_back()
+            held, before = decoder.memory_bytes, decoder.position
+            self._is_asked = False
+            try:
+                changes.advance(wait_s, self._is_called)
+            finally:
+                lsn = self._read_lsn = self.signs.lsn = changes.read_lsn
+            if decoder.position > before:
+                self.log.publish()
+                if held - decoder.memory_bytes >= WORTH_BYTES:
+                    freed_memory.give_back()
                 self._store.passed(self, lsn)
+            caught_up = changes.caught_up
+            # What is there is taken before anything waits for more.
+            wait_s = _IDLE_WAIT_S if caught_up else 0.0
             if not self.log.restart_lsn:
                 self._waiting = waiting.decoding(decoder, lsn, self._store.flushed_lsn)
-            self._read_lsn = lsn
-            if self.signs.is_past_failure(caught_up=not data):
-                if self._error is not None or (self._failing.runs and not data):
+            if self.signs.is_past_failure(caught_up=caught_up):
+                if self._error is not None or (self._failing.runs and caught_up):
                     # What failed may have been the writing of one.
                     self._checkpoint(decoder)
-                if not data:
+                if caught_up:
                     self._failing.stop()
                 self.signs.went_on()
             grown = decoder.position - checkpoint_lsn
+            pauses = 1 if decoder.own_batches > checkpoint_own else _IDLE_PAUSES
             if grown and (
-                time.monotonic() - checkpoint_at >= pause_s
+                time.monotonic() - checkpoint_at >= pause_s * pauses
                 or grown >= self._settings.checkpoint_bytes
                 or not self.log.restart_lsn
                 or (grown >= _LOW_CHECKPOINT_BYTES and self._layout.reserve.is_low)
@@ -638,16 +660,18 @@ class Session:
                 began = time.monotonic()
                 self._checkpoint(decoder)
                 checkpoint_lsn, checkpoint_at = decoder.position, time.monotonic()
+                checkpoint_own = decoder.own_batches
                 pause_s = checkpoint_pause_s(
                     self._settings.checkpoint_interval_s, checkpoint_at - began
                 )
-            if not data:
-                if not self._caught_up:
-                    # Told once a start, and measured: `make bench` takes the time of a restart from it.
-                    self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
-                    self._caught_up = self.signs.settled = True
-                self._store.wait(lsn, _IDLE_WAIT_S, self._questions.are_waiting)
-        self._checkpoint(decoder)
+            if caught_up and not self._caught_up:
+                # Told once a start, and measured: `make bench` takes the time of a restart from it.
+                self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
+                self._caught_up = self.signs.settled = True
+
+    def _is_called(self) -> bool:
+        """Whether the thread has something else to do than to wait for changes."""
+        return self._stop.is_set() or self._is_asked or self._questions.are_waiting()
 
     # -- durable state ------------------------------------------------------------------------
 

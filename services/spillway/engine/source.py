@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from spillway.decoding.capture import CaptureFilter, check_capture
+from spillway.engine.change_source import StoredChanges
 from spillway.engine.model import SourceInfo
 from spillway.engine.session import Session
 from spillway.engine.signs import newest_file_time
@@ -55,6 +56,7 @@ from spillway.storage.file_errors import file_error, file_errors
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from spillway.engine.change_source import ChangeSource
     from spillway.engine.layout import SourceLayout
     from spillway.engine.settings import EngineSettings
     from spillway.store.rows import SourceRow
@@ -78,6 +80,8 @@ class Source:
         self._settings = settings
         self._lock = threading.Lock()
         self._store: WalStore | None = None
+        #: made of what is in the store, for all sessions
+        self._changes: ChangeSource | None = None
         self._receiver: WalReceiver | None = None
         self._sessions: dict[str, Session] = {}
         self._error: SpillwayError | None = None
@@ -160,6 +164,7 @@ class Source:
             except NotReady:
                 self._store = self._new_store(row)
             self._store.explain_full = self._what_holds
+            self._changes = StoredChanges(self._store)
         if self._receiver is None:
             self._receiver = WalReceiver(
                 row.dsn, row.slot_name, self._store, archive=self._archive(self._store)
@@ -346,8 +351,8 @@ class Source:
         session = self._sessions.get(database)
         if session is not None:
             return session
-        store = self._store
-        if store is None or self._stopped:
+        store, changes = self._store, self._changes
+        if store is None or changes is None or self._stopped:
             raise self._error or NotReady(
                 f'source "{self.name}" is not up',
                 hint="GET /v1/sources shows why.",
@@ -364,6 +369,7 @@ class Source:
             conninfo,
             layout,
             store,
+            changes,
             self._settings,
             self._mend_wal,
             lambda: self._archive(store),
@@ -443,7 +449,7 @@ class Source:
             self._complete = False
             if self._store is not None:
                 self._store.close()
-            self._store = None
+            self._store = self._changes = None
         shutil.rmtree(self._layout.wal)
         self._needs_history = True
         self._start_receiver()

@@ -1,0 +1,107 @@
+"""Many databases with slots, of which one is busy: the CPU that the service takes, beside that database alone.
+
+Both are measured in two ways. *Live*: one client commits at a fixed rate, for some seconds. *Backlog*: the service slept while
+transactions were written, and the CPU is from its waking until every database has passed them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any, Final
+
+from bench import latency
+from bench.machine import cpu_seconds
+from bench.postgresql import PLUGINS
+from bench.ranges import call
+from bench.service import bench_source
+from bench.source import flushed_lsn, wait_until
+from spillway.pg.lsn import Lsn
+
+if TYPE_CHECKING:
+    from bench.scenarios import Scene
+
+_PLUGIN: Final = "pgoutput"
+_RATE: Final = 500
+_IDLE: Final = 49
+#: A small scale is for those who look whether it runs.
+_IDLE_SMALL: Final = 3
+_SMALL: Final = 0.05
+
+
+def many_databases(scene: Scene) -> dict[str, Any]:
+    """CPU of the service with one database, and with fifty of which one is busy."""
+    on, service = scene.on, scene.service
+    idle = _IDLE_SMALL if scene.scale < _SMALL else _IDLE
+    seconds, transactions = (
+        max(1.0, min(20.0, 40 * scene.scale)),
+        max(200, int(400_000 * scene.scale)),
+    )
+    figures: dict[str, Any] = {
+        "rate": _RATE, "seconds": seconds, "transactions": transactions, "databases": idle + 1,
+        "cpu_s": {},
+    }  # fmt: skip
+    with bench_source(service, on.bench, {}), service.awake():
+        slots = service.create_slots(on.bench, _PLUGIN, 1)
+        _measure(scene, figures, "one", slots, seconds, transactions)
+        for number in range(idle):
+            database = on.cluster.create_database(f"idle_{number}")
+            slots.append(f"idle_{number}")
+            service.call(
+                "POST",
+                "/slots",
+                json={
+                    "slot_name": slots[-1], "source": "bench", "database": database.name,
+                    "plugin": _PLUGIN, "options": PLUGINS[_PLUGIN][1],
+                },
+            )  # fmt: skip
+        _measure(scene, figures, "many", slots, seconds, transactions)
+    for number in range(idle):
+        on.cluster.drop_database(f"idle_{number}")
+    figures["ratio"] = {
+        how: round(cpu["many"]["median"] / cpu["one"]["median"], 2)
+        for how, cpu in figures["cpu_s"].items()
+    }
+    scene.say(f"   {idle + 1} databases to one: {figures['ratio']}")
+    return figures
+
+
+def _measure(
+    scene: Scene,
+    figures: dict[str, Any],
+    who: str,
+    slots: list[str],
+    seconds: float,
+    transactions: int,
+) -> None:
+    on, service = scene.on, scene.service
+
+    def wait_passed() -> None:
+        lsn = flushed_lsn(on.bench)
+        for slot in slots:
+            service.wait_decoded(slot, lsn)
+
+    # Caches are warm, and what the slots' creation left is done.
+    call(on.bench, "pgbench", 50)
+    wait_passed()
+    runs: dict[str, list[float]] = {"live": [], "backlog": []}
+    for _ in range(scene.repeats):
+        cpu_s = cpu_seconds(service.pid)
+        latency.commit_at_rate(on.bench, _RATE, seconds)
+        runs["live"].append(cpu_seconds(service.pid) - cpu_s)
+        wait_passed()
+        with service.asleep():
+            call(on.bench, "pgbench", transactions)
+            end = flushed_lsn(on.bench)
+        cpu_s = cpu_seconds(service.pid)
+        # Asked seldom: each answer costs CPU, too.
+        wait_until(lambda at=end: _all_passed(scene, at), f"decoding up to {end}", 600, every_s=0.5)
+        runs["backlog"].append(cpu_seconds(service.pid) - cpu_s)
+    for how, values in runs.items():
+        of = figures["cpu_s"].setdefault(how, {})
+        of[who] = {"median": statistics.median(values), "runs": values}
+        scene.say(f"   {who}, {how}: {statistics.median(values):.2f} s")
+
+
+def _all_passed(scene: Scene, lsn: Lsn) -> bool:
+    (source,) = scene.service.call("GET", "/sources")["sources"]
+    return all(Lsn.parse(session["decoded_lsn"] or "0/0") >= lsn for session in source["sessions"])

@@ -1,0 +1,102 @@
+"""Where a session's changes come from.
+
+A session (``session.py``) knows how to start from what is durable, to keep what was decoded, and when to make a checkpoint.
+It does not know how changes are had: it is given a :class:`ChangeSource`, has it follow the decoder that it has restored,
+and takes one step after the other. Here they are decoded from WAL that is stored, which is walked once for all
+databases of the source (``wal/shared_walk.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from spillway.wal.shared_walk import SharedWalk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spillway.decoding.decoder import Decoder
+    from spillway.pg.versions import WalVersion
+    from spillway.receiver.wal_store import WalStore
+    from spillway.wal.shared_walk import RecordReader
+
+
+class Changes(Protocol):
+    """What one attempt to decode takes its changes from. For one thread."""
+
+    @property
+    def read_lsn(self) -> int:
+        """How far the source was read."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the last step found that everything there is was taken."""
+
+    def advance(self, timeout_s: float, called: Callable[[], bool]) -> bool:
+        """Take the next changes, and hand on what is whole; False when there were none in *timeout_s*, or *called* says so.
+
+        The decoder gets further also by what concerns other databases alone.
+
+        Raises:
+            WalError, DecodingError, StorageError, LsnNotRetained: what keeps it from going on.
+            Whatever the sink raises.
+        """
+
+    def close(self) -> None:
+        """Take no more; safe to repeat."""
+
+
+class ChangeSource(Protocol):
+    """Gives changes of one source to any number of sessions. For any thread."""
+
+    def follow(self, decoder: Decoder, version: WalVersion) -> Changes:
+        """Return what goes on where *decoder* stands."""
+
+    def wake(self) -> None:
+        """Have those who wait look whether they are called."""
+
+
+class StoredChanges:
+    """Changes that are decoded from the WAL that a store has."""
+
+    def __init__(self, store: WalStore) -> None:
+        self._walk = SharedWalk(store, store.segment_size, int(store.system_id))
+
+    def follow(self, decoder: Decoder, version: WalVersion) -> _Decoding:
+        """Return what feeds *decoder* with records from its position on.
+
+        Raises:
+            CorruptWal: no record can start there.
+        """
+        return _Decoding(decoder, self._walk.reader(decoder.position, version, decoder))
+
+    def wake(self) -> None:
+        """Have those who wait look whether they are called."""
+        self._walk.wake()
+
+
+class _Decoding:
+    """Records of the walk, into one decoder."""
+
+    def __init__(self, decoder: Decoder, reader: RecordReader) -> None:
+        self._decoder = decoder
+        self._reader = reader
+
+    @property
+    def read_lsn(self) -> int:
+        return self._reader.read_lsn
+
+    @property
+    def caught_up(self) -> bool:
+        return self._reader.caught_up
+
+    def advance(self, timeout_s: float, called: Callable[[], bool]) -> bool:
+        taken = self._reader.take(timeout_s, called)
+        if taken is not None:
+            self._decoder.process(*taken)
+        elif self._reader.position > self._decoder.position:
+            self._decoder.pass_to(self._reader.position)
+        return taken is not None
+
+    def close(self) -> None:
+        self._reader.close()

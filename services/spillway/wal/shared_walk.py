@@ -1,0 +1,436 @@
+"""One source's WAL, walked and checked once for all the sessions that decode its databases.
+
+::
+
+    store ── read ──▶ walker ──▶ batches that are kept │ n-3 │ n-2 │ n-1 │ end
+                        ▲                                 ▲           ▲     ▲
+                        one reader at a time leads        readers that are behind, and those that wait
+
+A *walk* has a walker and the last batches that it made, at most KEPT_BYTES of them. Each session has a
+:class:`RecordReader`, which goes through those batches at its own pace. Who comes to the end while nobody else is there
+*leads*: it reads the store, waits for it, and has the walker make the next batch, which everybody then finds kept. No
+thread is the walk's own: a source with one database is walked by that one's session, as if nothing were shared.
+
+Most batches of a busy database concern no other: a reader is given those that do (:class:`Interest`), and passes over
+the rest. While it waits, whoever leads has it pass, without waking it. It is woken for what may bring about something at once;
+of what can wait, and of how far it has passed, it hears when it looks again.
+
+Batches are immutable and own what their records point to, so that any number of threads go through one at the same
+time. What a reader does with a batch is its own matter: one that fails, or takes long, holds nobody up. Whoever is further
+behind than what is kept is *left behind*, and so is who begins elsewhere: it walks for itself (a walk of its own, which others
+may join) until it *meets* one that is ahead, whose kept batches hold its position.
+
+WAL that is damaged ends a walk for all its readers at the same place, each with an exception of its own; what comes before it
+is read by all of them first. None joins a walk that has failed, so that a new attempt reads the store again, which may be
+mended. What the store itself raises (a segment that is gone) ends only the call of the reader that was leading.
+
+Memory: KEPT_BYTES for each walk with several readers, else one batch; a chunk and an unfinished record for each walker.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spillway._kernels.walker import Walker
+from spillway.errors import SpillwayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spillway._kernels.record_batch import RecordBatch
+    from spillway.pg.versions import WalVersion
+
+#: What of a walk is kept for those behind, with what the records take in memory.
+KEPT_BYTES: Final = 16 << 20
+
+_READ_BYTES: Final = 1 << 20
+_BATCH_RECORDS: Final = 8192
+#: A reader that waits for the one who leads looks that often whether that is still so, and says how far it has passed.
+_LOOK_S: Final = 0.5
+
+#: What a batch is to a reader: to be passed over; to be looked at before what comes later; something may come of it at once.
+PASSED: Final = 0
+LATER: Final = 1
+NOW: Final = 2
+
+
+class Interest(Protocol):
+    """Knows what a reader's records are for."""
+
+    def interest(self, batch: RecordBatch, start: int) -> int:
+        """Return what the records of *batch* from index *start* on mean: PASSED, LATER or NOW.
+
+        It is asked on any thread while its reader is in :meth:`RecordReader.take`.
+        """
+
+
+class StoredWal(Protocol):
+    """Where WAL is read: see :class:`spillway.receiver.wal_store.WalStore`."""
+
+    def read(self, lsn: int, max_bytes: int) -> bytes:
+        """Return up to *max_bytes* from *lsn* on; ``b""`` when there is nothing yet."""
+
+    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = ...) -> bool:
+        """Wait until there is a byte at *lsn*, or *called* says so."""
+
+    def wake(self) -> None:
+        """Have those who wait look whether they are called."""
+
+
+class _Walk:
+    """A walker and what it made last; the lock of its :class:`SharedWalk` guards all but the walker."""
+
+    def __init__(self, version: WalVersion, begin_lsn: int, walker: Walker) -> None:
+        self.version = version
+        #: used by the leader alone
+        self.walker = walker
+        self.leader: RecordReader | None = None
+        #: the leader has found nothing more in the store
+        self.is_at_end = False
+        #: readers that wait for a batch, in the order in which they came
+        self.waiting: list[RecordReader] = []
+        self.readers: set[RecordReader] = set()
+        self.batches: deque[RecordBatch] = deque()
+        #: number of the first batch that is kept
+        self.first = 0
+        self.kept_bytes = 0
+        #: where the first kept batch begins, and where the last one ends
+        self.begin_lsn = begin_lsn
+        self.end_lsn = begin_lsn
+        #: what ended it
+        self.failure: SpillwayError | None = None
+        #: it can't go on, for a reason that has nothing to do with WAL
+        self.is_broken = False
+
+    @property
+    def next(self) -> int:
+        """Number of the batch that is made next."""
+        return self.first + len(self.batches)
+
+    def hand_on(self) -> None:
+        """Have one of those who wait lead, if nobody does."""
+        if self.leader is None and self.waiting:
+            self.waiting[0].woken.notify()
+
+    def append(self, batch: RecordBatch) -> None:
+        self.batches.append(batch)
+        self.kept_bytes += batch.memory_bytes
+        self.end_lsn = batch.end_lsn
+
+    def forget_before(self, number: int, limit_bytes: int) -> None:
+        """Forget the oldest batches before *number* until what is kept fits *limit_bytes*."""
+        while self.first < number and self.kept_bytes > limit_bytes:
+            batch = self.batches.popleft()
+            self.first += 1
+            self.kept_bytes -= batch.memory_bytes
+            self.begin_lsn = batch.end_lsn
+
+    def find(self, lsn: int) -> int | None:
+        """Return the number of the batch that who stands at *lsn* reads next; None when it is not kept, or *lsn* is no record's end."""
+        if not self.begin_lsn <= lsn <= self.end_lsn or self.failure is not None or self.is_broken:
+            return None
+        number = self.next
+        while number > self.first and self.batches[number - self.first - 1].end_lsn > lsn:
+            number -= 1
+        if number < self.next and not self.batches[number - self.first].is_between_records(lsn):
+            return None
+        return number
+
+
+class SharedWalk:
+    """The walks of one source's WAL. For any thread."""
+
+    def __init__(self, store: StoredWal, segment_size: int, system_id: int) -> None:
+        """Walk nothing yet.
+
+        Args:
+            store: has the WAL.
+            segment_size: wal_segment_size of the cluster.
+            system_id: of the database system whose WAL it is.
+        """
+        self._store = store
+        self._segment_size = segment_size
+        self._system_id = system_id
+        self._lock = threading.Lock()
+        self._walks: list[_Walk] = []
+        self._readers = 0
+        #: batches that walkers have made, for who counts
+        self.batches_walked = 0
+
+    def reader(self, position: int, version: WalVersion, interest: Interest) -> RecordReader:
+        """Return a reader that stands at *position*, a record's start or the end of the one before; close it.
+
+        *interest* says which batches it is given.
+
+        Raises:
+            CorruptWal: no record can start there.
+        """
+        reader = RecordReader(self, position, interest, threading.Condition(self._lock))
+        with self._lock:
+            self._join(reader, version)
+            self._readers += 1
+        return reader
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of what is kept for readers that are behind."""
+        with self._lock:
+            return sum(walk.kept_bytes for walk in self._walks)
+
+    @property
+    def walks(self) -> int:
+        """How many times stored WAL is being walked just now."""
+        with self._lock:
+            return len(self._walks)
+
+    def wake(self) -> None:
+        """Have those who wait for WAL look whether they are called."""
+        with self._lock:
+            for walk in self._walks:
+                for reader in walk.waiting:
+                    reader.woken.notify()
+        self._store.wake()
+
+    # -- with the lock held -------------------------------------------------------------------
+
+    def _join(self, reader: RecordReader, version: WalVersion) -> None:
+        """Put *reader*, which is in no walk, into one that keeps its position, or into a new one."""
+        for walk in self._walks:
+            number = walk.find(reader.position) if walk.version is version else None
+            if number is not None:
+                reader.enter(walk, number)
+                return
+        walker = Walker(version, reader.position, self._segment_size, system_id=self._system_id)
+        walk = _Walk(version, reader.position, walker)
+        self._walks.append(walk)
+        reader.enter(walk, 0)
+
+    def _leave(self, reader: RecordReader) -> None:
+        """Take *reader* out of its walk, which ends with its last reader."""
+        walk = reader.walk
+        walk.readers.discard(reader)
+        if not walk.readers and walk in self._walks:
+            self._walks.remove(walk)
+
+    def _meet(self, reader: RecordReader) -> None:
+        """Have *reader* go on in a walk that is further than its own, or older and as far, if that keeps its position."""
+        mine = reader.walk
+        older = True
+        for walk in self._walks:
+            if walk is mine:
+                older = False
+            elif (
+                walk.version is mine.version
+                and (walk.end_lsn > mine.end_lsn or (older and walk.end_lsn == mine.end_lsn))
+                and (number := walk.find(reader.position)) is not None
+            ):
+                self._leave(reader)
+                reader.enter(walk, number)
+                return
+
+    def _trim(self, walk: _Walk) -> None:
+        if self._readers > 1:
+            walk.forget_before(walk.next - 1, KEPT_BYTES)
+        else:
+            walk.forget_before(min(reader.number for reader in walk.readers), 0)
+
+
+class RecordReader:
+    """One session's way through the records of a source, in batches. For one thread, but for :meth:`close`."""
+
+    def __init__(
+        self, shared: SharedWalk, position: int, interest: Interest, woken: threading.Condition
+    ) -> None:
+        self._shared = shared
+        self._interest = interest
+        #: end of the last record handed out or passed, or where it began
+        self.position = position
+        #: told when there may be something for it
+        self.woken = woken
+        #: at the last :meth:`take`, all that is stored was taken
+        self.caught_up = False
+        #: how far stored WAL was read for it; beyond :attr:`position` lies a record that is not whole yet
+        self.read_lsn = position
+        self.walk: _Walk
+        #: of the batch that it takes next
+        self.number = 0
+        #: it waits to be told that there is no more, if there is not
+        self.waits_for_end = False
+        #: of batches that can wait until it looks
+        self._waiting_bytes = 0
+
+    def enter(self, walk: _Walk, number: int) -> None:
+        """Go on with batch *number* of *walk*; the lock is held."""
+        self.walk = walk
+        self.number = number
+        self._waiting_bytes = 0
+        walk.readers.add(self)
+
+    def hear(self, batch: RecordBatch) -> bool:
+        """Hear of the newest batch of its walk; True when it is to look at once. The lock is held, and the reader waits or leads."""
+        what = self._interest.interest(batch, batch.first_from(self.position))
+        if what == PASSED and self.number == self.walk.next - 1:
+            self._step_over(batch)
+        elif what != NOW:
+            self._waiting_bytes += batch.memory_bytes
+            # It must not be left behind while it sleeps.
+            return self._waiting_bytes > KEPT_BYTES // 2
+        return what == NOW
+
+    def _step_over(self, batch: RecordBatch) -> None:
+        self.number += 1
+        self.position = max(self.position, batch.end_lsn)
+
+    def close(self) -> None:
+        """Read no more."""
+        shared = self._shared
+        with shared._lock:  # noqa: SLF001 - two halves of one thing
+            if self in self.walk.readers:
+                shared._leave(self)  # noqa: SLF001
+                shared._readers -= 1  # noqa: SLF001
+
+    def take(
+        self, timeout_s: float, called: Callable[[], bool] = lambda: False
+    ) -> tuple[RecordBatch, int] | None:
+        """Return the next batch of interest, and the index of the first record in it that is new; None when there is none in time.
+
+        With *timeout_s* 0 it waits only for WAL to be walked that is stored already. What *called* looks at has changed when
+        :meth:`SharedWalk.wake` is called. None comes, too, after much was passed over: :attr:`position` says how far.
+
+        Raises:
+            CorruptWal: the bytes contradict themselves; ``details['lsn']`` is the record or the page.
+            UnsupportedWal: they are of another version, or use what Spillway does not know.
+            LsnNotRetained, WalGap, StorageError: as the store's read.
+        """
+        shared = self._shared
+        began_s, began_at = time.monotonic(), self.position
+        deadline = began_s + timeout_s
+        self._waiting_bytes = 0
+        while True:
+            with shared._lock:  # noqa: SLF001
+                taken = self._next_kept()
+                walk = self.walk
+                self.read_lsn = max(self.position, walk.walker.fed_lsn if taken is None else 0)
+                self.caught_up = taken is None and walk.is_at_end
+                now = time.monotonic()
+                left_s = deadline - now
+                has_passed = self.position > began_at and now - began_s >= _LOOK_S
+                is_late = left_s <= 0 and walk.is_at_end and walk.leader is not None
+                if (
+                    taken is not None
+                    or walk.failure is not None
+                    or is_late
+                    or has_passed
+                    or called()
+                ):
+                    # Whoever was told that nobody leads any more has other things to do.
+                    walk.hand_on()
+                    if taken is None and walk.failure is not None:
+                        raise _again(walk.failure)
+                    return taken
+                if walk.leader is not None:
+                    walk.waiting.append(self)
+                    self.waits_for_end = left_s <= 0
+                    try:
+                        self.woken.wait(max(left_s, 0) if walk.is_at_end else _LOOK_S)
+                    finally:
+                        walk.waiting.remove(self)
+                    continue
+                walk.leader = self
+            try:
+                has_more = self._lead(walk, began_at, deadline, called)
+            finally:
+                with shared._lock:  # noqa: SLF001
+                    walk.leader = None
+                    walk.hand_on()
+            if not has_more:
+                self.caught_up = walk.is_at_end
+                self.read_lsn = walk.walker.fed_lsn
+                return None
+
+    def _next_kept(self) -> tuple[RecordBatch, int] | None:
+        """Step to the next batch of interest that is kept, if there is one; the lock is held."""
+        shared = self._shared
+        if len(shared._walks) > 1:  # noqa: SLF001
+            shared._meet(self)  # noqa: SLF001
+        walk = self.walk
+        if self.number < walk.first or walk.is_broken:
+            version = walk.version
+            shared._leave(self)  # noqa: SLF001
+            shared._join(self, version)  # noqa: SLF001
+            walk = self.walk
+        taken = None
+        while taken is None and self.number < walk.next:
+            batch = walk.batches[self.number - walk.first]
+            start = batch.first_from(self.position)
+            if self._interest.interest(batch, start) != PASSED:
+                taken = batch, start
+            self._step_over(batch)
+        shared._trim(walk)  # noqa: SLF001
+        return taken
+
+    def _lead(
+        self, walk: _Walk, began_at: int, deadline: float, called: Callable[[], bool]
+    ) -> bool:
+        """Walk on until there is a batch of interest, or an end to it, which the next look finds; False when neither came in time."""
+        shared, walker = self._shared, walk.walker
+        store = shared._store  # noqa: SLF001
+        look_at = time.monotonic() + _LOOK_S
+        while True:
+            if self.position > began_at and (called() or time.monotonic() >= look_at):
+                return False
+            try:
+                batch = walker.next_batch(_BATCH_RECORDS)
+            except SpillwayError as error:
+                self._end(walk, error)
+                return True
+            except BaseException:
+                self._end(walk, None)
+                raise
+            if batch is not None:
+                with shared._lock:  # noqa: SLF001
+                    walk.append(batch)
+                    shared.batches_walked += 1
+                    for reader in walk.waiting:
+                        if reader.hear(batch):
+                            reader.woken.notify()
+                    self.hear(batch)
+                    is_passed = self.number == walk.next
+                    shared._trim(walk)  # noqa: SLF001
+                if is_passed:
+                    continue
+                return True
+            lsn = walker.fed_lsn
+            data = store.read(lsn, _READ_BYTES)
+            if data:
+                walk.is_at_end = False
+                walker.feed(lsn, data)
+                continue
+            if not walk.is_at_end:
+                with shared._lock:  # noqa: SLF001
+                    walk.is_at_end = True
+                    for reader in walk.waiting:
+                        if reader.waits_for_end:
+                            reader.woken.notify()
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or called():
+                return False
+            store.wait(lsn, left_s, called)
+
+    def _end(self, walk: _Walk, failure: SpillwayError | None) -> None:
+        """Have nobody join *walk* any more; its readers get *failure*, or walk for themselves without one."""
+        shared = self._shared
+        with shared._lock:  # noqa: SLF001
+            walk.failure, walk.is_broken = failure, failure is None
+            if walk in shared._walks:  # noqa: SLF001
+                shared._walks.remove(walk)  # noqa: SLF001
+            for reader in walk.waiting:
+                reader.woken.notify()
+
+
+def _again(error: SpillwayError) -> SpillwayError:
+    """Return another exception that says what *error* says: who gets it may add to it."""
+    return type(error)(error.message, hint=error.hint, **error.details)
