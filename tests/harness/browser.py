@@ -19,7 +19,7 @@ import tarfile
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.npm import Pin, brotli_decompressed, unpack
 from harness.servers import cache_directory
@@ -91,7 +91,7 @@ def launched(chromium_type: BrowserType, **environment: str) -> Iterator[Browser
     running = chromium_type.launch(
         executable_path=executable,
         args=list(_ARGUMENTS),
-        env=_environment(executable) | environment,
+        env={**_environment(executable), **environment},
     )
     try:
         yield running
@@ -133,9 +133,10 @@ def _install(home: Path) -> None:
         for name in ("al2023.tar.br", "fonts.tar.br"):
             with tarfile.open(fileobj=io.BytesIO(brotli_decompressed(archives / name))) as archive:
                 # Exactly what was pinned; Python before 3.11.4 has no filters.
-                archive.extractall(
-                    made, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+                options: dict[str, Any] = (
+                    {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
                 )
+                archive.extractall(made, **options)
         shutil.copy(package / "LICENSE", made / "LICENSE")
         return made
 

@@ -27,7 +27,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -49,7 +49,8 @@ from spillway.plugins.interface import PluginContext
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.queues import Queue
 
     from spillway.catalog.bootstrap import Bootstrap
     from spillway.certify.workload.session import Statement
@@ -398,7 +399,9 @@ class SeedRunner:
             return int(Lsn.parse(row[0]))
 
 
-def _bootstrap_beside(how, dsn: str, found: list[Bootstrap]) -> threading.Thread:
+def _bootstrap_beside(
+    how: Callable[[str], Bootstrap], dsn: str, found: list[Bootstrap]
+) -> threading.Thread:
     def run() -> None:
         # A crash ends it, or a lock that it waits for in vain.
         with suppress(SpillwayError):
@@ -525,7 +528,7 @@ def _seeds(text: str) -> list[int]:
 _runner: SeedRunner | None = None
 
 
-def _worker(tasks, results, directory: str, steps: int) -> None:
+def _worker(tasks: Queue[Any], results: Queue[Any], directory: str, steps: int) -> None:
     """A process: takes (major, seed), keeps the server of the last major."""
     runner: SeedRunner | None = None
     try:

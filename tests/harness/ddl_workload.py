@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, LiteralString, Self, cast
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 
@@ -201,7 +201,7 @@ def run_transaction(
     statements = client.transaction()
     try:
         for statement in statements:
-            connection.execute(cast("LiteralString", statement))
+            connection.execute(statement)
     except psycopg.Error as error:
         if errors is not None:
             errors.append(f"{statement}: {error}")

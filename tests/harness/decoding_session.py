@@ -55,6 +55,10 @@ class _Waiting:
         self.decoded_lsn = 0
         self.transaction: Transaction | TransactionRun | None = None
 
+    @property
+    def place(self) -> int:
+        return 0
+
     def next_run(self) -> Transaction | TransactionRun | None:
         transaction, self.transaction = self.transaction, None
         return transaction
@@ -125,7 +129,7 @@ class RenderingSink:
         ends = itertools.accumulate(lengths)
         for length, end, lsn, xid in zip(lengths, ends, lsns, xids, strict=True):
             payload = batch.payload[end - length : end]
-            data = rf"\x{payload.hex()}" if self._binary else payload.decode()
+            data = rf"\x{payload.hex()}" if self._binary else bytes(payload).decode()
             self.lines.append(OracleChange(str(Lsn(lsn)), xid, data))
 
     def progress(self, decoded_lsn: int) -> None:
@@ -226,7 +230,9 @@ class DecodingSession:
             settings=settings,
         )
 
-    def decode(self, *, batch_hook=None) -> list[OracleChange]:
+    def decode(
+        self, *, batch_hook: Callable[[DecodingSession], object] | None = None
+    ) -> list[OracleChange]:
         """Decode all that the server has written by now; return every line so far."""
         with self.database.connect() as connection:
             connection.execute("SET synchronous_commit = on")

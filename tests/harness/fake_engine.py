@@ -23,7 +23,7 @@ from collections import defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spillway.engine.holder import Holder
 from spillway.engine.inventory import TABLES_MAX
@@ -179,7 +179,7 @@ class FakeEngine:
         self._end = Lsn(self._end + nbytes)
         return self._end
 
-    def change_slot(self, slot_name: str, **columns: object) -> None:
+    def change_slot(self, slot_name: str, **columns: Any) -> None:
         self.slots[slot_name] = dataclasses.replace(self.slots[slot_name], **columns)
 
     # Sources
@@ -219,7 +219,8 @@ class FakeEngine:
         await self.get_source(source)
         denied = [n for n in self.unreadable if tables is None or n in tables]
         if denied:
-            lacks = [Lack(*name.split("."), False, True, False) for name in denied]
+            split = [name.split(".") for name in denied]
+            lacks = [Lack(schema, table, False, True, False) for schema, table in split]
             raise not_readable("spillway", lacks, 180000)
 
     async def list_tables(

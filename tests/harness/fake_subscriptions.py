@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spillway.errors import Conflict, DuplicateName, UnknownSubscription
 from spillway.pg.lsn import Lsn
@@ -30,7 +30,7 @@ class FakeSubscriptions:
 
     # What tests call
 
-    def change(self, name: str, **values: object) -> SubscriptionInfo:
+    def change(self, name: str, **values: Any) -> SubscriptionInfo:
         """Say how a subscription is."""
         self.subscriptions[name] = dataclasses.replace(self.subscriptions[name], **values)
         return self.subscriptions[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.wal_writer import WalWriter
 from spillway._kernels.walker import Walker
@@ -12,7 +12,14 @@ from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from spillway._kernels.record_batch import RecordBatch
+
+#: tablespace, database, relfilenode
+Locator = tuple[int, int, int]
+#: infomask2, infomask, hoff, and the bytes from offset 23
+TupleParts = tuple[int, int, int, bytes]
 
 START = 16 << 20
 SEGMENT_SIZE = 16 << 20
@@ -25,7 +32,7 @@ CATALOG = (1663, DATABASE, 1259)
 
 
 def block(
-    locator: tuple[int, int, int], data: bytes, *, block_id: int = 0, number: int = 0
+    locator: Locator, data: bytes, *, block_id: int = 0, number: int = 0
 ) -> tuple[bytes, bytes]:
     """Return a block reference's header and data."""
     flags = 0x20 if data else 0
@@ -45,7 +52,7 @@ def body(main: bytes, *blocks: tuple[bytes, bytes], top_xid: int = 0) -> bytes:
     return head + b"".join(b[1] for b in blocks) + main
 
 
-def int_tuple(*values: int | None) -> tuple[int, int, int, bytes]:
+def int_tuple(*values: int | None) -> TupleParts:
     """Return (infomask2, infomask, hoff, bytes from offset 23) of a tuple of int4 columns."""
     nulls = any(v is None for v in values)
     bits = bytearray((len(values) + 7) // 8) if nulls else bytearray()
@@ -59,12 +66,12 @@ def int_tuple(*values: int | None) -> tuple[int, int, int, bytes]:
     return len(values), 1 if nulls else 0, hoff, data
 
 
-def heap_tuple(parts: tuple[int, int, int, bytes]) -> bytes:
+def heap_tuple(parts: TupleParts) -> bytes:
     """Return xl_heap_header and the tuple's bytes."""
     return struct.pack("<HHB", *parts[:3]) + parts[3]
 
 
-def external_tuple(value_id: int, size: int, *, number: int = 1) -> tuple[int, int, int, bytes]:
+def external_tuple(value_id: int, size: int, *, number: int = 1) -> TupleParts:
     """Return a tuple (int4, external text pointer to *value_id* of *size* uncompressed bytes)."""
     pointer = b"\x01\x12" + struct.pack("<iIII", size + 4, size, value_id, 9999)
     return 2, 0x0006, 24, b"\0" + struct.pack("<i", number) + pointer
@@ -100,9 +107,9 @@ class HeapWal:
         xid: int,
         *values: int | None,
         flags: int = 8,
-        locator=TABLE,
+        locator: Locator = TABLE,
         top_xid: int = 0,
-        parts=None,
+        parts: TupleParts | None = None,
     ) -> int:
         data = heap_tuple(parts or int_tuple(*values))
         main = struct.pack("<HB", 1, flags)
@@ -120,7 +127,9 @@ class HeapWal:
         parts = (3, 2, 24, b"\0" + struct.pack("<II", value_id, seq) + header + data)
         return self.insert(xid, flags=8 | 16, locator=TOAST, parts=parts, top_xid=top_xid)
 
-    def multi_insert(self, xid: int, rows, *, last: bool = True, locator=TABLE) -> int:
+    def multi_insert(
+        self, xid: int, rows: Sequence[TupleParts], *, last: bool = True, locator: Locator = TABLE
+    ) -> int:
         data = b""
         for infomask2, infomask, hoff, bits in rows:
             data += (
@@ -137,7 +146,14 @@ class HeapWal:
         )
 
     def update(
-        self, xid: int, new=None, old=None, *, old_flag: int = 8, locator=TABLE, hot: bool = False
+        self,
+        xid: int,
+        new: TupleParts | None = None,
+        old: TupleParts | None = None,
+        *,
+        old_flag: int = 8,
+        locator: Locator = TABLE,
+        hot: bool = False,
     ) -> int:
         flags = (0x10 if new else 0) | (old_flag if old else 0)
         main = struct.pack("<IHBBIH", xid, 1, 0, flags, 0, 2) + (heap_tuple(old) if old else b"")
@@ -146,7 +162,9 @@ class HeapWal:
             rmgr.RM_HEAP_ID, info, xid, body(main, block(locator, heap_tuple(new) if new else b""))
         )
 
-    def delete(self, xid: int, old=None, *, flags: int = 0, locator=TABLE) -> int:
+    def delete(
+        self, xid: int, old: TupleParts | None = None, *, flags: int = 0, locator: Locator = TABLE
+    ) -> int:
         main = struct.pack("<IHBB", xid, 1, 0, flags | (4 if old else 0)) + (
             heap_tuple(old) if old else b""
         )
@@ -154,7 +172,7 @@ class HeapWal:
             rmgr.RM_HEAP_ID, rmgr.XLOG_HEAP_DELETE, xid, body(main, block(locator, b""))
         )
 
-    def confirm(self, xid: int, *, locator=TABLE) -> int:
+    def confirm(self, xid: int, *, locator: Locator = TABLE) -> int:
         return self.append(
             rmgr.RM_HEAP_ID, rmgr.XLOG_HEAP_CONFIRM, xid, body(b"\x01\0", block(locator, b""))
         )
@@ -193,7 +211,7 @@ class HeapWal:
         time: int = 77,
         database: int = DATABASE,
         info: int = 0,
-        **parts,
+        **parts: Any,
     ) -> int:
         return self.append(
             rmgr.RM_XACT_ID, info | 0x80, xid, body(xact_end(time, database, subxids, **parts))
@@ -213,13 +231,13 @@ class HeapWal:
 def xact_end(
     time: int,
     database: int,
-    subxids=(),
+    subxids: Sequence[int] = (),
     *,
     invals: int = 0,
     prepared_xid: int = 0,
     gid: str = "",
-    origin=None,
-    stats=(),
+    origin: Any = None,
+    stats: Any = (),
 ) -> bytes:
     """Return the main data of a commit or abort record that has xl_xact_xinfo."""
     xinfo = rmgr.XACT_XINFO_HAS_DBINFO

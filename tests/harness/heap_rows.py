@@ -34,10 +34,10 @@ class Session:
     connection: psycopg.Connection[tuple[Any, ...]]
 
     def execute(self, sql: str, params: Sequence[object] | None = None) -> None:
-        self.connection.execute(sql, params)  # type: ignore[call-overload]
+        self.connection.execute(sql, params)
 
     def query(self, sql: str, params: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        return self.connection.execute(sql, params).fetchall()  # type: ignore[call-overload,no-any-return]
+        return self.connection.execute(sql, params).fetchall()
 
     def value(self, sql: str, params: Sequence[object] | None = None) -> Any:
         ((only,),) = self.query(sql, params)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, LiteralString, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +96,7 @@ class Sessions:
         """Return the connection of a session; made when it is first asked for."""
         if number not in self._connections:
             connection = self._connections[number] = self.database.connect()
-            connection.execute(_sql(f"SET search_path = {self._search_path}"))
+            connection.execute(f"SET search_path = {self._search_path}")
             # A script that waits for itself is a mistake, and says so.
             connection.execute("SET lock_timeout = '20s'")
         return self._connections[number]
@@ -106,11 +106,11 @@ class Sessions:
         connection = self.session(number)
         sql = sql.replace("{0}", self.unique)
         if sql.startswith("COPY ") and "'" not in sql:
-            with connection.cursor().copy(_sql(f"{sql} FROM STDIN")) as copy:
+            with connection.cursor().copy(f"{sql} FROM STDIN") as copy:
                 for i in range(COPIED_ROWS):
                     copy.write_row((i, f"copied {i}", None))
         else:
-            connection.execute(_sql(sql))
+            connection.execute(sql)
 
     def _begin(self, number: str, sql: str) -> None:
         assert number not in self._waiting
@@ -128,8 +128,3 @@ class Sessions:
                     return
                 assert time.monotonic() < deadline, f"neither waits nor ends: {sql}"
                 time.sleep(0.005)
-
-
-def _sql(text: str) -> LiteralString:
-    """Say to the type checker that tests write their own SQL."""
-    return cast("LiteralString", text)

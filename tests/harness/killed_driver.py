@@ -103,7 +103,7 @@ def _borrowed_session() -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    gateway = launch_gateway()
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
     jvm: Any = gateway.jvm
     context = jvm.org.apache.spark.SparkContext.getOrCreate()
     return SparkSession(

@@ -78,10 +78,10 @@ class LogicalStream:
             self._connection.consume_input()
             return
         assert size > 0, self._connection.error_message
-        if data[:1] == b"w":
+        if bytes(data[:1]) == b"w":
             _, lsn, _, _ = _MESSAGE.unpack_from(data)
             text = bytes(data[_MESSAGE.size :]).decode()
             self.lines.append(StreamedLine(str(Lsn(lsn)), text))
         else:
-            assert data[:1] == b"k"
+            assert bytes(data[:1]) == b"k"
             self._passed = int.from_bytes(data[1:9], "big")

@@ -23,7 +23,8 @@ from spillway.txlog import TransactionLog
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
-    from spillway.decoding.transaction import Transaction, TransactionRun
+    from spillway._kernels.transaction_run import TransactionRun
+    from spillway.decoding.transaction import Transaction
 
 BATCH_BYTES = 512 * 1024
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +37,8 @@ def unpack(pin: Pin, scratch: Path) -> Path:
         raise RuntimeError(f"{pin.name}@{pin.version}: sha512 is {digest}, pinned is {pin.sha512}")
     with tarfile.open(archive) as package:
         # Python before 3.11.4 has no filters; the archive is exactly the one that was pinned.
-        package.extractall(
-            scratch, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
-        )
+        options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        package.extractall(scratch, **options)
     return scratch / "package"
 
 

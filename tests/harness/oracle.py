@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, LiteralString, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,9 +70,7 @@ class LogicalSlot:
         with self.database.connect() as connection:
             for name, value in self.settings.items():
                 connection.execute("SELECT set_config(%s, %s, false)", [name, value])
-            rows = connection.execute(
-                cast("LiteralString", query), [self.name, upto_lsn, upto_nchanges, pairs]
-            ).fetchall()
+            rows = connection.execute(query, [self.name, upto_lsn, upto_nchanges, pairs]).fetchall()
         return [OracleChange(*row) for row in rows]
 
 

@@ -58,7 +58,7 @@ def place_of(nodeid: str) -> int:
     return len(_LONGEST_FIRST)
 
 
-class Sharing(LoadScopeScheduling):
+class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # published without types
     """Gives whole parts to the processes, in the order in which the tests were collected."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -74,7 +74,9 @@ class Sharing(LoadScopeScheduling):
         The base class would give it to the next process, and end that one too.
         """
         workload = self.assigned_work.pop(node)
-        unfinished = [test for part in workload.values() for test, done in part.items() if not done]
+        unfinished: list[str] = [
+            test for part in workload.values() for test, done in part.items() if not done
+        ]
         if not unfinished:
             return None
         for name, part in workload.items():

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 from psycopg import errors
 
-from harness.oracle import create_slot
+from harness.oracle import OracleChange, create_slot
 from oracle.test_scenarios import run_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from harness.cluster import Database
-    from harness.oracle import LogicalSlot, OracleChange
+    from harness.oracle import LogicalSlot
     from harness.service import Service
 
 
@@ -81,7 +81,9 @@ class Slots(NamedTuple):
         if response.is_error:
             assert answer["code"] != "internal_error", answer
             return Messages([], answer["detail"])
-        return Messages([(c["lsn"], c["xid"], c["data"]) for c in answer["changes"]], None)
+        return Messages(
+            [OracleChange(c["lsn"], c["xid"], c["data"]) for c in answer["changes"]], None
+        )
 
 
 def run(database: Database, steps: Sequence[str]) -> None:

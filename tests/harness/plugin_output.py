@@ -27,7 +27,7 @@ def messages(batch: EncodedBatch) -> list[tuple[int, int, str]]:
     xids = struct.unpack(f"<{batch.count}I", batch.xids)
     result, position = [], 0
     for length, lsn, xid in zip(lengths, lsns, xids, strict=True):
-        result.append((lsn, xid, batch.payload[position : position + length].decode()))
+        result.append((lsn, xid, bytes(batch.payload[position : position + length]).decode()))
         position += length
     return result
 

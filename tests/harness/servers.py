@@ -27,6 +27,7 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.npm import npm
 
@@ -125,9 +126,8 @@ def _install(pin: Pin, home: Path) -> None:
             )
         with tarfile.open(archive) as package:
             # Python before 3.11.4 has no filters; the archive is exactly the one that was pinned.
-            package.extractall(
-                scratch, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
-            )
+            options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            package.extractall(scratch, **options)
         unpacked = scratch / "package"
         _restore_symlinks(unpacked)
         for program in (unpacked / "native" / "bin").iterdir():

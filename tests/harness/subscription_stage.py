@@ -48,8 +48,9 @@ def publication(name: str, *tables: str, **changed: Any) -> PublicationInfo:
         "via_root": False,
         "schemas": (),
         "tables": tuple(
-            PublishedTable(*t.split("."), None, has_row_filter=False, row_filter=None, leaves=(t,))
+            PublishedTable(schema, table, None, has_row_filter=False, row_filter=None, leaves=(t,))
             for t in tables
+            for schema, table in [t.split(".")]
         ),
     }
     return PublicationInfo(name, **values | changed)

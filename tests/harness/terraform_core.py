@@ -374,8 +374,9 @@ def _whole(attributes: Any, config: Mapping[str, Any]) -> State:
             f"core refuses {name}"
         )
         given = attribute.optional or attribute.required
-        if attribute.nested_type.attributes and isinstance(whole[name], dict) and given:
-            whole[name] = _whole(attribute.nested_type.attributes, whole[name])
+        value = whole[name]
+        if attribute.nested_type.attributes and isinstance(value, dict) and given:
+            whole[name] = _whole(attribute.nested_type.attributes, value)
     return whole
 
 

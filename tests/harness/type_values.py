@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 import random
 import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 SEED = 20261121
 
@@ -210,7 +214,7 @@ def cases(server_version_num: int) -> dict[str, list[object]]:
 
 
 #: Types whose text depends on DateStyle, IntervalStyle and TimeZone, alone and inside others.
-TEMPORAL: dict[str, list[object]] = {
+TEMPORAL: Mapping[str, Sequence[object]] = {
     **{name: CASES[name] for name in (
         "date", "time", "timetz", "timestamp", "timestamptz", "interval", "interval[]", "timetz[]", "timestamptz[]",
         "daterange", "tsrange", "tstzrange", "tsmultirange", "datemultirange",

@@ -64,11 +64,11 @@ class WalWriter:
         first = page % self.segment_size == 0
         if first and "flags" not in replace:
             fields["flags"] = LONG
-        names = ("magic", "flags", "timeline", "address", "rem_len")
-        self.data += struct.pack("<HHIQI4x", *(fields[n] for n in names))
+        short = ("magic", "flags", "timeline", "address", "rem_len")
+        self.data += struct.pack("<HHIQI4x", *(fields[n] for n in short))
         if first or fields["flags"] & LONG:
-            names = ("system_id", "segment_size", "block_size")
-            self.data += struct.pack("<QII", *(fields[n] for n in names))
+            more = ("system_id", "segment_size", "block_size")
+            self.data += struct.pack("<QII", *(fields[n] for n in more))
 
     def append(self, body: bytes, **header: int) -> int:
         """Append a record, with page headers where they are due; return its LSN."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from harness.cluster import Cluster, Database
 
-OPTIONS = (
+OPTIONS: tuple[dict[str, str], ...] = (
     {},
     {"skip-empty-xacts": "1", "include-xids": "0"},
     {"include-timestamp": "on", "only-local": "1"},
