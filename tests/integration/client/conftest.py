@@ -1,4 +1,7 @@
-"""A service, one database and its source for all tests of the client; each has slots and tables of its own."""
+"""A service, one database and its source for the tests of a file; each has slots and tables of its own.
+
+Not for longer: other files' services want the same physical slot on the session's server.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 TOKEN = "the client's token"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def database(session_cluster: Callable[[int], Cluster]) -> Iterator[Database]:
     cluster = session_cluster(18)
     name = f"client_{secrets.token_hex(4)}"
@@ -26,7 +29,7 @@ def database(session_cluster: Callable[[int], Cluster]) -> Iterator[Database]:
     cluster.drop_database(name)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, database: Database) -> Iterator[Service]:
     with service_in_process(tmp_path_factory.mktemp("service") / "data", token=TOKEN) as running:
         running.create_source(database.dsn)

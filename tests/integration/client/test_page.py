@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.reception import wait_until
 from spillway.cli.program import main
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Program:
     """A program of the page, until it is ended; each line that it prints."""
 
     def __init__(self, text: str, service: Service, database: Database) -> None:
+        self._service = service
         text = text.replace("127.0.0.1:50051", service.grpc_address)
         text = text.replace("postgresql://127.0.0.1/warehouse", database.dsn)
         self._process = subprocess.Popen(
@@ -75,8 +77,10 @@ class Program:
         return lines
 
     def end(self) -> None:
+        """Kill it, and wait until the service has noticed."""
         self._process.kill()
         self._process.communicate()
+        wait_until(lambda: not self._service.slot("audit")["active"], 60, "the slot stays active")
 
 
 def test_the_ten_lines(audit: Database, service: Service) -> None:
