@@ -70,6 +70,8 @@ def reason(service: Service, slot: str) -> str | None:
 
 
 def check_new_slot(service: Service, database: Database) -> None:
+    # What failed is said until decoding is past it.
+    wait_until(lambda: session_of(service, database.name)["error_code"] is None)
     service.create_slot("again", database.name, options=OPTIONS)
     number = database.value("SELECT coalesce(max(id), 0) + 1 FROM t")
     database.execute(f"INSERT INTO t VALUES ({number})")
@@ -133,12 +135,17 @@ def test_what_can_not_be_decoded(
             bad = Lsn.parse(cluster.value("SELECT pg_current_wal_lsn()::text"))
 
             def failing(
-                self: Decoder, batch: Any, bad: int = bad, kind: type[DecodingError] = kind
+                self: Decoder,
+                batch: Any,
+                start: int = 0,
+                *,
+                bad: int = bad,
+                kind: type[DecodingError] = kind,
             ) -> None:
                 here = self.position <= bad < batch.header(len(batch) - 1)[1]
                 if self._database_oid == oid and here:
                     raise kind("it went wrong", hint="Report it.", lsn=str(Lsn(bad)))
-                process(self, batch)
+                process(self, batch, start)
 
             monkeypatch.setattr(Decoder, "process", failing)
             shop.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
