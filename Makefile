@@ -64,6 +64,7 @@ lint: install ## ruff, mypy and cython-lint
 	@$(VENV)/ruff check
 	@$(VENV)/ruff format --check
 	@$(VENV)/mypy
+	@$(VENV)/mypy --config-file tests/mypy.ini
 	@$(VENV)/mypy --config-file client/pyproject.toml
 	@$(VENV)/mypy --config-file terraform/pyproject.toml --python-executable terraform/$(VENV)/python
 	@PATH=$(CURDIR)/$(VENV):$$PATH cython-lint services/spillway/_kernels

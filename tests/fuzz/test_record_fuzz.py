@@ -46,8 +46,8 @@ def test_damaged_records(major: int) -> None:
         walker.feed(SEGMENT, bytes(writer.data))
         try:
             while (batch := walker.next_batch()) is not None:
-                for record in batch:
-                    assert record.lsn >= SEGMENT
+                for found in batch:
+                    assert found.lsn >= SEGMENT
                     parsed += 1
         except WalError as error:
             refused += 1

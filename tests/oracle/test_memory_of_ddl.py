@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
-    from spillway.decoding.transaction import Transaction, TransactionRun
+    from spillway._kernels.transaction_run import TransactionRun
+    from spillway.decoding.transaction import Transaction
 
 ROUNDS = 30
 #: Descriptors that a round makes: two tables, one with and one without a row in its own transaction, two of an altered one.

@@ -160,7 +160,7 @@ ENTRY_POINTS = re.compile(
 )
 
 #: Modules that the service itself does not import, and what they are for.
-UNUSED = {}
+UNUSED: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

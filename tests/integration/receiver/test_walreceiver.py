@@ -50,7 +50,11 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster
     from integration.receiver.conftest import Receive
 
-SMALL = {"wal_segment_size_mb": 1, "wal_keep_size": "1GB", "max_wal_size": "4GB"}
+SMALL: dict[str, str | int] = {
+    "wal_segment_size_mb": 1,
+    "wal_keep_size": "1GB",
+    "max_wal_size": "4GB",
+}
 
 
 def write_wal(cluster: Cluster, rows: int = 20_000) -> None:

@@ -21,7 +21,7 @@ from spillway.cli.output import print_changes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Run = "Callable[..., tuple[int, str, str]]"
+    Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
