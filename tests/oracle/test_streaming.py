@@ -13,6 +13,8 @@ from harness.tiers import majors_by_tier
 from spillway.decoding.snapshot_builder import SnapshotState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from harness.cluster import Database
     from harness.oracle import OracleChange
 
@@ -106,7 +108,7 @@ ROLLBACK PREPARED 'two-{0}'
 
 
 @pytest.fixture(params=majors_by_tier([16, 17, 18]), ids=lambda major: f"pg{major}")
-def database(request, session_cluster) -> Database:
+def database(request, session_cluster) -> Iterator[Database]:
     cluster = session_cluster(request.param)
     name = f"streaming_{random.getrandbits(32):08x}"
     yield cluster.create_database(name)
@@ -192,7 +194,7 @@ class Rows:
 
 
 @pytest.fixture(params=majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}")
-def any_major(request, session_cluster) -> Database:
+def any_major(request, session_cluster) -> Iterator[Database]:
     cluster = session_cluster(request.param)
     name = f"streaming_{random.getrandbits(32):08x}"
     yield cluster.create_database(name)

@@ -14,6 +14,8 @@ from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.decoding.transaction import TransactionKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import psycopg
 
     from harness.cluster import Database
@@ -116,7 +118,7 @@ def play(session: DecodingSession, *, skip_empty: bool = False) -> None:
 
 
 @pytest.fixture(params=majors_by_tier([14, 15, 16, 17, 18]), ids=lambda major: f"pg{major}")
-def database(request, session_cluster) -> Database:
+def database(request, session_cluster) -> Iterator[Database]:
     cluster = session_cluster(request.param)
     name = f"two_phase_{random.getrandbits(32):08x}"
     yield cluster.create_database(name)

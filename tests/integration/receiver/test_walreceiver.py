@@ -44,7 +44,7 @@ from spillway.receiver.wal_store import WalStore
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from conftest import ClusterFactory
     from harness.cluster import Cluster
@@ -470,7 +470,7 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: Receive, tmp_path: 
 
 
 @pytest.fixture
-def archive_directory() -> Path:
+def archive_directory() -> Iterator[Path]:
     directory = make_directory("spillway-archive-")
     yield directory
     shutil.rmtree(directory)

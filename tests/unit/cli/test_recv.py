@@ -53,7 +53,9 @@ def test_until_a_position(service: FakeService, tmp_path: Path) -> None:
     file = tmp_path / "out"
     assert main(["recv", "-S", "s1", "-f", str(file), "--endpos", str(second.final_lsn)]) == 0
     assert file.read_text() == "BEGIN\nü\nCOMMIT\n"
-    assert service.engine.slots["s1"].confirmed_flush_lsn >= first.end_lsn
+    confirmed = service.engine.slots["s1"].confirmed_flush_lsn
+    assert confirmed is not None
+    assert confirmed >= first.end_lsn
     assert main(["recv", "-S", "s1", "-f", str(file), "--endpos", str(second.end_lsn)]) == 0
     assert file.read_text() == "BEGIN\nü\nCOMMIT\nmore\n", "appended, and nothing twice"
     until(lambda: not service.engine.slots["s1"].active)

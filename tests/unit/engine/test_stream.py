@@ -216,11 +216,11 @@ async def test_what_lies_ahead_is_neither_confirmed_nor_counted(stream: Stream) 
     batch = await stream.stream.next_batch(1)
     await stream.steps_taken(2)
     assert batch.confirm_lsn == 11
-    await stream.stream.confirm(*[99] * 3)  # type: ignore[list-item]
+    await stream.stream.confirm(*[99] * 3)  # type: ignore[arg-type]
     assert stream.slot.confirmed == 11
     assert stream.slot.counts.total_txns == 1
     await stream.lsn()
-    await stream.stream.confirm(*[99] * 3)  # type: ignore[list-item]
+    await stream.stream.confirm(*[99] * 3)  # type: ignore[arg-type]
     assert stream.slot.confirmed == 21
     assert stream.slot.counts.total_txns == 2
 
@@ -361,7 +361,7 @@ async def test_a_lost_slot_ends_the_wait_at_once(stream: Stream) -> None:
     with pytest.raises(LeaseLost):
         await asyncio.wait_for(waiting, 5)
     with pytest.raises(LeaseLost):
-        await stream.stream.confirm(*[1] * 3)  # type: ignore[list-item]
+        await stream.stream.confirm(*[1] * 3)  # type: ignore[arg-type]
     await stream.stream.close()
     assert not stream.slot.listeners
 
@@ -399,5 +399,5 @@ async def test_a_peeking_stream_counts_and_confirms_nothing(workers: ThreadPoolE
     assert await stream.lsn() == 10
     assert stream.slot.counts == Counts()
     with pytest.raises(InvalidRequest):
-        await stream.stream.confirm(*[1] * 3)  # type: ignore[list-item]
+        await stream.stream.confirm(*[1] * 3)  # type: ignore[arg-type]
     await stream.stream.close()
