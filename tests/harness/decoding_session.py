@@ -18,7 +18,7 @@ from spillway._kernels.transaction_run import TransactionRun
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.decoder import Decoder
-from spillway.engine.reader import SlotReader
+from spillway.delivery.reader import SlotReader
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.plugins.interface import PluginContext
