@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness import changes
 from harness.oracle import LogicalSlot, OracleChange, create_slot
-from spillway._kernels.transaction_run import TransactionRun
+from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.decoder import Decoder

@@ -23,7 +23,7 @@ from spillway.txlog import TransactionLog
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
 
 BATCH_BYTES = 512 * 1024

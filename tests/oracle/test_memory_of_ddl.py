@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
 
 ROUNDS = 30

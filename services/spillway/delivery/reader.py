@@ -22,9 +22,9 @@ import operator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
-from spillway._kernels.change_cut import changes_after
-from spillway._kernels.message_buffer import MessageBuffer
-from spillway._kernels.transaction_run import TransactionRun
+from spillway._kernels.encoders.change_cut import changes_after
+from spillway._kernels.messages.buffer import MessageBuffer
+from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.transaction import Streamed, TransactionKind
 from spillway.pg.lsn import Lsn

@@ -24,7 +24,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.decoding.snapshot_builder import RunningXacts, xid_precedes
 from spillway.decoding.xact import parse_transaction_end
 from spillway.errors import (
@@ -44,7 +44,7 @@ from spillway.pg.wal_segment import segment_start
 if TYPE_CHECKING:
     import threading
 
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
     from spillway.pg.versions import WalVersion
     from spillway.receiver.wal_store import WalStore

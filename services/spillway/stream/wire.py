@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spillway._kernels.message_buffer import total_length
+from spillway._kernels.messages.buffer import total_length
 from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
 from spillway.v1 import change_stream_pb2

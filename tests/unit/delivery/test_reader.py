@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from spillway._kernels.change_cut import changes_after
+from spillway._kernels.encoders.change_cut import changes_after
 from spillway.decoding import change_format as cf
 from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
 from spillway.delivery.reader import Counts, SlotReader

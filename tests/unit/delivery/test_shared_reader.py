@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spillway._kernels.transaction_run import TransactionRun
+from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.catalog.descriptor import Memberships, TableMembership
 from spillway.decoding.transaction import TransactionHeader, TransactionKind
 from spillway.delivery.reader import SlotReader
