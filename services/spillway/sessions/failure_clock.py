@@ -12,7 +12,8 @@ An attempt that begins at the last snapshot again, and writes another one on its
 Time while no service ran counts: nobody decoded then either.
 
 Within the process the clock is monotonic; the moment that is stored is the machine's time, which may be set. Where it can't
-be stored, on a full disk for one, the process's own is all there is.
+be stored, on a full disk for one, the process's own is all there is until a later failure can be: taking note of a
+failure never fails itself, for what failed would not be tried again then.
 
 For the decoding thread; ``for_s`` is for any.
 """
@@ -22,6 +23,8 @@ from __future__ import annotations
 import contextlib
 import time
 from typing import TYPE_CHECKING
+
+from spillway.errors import StorageError
 
 if TYPE_CHECKING:
     from spillway.sessions.layout import DatabaseLayout
@@ -37,6 +40,7 @@ class FailureClock:
         self._lsn = 0
         #: of time.monotonic(); None: it does not run
         self._since: float | None = None
+        self._is_stored = True
         if (found := layout.failed()) is not None:
             self._at, self._lsn = found
             self._since = time.monotonic() - max(0.0, time.time() - self._at)
@@ -54,13 +58,12 @@ class FailureClock:
 
     def failed(self, lsn: int) -> None:
         """Take note of a failure, after WAL up to *lsn* was taken in."""
-        if self._since is not None and lsn <= self._lsn:
+        if self._since is not None and lsn <= self._lsn and self._is_stored:
             return
         if self._since is None:
             self._at, self._since = time.time(), time.monotonic()
-        self._lsn = lsn
-        with contextlib.suppress(OSError):
-            self._layout.describe(failed=[self._at, lsn])
+        self._lsn = max(lsn, self._lsn)
+        self._store([self._at, self._lsn])
 
     def got_to(self, lsn: int) -> None:
         """Take note that a restart would go on at *lsn*."""
@@ -69,8 +72,13 @@ class FailureClock:
 
     def stop(self) -> None:
         """Take note that nothing stands in the way any more."""
-        if self._since is None:
+        if self._since is None and self._is_stored:
             return
         self._since, self._lsn = None, 0
-        with contextlib.suppress(OSError):
-            self._layout.describe(failed=None)
+        self._store(None)
+
+    def _store(self, failed: list[float] | None) -> None:
+        self._is_stored = False
+        with contextlib.suppress(StorageError):
+            self._layout.describe(failed=failed)
+            self._is_stored = True

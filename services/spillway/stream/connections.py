@@ -73,7 +73,8 @@ class GrpcConnections:
                 _shut_down(present[inode])
 
     def _newest(self, inodes: Iterable[int], count: int) -> set[int]:
-        # Of those that came between two looks the higher inode is the later one.
+        # Which of those came first that came between two looks, nothing says for sure: each processor
+        # hands out inodes from a range of its own.
         in_order = sorted(inodes, key=lambda inode: (self._seen[inode], inode))
         return set(in_order[-count:]) if count > 0 else set()
 

@@ -101,7 +101,19 @@ def test_a_clock_that_was_set_back_and_a_disk_that_is_full(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(DatabaseLayout, "describe", full)
+    with monkeypatch.context() as patch:
+        patch.setattr("spillway.engine.layout.replace_file", full)
+        clock.failed(0x4000)
+        clocks.pass_by(5)
+        assert clock.for_s == 10.0
+        assert layout.failed() == (1_000_000.0, 0x2000)
+    # With space again the next failure at the same place is stored.
     clock.failed(0x4000)
-    clocks.pass_by(5)
-    assert clock.for_s == 10.0
+    assert layout.failed() == (1_000_000.0, 0x4000)
+    with monkeypatch.context() as patch:
+        patch.setattr("spillway.engine.layout.replace_file", full)
+        clock.stop()
+    assert not clock.runs
+    assert layout.failed() is not None
+    clock.stop()
+    assert layout.failed() is None

@@ -228,64 +228,30 @@ async def _relay(target: str) -> AsyncIterator[_Relay]:
         await asyncio.sleep(0.05)
 
 
-async def test_connections_have_a_bound(target: str, caplog: pytest.LogCaptureFixture) -> None:
+async def _opened(target: str, count: int, own: str = "127.0.0.1") -> list[socket.socket]:
+    """Connect *count* times from the address *own*; the server has accepted them all."""
     host, _, port = target.rpartition(":")
-    connections = GrpcConnections(int(port), ConnectionBound("gRPC", 4))
-
-    def opened(count: int) -> list[socket.socket]:
-        return [socket.create_connection((host, int(port))) for _ in range(count)]
-
-    first = opened(3)
-    await asyncio.sleep(0.2)
-    connections.look()
-    later = opened(20)
-    await asyncio.sleep(0.3)
-    connections.look()
-    await asyncio.sleep(0.3)
-    try:
-        assert [_is_open(s) for s in first] == [True] * 3, "those that were there first stay"
-        assert sum(_is_open(s) for s in later) == 1
-        connections.look()
-        assert len(caplog.records) == 1
-    finally:
-        for one in (*first, *later):
-            one.close()
+    made = []
+    for _ in range(count):
+        made.append(socket.create_connection((host, int(port)), source_address=(own, 0)))
+        made[-1].setblocking(False)
+    for connection in made:
+        # The server speaks first: its settings.
+        assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(connection, 1), 20)
+    return made
 
 
-async def test_an_address_does_not_take_all(target: str, caplog: pytest.LogCaptureFixture) -> None:
-    host, _, port = target.rpartition(":")
-    bound = ConnectionBound("gRPC", 12, 5)
-    connections = GrpcConnections(int(port), bound)
-
-    def opened(count: int, own: str) -> list[socket.socket]:
-        return [
-            socket.create_connection((host, int(port)), source_address=(own, 0))
-            for _ in range(count)
-        ]
-
-    greedy = opened(9, "127.0.0.2")
-    others = opened(4, "127.0.0.3") + opened(2, "127.0.0.4")
-    await asyncio.sleep(0.2)
-    connections.look()
-    await asyncio.sleep(0.3)
-    try:
-        assert [_is_open(s) for s in greedy] == [True] * 5 + [False] * 4, "the newest go"
-        assert [_is_open(s) for s in others] == [True] * 6
-        assert bound.refused == {"address": 4, "total": 0}
-        assert "of one address" in caplog.records[0].message
-        others += opened(3, "127.0.0.4")
-        await asyncio.sleep(0.2)
-        connections.look()
-        await asyncio.sleep(0.3)
-        assert sum(_is_open(s) for s in others) == 7, "in all there are 12"
-        assert bound.refused == {"address": 4, "total": 2}
-    finally:
-        for one in (*greedy, *others):
-            one.close()
+async def _count_open(connections: list[socket.socket], count: int) -> list[bool]:
+    """Say which are open, as soon as there are *count*."""
+    for _ in range(400):
+        found = [_is_open(one) for one in connections]
+        if sum(found) <= count:
+            break
+        await asyncio.sleep(0.05)
+    return found
 
 
 def _is_open(connection: socket.socket) -> bool:
-    connection.setblocking(False)
     try:
         while data := connection.recv(65536):
             assert data
@@ -294,3 +260,43 @@ def _is_open(connection: socket.socket) -> bool:
     except OSError:
         return False
     return False
+
+
+async def test_connections_have_a_bound(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    port = int(target.rpartition(":")[2])
+    connections = GrpcConnections(port, ConnectionBound("gRPC", 4))
+    first = await _opened(target, 3)
+    connections.look()
+    later = await _opened(target, 20)
+    connections.look()
+    try:
+        assert sum(await _count_open(later, 1)) == 1
+        assert [_is_open(s) for s in first] == [True] * 3, "those that were there first stay"
+        connections.look()
+        assert len(caplog.records) == 1
+    finally:
+        for one in (*first, *later):
+            one.close()
+
+
+async def test_an_address_does_not_take_all(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    port = int(target.rpartition(":")[2])
+    bound = ConnectionBound("gRPC", 12, 5)
+    connections = GrpcConnections(port, bound)
+    greedy = await _opened(target, 5, "127.0.0.2")
+    connections.look()
+    greedy += await _opened(target, 4, "127.0.0.2")
+    others = await _opened(target, 4, "127.0.0.3") + await _opened(target, 2, "127.0.0.4")
+    connections.look()
+    try:
+        assert await _count_open(greedy, 5) == [True] * 5 + [False] * 4, "the newest go"
+        assert [_is_open(s) for s in others] == [True] * 6
+        assert bound.refused == {"address": 4, "total": 0}
+        assert "of one address" in caplog.records[0].message
+        others += await _opened(target, 3, "127.0.0.4")
+        connections.look()
+        assert sum(await _count_open(others, 7)) == 7, "in all there are 12"
+        assert bound.refused == {"address": 4, "total": 2}
+    finally:
+        for one in (*greedy, *others):
+            one.close()
