@@ -80,6 +80,6 @@ openapi: install ## write the REST contract to openapi/
 .PHONY: clean
 clean: ## delete what was built; downloads in .cache stay
 	@rm -rf .venv terraform/.venv build dist .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .spillway spark-warehouse
-	@rm -f services/spillway/_kernels/*.c services/spillway/_kernels/*.so
+	@find services/spillway/_kernels -name '*.so' -delete
 	@find . -name __pycache__ -type d -not -path './.cache/*' -prune -exec rm -rf {} +
 	@echo "clean: done; delete .cache as well to download everything again"

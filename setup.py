@@ -44,9 +44,14 @@ class _BuildKernels(build_ext):
                 _tell(f"kernels: {done} of {count} compiled")
 
 
+_SOURCES = Path("services")
 _KERNELS = [
-    Extension(f"spillway._kernels.{path.stem}", [str(path)], extra_compile_args=_FLAGS)
-    for path in sorted(Path("services/spillway/_kernels").glob("*.pyx"))
+    Extension(
+        ".".join(path.relative_to(_SOURCES).with_suffix("").parts),
+        [str(path)],
+        extra_compile_args=_FLAGS,
+    )
+    for path in sorted((_SOURCES / "spillway" / "_kernels").rglob("*.pyx"))
 ]
 _tell(f"kernels: translating {len(_KERNELS)}, {_AT_ONCE} at once")
 setup(

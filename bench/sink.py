@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.messages.buffer import MessageBuffer
 
 if TYPE_CHECKING:
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
     from spillway.plugins.interface import OutputPlugin
 

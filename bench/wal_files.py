@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

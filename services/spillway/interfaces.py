@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from spillway.engine.interface import EngineInterface
     from spillway.open_files import ConnectionLimits
+    from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
     from spillway.tls import ServerCertificate
 

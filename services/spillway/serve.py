@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spillway.engine.engine import Engine
-from spillway.engine.layout import DataDirectory
-from spillway.engine.settings import EngineSettings
 from spillway.errors import InvalidRequest
 from spillway.loopback import is_loopback
 from spillway.open_files import connection_limits, raise_limit
+from spillway.service.engine import Engine
+from spillway.service.settings import EngineSettings
+from spillway.sessions.layout import DataDirectory
 from spillway.store.metadata import MetadataStore
 from spillway.subscriber.subscriptions import Subscriptions
 from spillway.tls import ServerCertificate, TlsFiles

@@ -17,8 +17,8 @@ import pytest
 from harness.damage import damage, damage_record, lay_out, raw_records, rounds, seeded
 from harness.decoding_session import DecodingSession
 from harness.wal_writer import WalWriter
-from spillway._kernels.message_buffer import MessageBuffer
-from spillway._kernels.walker import Walker
+from spillway._kernels.messages.buffer import MessageBuffer
+from spillway._kernels.wal.walker import Walker
 from spillway.catalog.descriptor import Memberships, PublicationOptions, RelationDescriptor
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.sink import TransactionSink

@@ -16,8 +16,8 @@ from harness.damage import damage, damage_record, lay_out, raw_records, rounds, 
 from harness.golden import golden_wal
 from harness.tiers import majors_by_tier
 from harness.wal_writer import WalWriter
-from spillway._kernels import record_batch
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal import record_batch
+from spillway._kernels.wal.walker import Walker
 from spillway.errors import WalError
 from spillway.wal.images import IMAGE_LZ4, IMAGE_PLAIN, IMAGE_ZSTD, restore_image
 

@@ -13,7 +13,7 @@ import pytest
 
 from harness.golden import GoldenWal, golden_wal
 from harness.tiers import majors_by_tier
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.errors import WalError
 
 ROUNDS = int(os.environ.get("SPILLWAY_FUZZ_ROUNDS", "400"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import WAL_VERSIONS
 

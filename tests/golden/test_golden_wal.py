@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from harness.golden import golden_wal
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.pg.rmgr import (
     RM_XLOG_ID,
     XLOG_SWITCH,

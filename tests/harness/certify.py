@@ -34,7 +34,7 @@ import psycopg
 from harness.cluster import Cluster, Database
 from harness.decoding_session import RenderingSink as SlotSink
 from harness.servers import bin_directory
-from spillway._kernels.transaction_run import TransactionRun
+from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.bootstrap_raw import bootstrap_raw
 from spillway.certify.rendering import Line, RenderingSink, Subject

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from harness import heap_rows
 from harness.type_values import CASES, SETUP
 from harness.wal_writer import LONG, PAGE_SIZE
-from spillway._kernels.crc32c import crc32c
-from spillway._kernels.walker import Walker
+from spillway._kernels.pg.crc32c import crc32c
+from spillway._kernels.wal.walker import Walker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

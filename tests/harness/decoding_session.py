@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from harness import changes
 from harness.oracle import LogicalSlot, OracleChange, create_slot
-from spillway._kernels.transaction_run import TransactionRun
+from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.decoding.capture import EVERYTHING
 from spillway.decoding.decoder import Decoder
-from spillway.engine.reader import SlotReader
+from spillway.delivery.reader import SlotReader
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.plugins.interface import PluginContext

@@ -1,7 +1,7 @@
 """An engine in memory, for tests of the interfaces above it.
 
 Its WAL is a list of transactions that the test commits; positions, one-consumer-at-a-time, peek/get/advance
-semantics and errors are those of :class:`spillway.engine.interface.EngineInterface`, which
+semantics and errors are those of :class:`spillway.service.interface.EngineInterface`, which
 ``tests/integration/test_engine_contract.py`` asks of this one and of the real one. No plugin runs:
 a change is the text that the test gave. ::
 
@@ -25,26 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from spillway.engine.holder import Holder
-from spillway.engine.inventory import TABLES_MAX
-from spillway.engine.model import (
-    Change,
-    Consumer,
-    DatabaseSession,
-    Decoding,
-    Obstacle,
-    PluginInfo,
-    Preview,
-    PrimaryCost,
-    PublicationInfo,
-    SlotInfo,
-    SlotSpec,
-    SlotStats,
-    SourceInfo,
-    StreamBatch,
-    TableInfo,
-    TablePage,
-)
+from spillway.delivery.active_consumer import Holder
 from spillway.errors import (
     AdvanceBackward,
     Conflict,
@@ -66,6 +47,25 @@ from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 from spillway.receiver.checks import SourceFacts
 from spillway.receiver.table_privileges import Lack, not_readable
+from spillway.service.inventory import TABLES_MAX
+from spillway.service.model import (
+    Change,
+    Consumer,
+    DatabaseSession,
+    Decoding,
+    Obstacle,
+    PluginInfo,
+    Preview,
+    PrimaryCost,
+    PublicationInfo,
+    SlotInfo,
+    SlotSpec,
+    SlotStats,
+    SourceInfo,
+    StreamBatch,
+    TableInfo,
+    TablePage,
+)
 from spillway.store.rows import Fence
 
 if TYPE_CHECKING:

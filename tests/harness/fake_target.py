@@ -17,7 +17,7 @@ from spillway.subscriber.targets import Program, RunPlan, TargetKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway.engine.model import PublicationInfo
+    from spillway.service.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
 
 MODES = ("run", "fail", "print", "silent", "stubborn", "copying", "parent")

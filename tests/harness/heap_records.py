@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.wal_writer import WalWriter
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spillway._kernels.record_batch import RecordBatch
+    from spillway._kernels.wal.record_batch import RecordBatch
 
 #: tablespace, database, relfilenode
 Locator = tuple[int, int, int]

@@ -85,8 +85,8 @@ def lease_holder(data_dir: Path, metadata_url: str, lease_s: float) -> Iterator[
 def _main(data_dir: str, metadata_url: str, lease_s: str) -> None:
     import asyncio
 
-    from spillway.engine.settings import EngineSettings
     from spillway.serve import ServeSettings, running
+    from spillway.service.settings import EngineSettings
     from spillway.subscriber import targets
 
     targets._BUILT_IN["fake"] = ("harness.fake_target", "FakeTarget")

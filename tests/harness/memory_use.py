@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spillway.decoding.decoder import Decoder
-from spillway.engine.reader import SlotReader
+from spillway.delivery.reader import SlotReader
 from spillway.pg.versions import version_of_server
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin
@@ -23,7 +23,7 @@ from spillway.txlog import TransactionLog
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
 
 BATCH_BYTES = 512 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.messages.buffer import MessageBuffer
 from spillway.decoding.transaction import TransactionHeader
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.messages.buffer import MessageBuffer
 from spillway.decoding.offline import decode_directory
 from spillway.decoding.sink import TransactionSink
 from spillway.decoding.transaction import TransactionKind
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
     from spillway.plugins.interface import OutputPlugin
     from spillway.replay.plan import Plan

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from spillway.engine.settings import EngineSettings
 from spillway.pg.lsn import Lsn
 from spillway.serve import ServeSettings, running
+from spillway.service.settings import EngineSettings
 
 if TYPE_CHECKING:
     import ssl

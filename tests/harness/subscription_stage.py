@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from harness.fake_engine import FakeEngine
-from spillway.engine.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
+from spillway.service.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
 from spillway.store.metadata import MetadataStore
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionSpec
 from spillway.subscriber.subscriptions import Subscriptions

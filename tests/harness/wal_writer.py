@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
 
 if TYPE_CHECKING:
     from spillway.pg.versions import WalVersion

@@ -13,7 +13,7 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
 from spillway.pg.wal_segment import segment_name, segment_number
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from harness.remedies import remedy
 from harness.service import service_in_process
-from spillway.engine import answers
+from spillway.delivery import answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

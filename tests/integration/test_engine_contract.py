@@ -15,10 +15,6 @@ import pytest
 import pytest_asyncio
 
 from harness.fake_engine import FakeEngine
-from spillway.engine.engine import Engine
-from spillway.engine.layout import DataDirectory
-from spillway.engine.model import Change, SlotSpec
-from spillway.engine.settings import EngineSettings
 from spillway.errors import (
     AdvanceBackward,
     Conflict,
@@ -36,13 +32,17 @@ from spillway.errors import (
     UnknownSource,
 )
 from spillway.pg.lsn import Lsn
+from spillway.service.engine import Engine
+from spillway.service.model import Change, SlotSpec
+from spillway.service.settings import EngineSettings
+from spillway.sessions.layout import DataDirectory
 from spillway.store.metadata import MetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from harness.cluster import Cluster, Database
-    from spillway.engine.interface import EngineInterface
+    from spillway.service.interface import EngineInterface
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

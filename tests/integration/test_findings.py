@@ -15,7 +15,7 @@ import pytest
 from harness.reception import wait_until
 from harness.service import Service, service_in_process
 from spillway.admin import findings
-from spillway.engine.settings import EngineSettings
+from spillway.service.settings import EngineSettings
 from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from harness.remedies import remedy
 from harness.service import Service, service_in_process
 from spillway.catalog.resolution import Resolver
-from spillway.engine import inventory
-from spillway.engine.settings import EngineSettings
+from spillway.service import inventory
+from spillway.service.settings import EngineSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,10 +24,10 @@ from harness.remedies import remedy
 from harness.service import service_in_process
 from harness.tiers import deep
 from spillway.decoding import serialization
-from spillway.engine.settings import EngineSettings
 from spillway.errors import CorruptSnapshot, CorruptTransactionLog
 from spillway.pg.lsn import Lsn
 from spillway.receiver.wal_store import WalStore
+from spillway.service.settings import EngineSettings
 from spillway.txlog import TransactionCursor, TransactionLog
 from spillway.txlog.segment import Segment
 

@@ -17,17 +17,17 @@ import pytest
 from harness.remedies import remedy, statements
 from harness.tiers import majors_by_tier
 from spillway.catalog.source_queries import checkpoint_at_hand, connected, silent
-from spillway.engine import session as session_module
-from spillway.engine import source as source_module
-from spillway.engine.layout import SourceLayout
-from spillway.engine.session import Session
-from spillway.engine.settings import EngineSettings
-from spillway.engine.source import Source
 from spillway.errors import CheckpointNotStored
 from spillway.pg.lsn import Lsn
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import drop_physical_slot, physical_slot_name
 from spillway.receiver.wal_store import WalStore
+from spillway.service.settings import EngineSettings
+from spillway.sessions import session as session_module
+from spillway.sessions import source as source_module
+from spillway.sessions.layout import SourceLayout
+from spillway.sessions.session import Session
+from spillway.sessions.source import Source
 from spillway.storage.disk_reserve import DiskReserve
 from spillway.store.rows import SourceRow
 

@@ -18,8 +18,8 @@ from harness.commands import parse_command
 from harness.remedies import command, remedy
 from harness.service import service_in_process
 from spillway.cli.program import main
-from spillway.engine import engine
 from spillway.errors import Conflict, SessionEnded, SpillwayError, StorageError
+from spillway.service import engine
 from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:

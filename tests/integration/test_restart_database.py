@@ -12,9 +12,9 @@ from harness.remedies import command, remedy, statements
 from harness.service import service_in_process
 from spillway.cli.program import main
 from spillway.decoding.decoder import Decoder
-from spillway.engine.settings import EngineSettings
 from spillway.errors import CatalogAuditFailed, DecodingError
 from spillway.pg.lsn import Lsn
+from spillway.service.settings import EngineSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,11 +18,11 @@ from harness.remedies import command, remedy, statements
 from harness.service import Service, service_in_process
 from spillway.cli.program import main
 from spillway.demo.private_postgres import SUPERUSER
-from spillway.engine.settings import EngineSettings
 from spillway.errors import MetadataError, SlotActive
 from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
 from spillway.receiver.wal_store import WalStore
+from spillway.service.settings import EngineSettings
 from spillway.store.slots import SlotTable
 from spillway.stream.client import open_stream
 

@@ -19,10 +19,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from harness.reception import wait_until
 from harness.remedies import remedy
 from harness.service import Service, service_in_process
-from spillway.engine import readiness, source
 from spillway.pg.lsn import Lsn
 from spillway.receiver import walreceiver
 from spillway.receiver.wal_store import WalStore
+from spillway.service import readiness
+from spillway.sessions import source
 from spillway.store import database
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 
 from harness.service import Service, service_in_process
 from harness.stalled_client import StalledClients
-from spillway.engine.large_batches import LARGE_BYTES_MAX, ORDINARY_BYTES
+from spillway.delivery.large_batches import LARGE_BYTES_MAX, ORDINARY_BYTES
 from spillway.stream import change_stream
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.service import service_in_process
-from spillway.engine.settings import EngineSettings
+from spillway.service.settings import EngineSettings
 from spillway.stream.client import open_stream
 
 if TYPE_CHECKING:

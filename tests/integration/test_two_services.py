@@ -18,10 +18,10 @@ from harness.reception import wait_until
 from harness.remedies import remedy
 from harness.service import Service, service_in_process
 from harness.tiers import deep
-from spillway.engine.leases import TAKEOVER_S
-from spillway.engine.settings import EngineSettings
-from spillway.engine.source import Source
 from spillway.errors import LeaseLost, SpillwayError
+from spillway.service.settings import EngineSettings
+from spillway.sessions.source import Source
+from spillway.store.leases import TAKEOVER_S
 from spillway.store.metadata import MetadataStore
 from spillway.stream.client import open_stream
 from spillway.subscriber import targets

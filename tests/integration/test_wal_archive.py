@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.service import service_in_process
 from spillway.demo.private_postgres import server_account
-from spillway.engine.settings import EngineSettings
+from spillway.service.settings import EngineSettings
 
 if TYPE_CHECKING:
     from conftest import ClusterFactory

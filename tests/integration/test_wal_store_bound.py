@@ -18,12 +18,12 @@ from harness.open_transactions import end, leave_open
 from harness.oracle import create_slot
 from harness.remedies import remedy, variables
 from harness.service import service_in_process
-from spillway.engine.layout import DatabaseLayout
-from spillway.engine.session import Session
-from spillway.engine.settings import EngineSettings
-from spillway.engine.wal_horizon import GIVE_UP_AFTER_S
 from spillway.errors import StorageError
 from spillway.pg.lsn import Lsn
+from spillway.service.settings import EngineSettings
+from spillway.sessions.layout import DatabaseLayout
+from spillway.sessions.session import Session
+from spillway.sessions.wal_horizon import GIVE_UP_AFTER_S
 from spillway.storage.disk_reserve import DiskReserve
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from harness.open_transactions import BIG, OPEN, end, leave_open
 from harness.remedies import remedy
 from harness.tiers import deep
 from oracle.test_decoder import Workload
-from spillway._kernels import reorder
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
+from spillway._kernels.reorder import buffer as reorder
 from spillway.catalog import descriptor_registry
 from spillway.decoding import carried, serialization
 from spillway.decoding.dispatch import action_table

@@ -15,7 +15,7 @@ from spillway.catalog.bootstrap import bootstrap_sql
 from spillway.catalog.descriptor_registry import DescriptorRegistry
 from spillway.decoding import decoder as decoder_module
 from spillway.decoding.decoder import Decoder
-from spillway.engine.reader import SlotReader
+from spillway.delivery.reader import SlotReader
 from spillway.pg.versions import version_of_server
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
 
 ROUNDS = 30

@@ -14,7 +14,7 @@ from harness.oracle import LogicalSlot, create_slot
 from harness.servers import MAJORS
 from harness.service import service_in_process
 from harness.tiers import majors_by_tier
-from spillway.engine.settings import EngineSettings
+from spillway.service.settings import EngineSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

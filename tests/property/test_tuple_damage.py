@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from harness import heap_rows
 from harness.damage import damage, rows_of_every_type
-from spillway._kernels.datum import deform_change
-from spillway._kernels.message_buffer import MessageBuffer
-from spillway._kernels.send_output import datum_send
+from spillway._kernels.messages.buffer import MessageBuffer
+from spillway._kernels.values.datum import deform_change
+from spillway._kernels.values.send.output import datum_send
 from spillway.catalog.descriptor import Memberships, PublicationOptions
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader

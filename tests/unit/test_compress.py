@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from spillway._kernels.compress import decompress_lz4, decompress_pglz
+from spillway._kernels.pg.compress import decompress_lz4, decompress_pglz
 
 
 @pytest.mark.parametrize(

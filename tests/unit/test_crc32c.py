@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from spillway._kernels import crc32c as kernel
-from spillway._kernels.crc32c import checksum_by_table, crc32c
+from spillway._kernels.pg import crc32c as kernel
+from spillway._kernels.pg.crc32c import checksum_by_table, crc32c
 
 
 @pytest.mark.parametrize("checksum", [crc32c, checksum_by_table])

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 from harness.terraform_core import PYTHON
 from spillway.declarations.lake_options import LAKE_OPTIONS
 from spillway.declarations.slot_columns import SLOT_COLUMNS
-from spillway.engine import model
 from spillway.errors import NotReady
 from spillway.pg.lsn import Lsn
+from spillway.service import model
 from spillway.subscriber.lake_options import arguments
 from spillway.subscriber.lake_target import LakeTarget
 from spillway.v1 import slots_pb2

@@ -111,8 +111,8 @@ def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
         "[project]\nname = 'x'\nversion = '0'\n[tool.setuptools]\npackages = []\npackage-dir = {'' = 'services'}\n"
     )
     kernels = tmp_path / "services" / "spillway" / "_kernels"
-    kernels.mkdir(parents=True)
-    for name in ("first", "second"):
+    (kernels / "room").mkdir(parents=True)
+    for name in ("first", "room/second"):
         (kernels / f"{name}.pyx").write_text("# cython: language_level=3\nvalue = 1\n")
     progress = tmp_path / "progress"
     progress.touch()
@@ -134,3 +134,4 @@ def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
         "install:   kernels: 1 of 2 compiled",
         "install:   kernels: 2 of 2 compiled",
     ]
+    assert {path.parent for path in kernels.rglob("*.so")} == {kernels, kernels / "room"}

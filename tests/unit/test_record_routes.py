@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.wal_writer import WalWriter, main_data
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS
 
 if TYPE_CHECKING:
-    from spillway._kernels.record_batch import RecordBatch
+    from spillway._kernels.wal.record_batch import RecordBatch
 
 START = 3 << 20
 OURS, THEIRS = 5, 16400

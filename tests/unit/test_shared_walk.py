@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.wal_writer import WalWriter, main_data
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.errors import CorruptWal, StorageError, WalGap
 from spillway.pg.versions import WAL_VERSIONS
 from spillway.wal import shared_walk
@@ -17,7 +17,7 @@ from spillway.wal.shared_walk import LATER, NOW, PASSED, RecordReader, SharedWal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spillway._kernels.record_batch import RecordBatch
+    from spillway._kernels.wal.record_batch import RecordBatch
 
 START = 3 << 20
 V15 = WAL_VERSIONS[15]

@@ -37,13 +37,19 @@ INTERFACES = {
     "google.protobuf": "gRPC",
     "prometheus_client": "metrics",
 }
-ENGINE = {"spillway.engine": "serve", "sqlalchemy": "metadata", "psycopg": "sources"}
+SERVICE = {
+    "spillway.service": "serve",
+    "spillway.sessions": "serve",
+    "spillway.delivery": "serve",
+    "sqlalchemy": "metadata",
+    "psycopg": "sources",
+}
 
 
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        pytest.param("spillway.cli", NEVER | INTERFACES | ENGINE, id="any command"),
+        pytest.param("spillway.cli", NEVER | INTERFACES | SERVICE, id="any command"),
         pytest.param("spillway.serve", NEVER | INTERFACES, id="decoding"),
         pytest.param("spillway.interfaces", NEVER, id="the whole service"),
     ],

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spillway._kernels.message_buffer import MessageBuffer
-from spillway._kernels.transaction_run import TransactionRun, find_run
+from spillway._kernels.messages.buffer import MessageBuffer
+from spillway._kernels.reorder.transaction_run import TransactionRun, find_run
 from spillway.decoding.transaction import Streamed, TransactionHeader, TransactionKind
-from spillway.engine.reader import SlotReader
+from spillway.delivery.reader import SlotReader
 from spillway.errors import CorruptTransactionLog, DecodingError, TransactionLogError
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.wal_writer import CONTRECORD, OVERWRITE, PAGE_SIZE, WalWriter, main_data, record_bytes
-from spillway._kernels.record_batch import RecordBatch
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.record_batch import RecordBatch
+from spillway._kernels.wal.walker import Walker
 from spillway.errors import CorruptWal, UnsupportedWal, WalError
 from spillway.pg.versions import WAL_VERSIONS
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Scope
 
-    from spillway.engine.interface import EngineInterface
+    from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from spillway.pg.encoding import readable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from spillway.engine.model import Change
     from spillway.pg.lsn import Lsn
+    from spillway.service.model import Change
 
 _VALUE_CHARACTERS: Final = 160
 _COLUMNS_MAX: Final = 40

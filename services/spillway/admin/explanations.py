@@ -6,7 +6,7 @@ from typing import Final
 
 from spillway.declarations.slot_columns import SLOT_COLUMNS
 
-#: attribute of :class:`spillway.engine.model.SlotInfo` or ``SlotStats`` to its meaning
+#: attribute of :class:`spillway.service.model.SlotInfo` or ``SlotStats`` to its meaning
 SLOT: Final[dict[str, str]] = {
     **{column.name: column.meaning for column in SLOT_COLUMNS},
     "total_txns": "Transactions delivered since the service started.",

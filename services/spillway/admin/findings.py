@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from spillway.admin.views import SlotView, SourceView
-    from spillway.engine.model import Obstacle
+    from spillway.service.model import Obstacle
     from spillway.subscriber.model import SubscriptionInfo
 
 #: a slot without a consumer is a finding when it holds back this much, for this long

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from spillway.admin.live import Streams
     from spillway.admin.rendering import Pages
     from spillway.admin.sampler import Sampler
-    from spillway.engine.interface import EngineInterface
+    from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
 
 

@@ -3,7 +3,7 @@
 One look serves every open page: what they show is the same :class:`View`. A look that fails (the metadata store
 is away, say) leaves the view that was there, with the error beside it; the next one may succeed.
 
-What is asked of a primary (:class:`spillway.engine.model.PrimaryCost`) needs a connection to it. So it is asked only
+What is asked of a primary (:class:`spillway.service.model.PrimaryCost`) needs a connection to it. So it is asked only
 while somebody looks, seldom, one source at a time, and never waited for.
 """
 
@@ -26,8 +26,8 @@ from spillway.errors import SpillwayError, UnknownSlot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway.engine.interface import EngineInterface
-    from spillway.engine.model import PrimaryCost, SlotInfo, SourceInfo
+    from spillway.service.interface import EngineInterface
+    from spillway.service.model import PrimaryCost, SlotInfo, SourceInfo
     from spillway.subscriber.interface import SubscriptionInterface
     from spillway.subscriber.model import SubscriptionInfo
 

@@ -13,9 +13,9 @@ from spillway.admin.charts import series_of
 from spillway.admin.forms import Form, confirm_name, databases_of, done
 from spillway.admin.live import changed_regions, event
 from spillway.admin.page_group import PageGroup
-from spillway.engine.model import SlotSpec
 from spillway.errors import InvalidRequest, SpillwayError, UnknownSlot
 from spillway.pg.lsn import Lsn
+from spillway.service.model import SlotSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spillway.admin.views import SlotView
-    from spillway.engine.model import SlotStats
+    from spillway.service.model import SlotStats
 
 #: what a page of changes looks at
 _PEEKED_CHANGES: Final = 200

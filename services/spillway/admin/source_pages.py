@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from spillway.admin.views import SourceView
-    from spillway.engine.model import TableInfo
+    from spillway.service.model import TableInfo
 
 _TABLES_SHOWN: Final = 200
 #: … of so many that are looked at every half minute

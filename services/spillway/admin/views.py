@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spillway.engine.model import PrimaryCost, SlotInfo, SourceInfo
+    from spillway.service.model import PrimaryCost, SlotInfo, SourceInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from spillway._kernels import heap
+from spillway._kernels.catalog import heap
 from spillway.catalog.heaps import CatalogHeaps
 from spillway.catalog.layout import (
     PG_ATTRIBUTE,

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from spillway._kernels import heap
+from spillway._kernels.catalog import heap
 from spillway.catalog.bootstrap import Bootstrap
 from spillway.catalog.control_file import ControlFile, read_backup_label, read_control_file
 from spillway.catalog.database_facts import DatabaseFacts

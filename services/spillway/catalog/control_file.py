@@ -22,7 +22,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
 from spillway.catalog.source_queries import Checkpoint
 from spillway.errors import CorruptWal, SourceError, WalGap
 from spillway.pg import rmgr

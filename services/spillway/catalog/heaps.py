@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway._kernels.catalog_tuples import CatalogRedo
+from spillway._kernels.catalog.tuples import CatalogRedo
 from spillway.catalog.layout import (
     PG_CLASS,
     PG_PUBLICATION_REL,

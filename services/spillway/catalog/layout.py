@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from spillway._kernels import heap
+from spillway._kernels.catalog import heap
 from spillway.catalog.missing_value import MissingValue, element_of_array, varlena_body
 from spillway.catalog.toast_value import TextDatum, text_of_datum
 from spillway.errors import SourceError

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
-from spillway._kernels import compress
+from spillway._kernels.pg import compress
 from spillway.errors import DecodingError
 
 _ARRAY_HEADER: Final = struct.Struct("<iiI")

@@ -1,6 +1,6 @@
 """Bits of heap tuple headers, as catalog redo reads them.
 
-A page's bytes are taken apart by ``_kernels/heap``; what the bits in its tuples mean is here.
+A page's bytes are taken apart by ``_kernels/catalog/heap``; what the bits in its tuples mean is here.
 
 Source: src/include/access/htup_details.h, src/include/access/heapam_xlog.h
 """

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spillway._kernels import heap
+from spillway._kernels.catalog import heap
 from spillway.catalog.page import (
     HEAP_XMAX_COMMITTED,
     HEAP_XMAX_INVALID,

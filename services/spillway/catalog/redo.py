@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels import heap
+from spillway._kernels.catalog import heap
 from spillway.catalog import database_redo, shared_catalogs
 from spillway.catalog.page import infomask_of_infobits
 from spillway.catalog.relation_map import parse_update

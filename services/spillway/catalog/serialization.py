@@ -27,7 +27,7 @@ from array import array
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
 from spillway.catalog import shared_catalogs
 from spillway.catalog.database_facts import DatabaseFacts
 from spillway.catalog.heaps import CatalogHeaps

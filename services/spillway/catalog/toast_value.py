@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from spillway._kernels import compress
+from spillway._kernels.pg import compress
 from spillway.catalog.missing_value import varlena_body
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What became of the transactions that changed a catalog, as far as tuples don't say it themselves.
 
-A status is stamped into a transaction's tuples when it ends (``_kernels/catalog_tuples``) and needs no table
+A status is stamped into a transaction's tuples when it ends (``_kernels/catalog/tuples``) and needs no table
 afterwards. Until then the transaction is *pending* here, with the tuples that wait for it. That it has *finished* is
 remembered until every transaction of its time has, because a page image may still bring tuples of it without a hint;
 the *horizon* is where that is the case.

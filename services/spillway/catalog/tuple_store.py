@@ -4,7 +4,7 @@ A :class:`Storage` is the main fork of one relfilenode. A catalog has one, and f
 FULL or CLUSTER a second. Redo changes tuples by (block, offset); lookups go through indexes that hold
 every tuple which is not known to be dead, so that a lookup costs what it finds.
 
-Tuples, pages and indexes are the kernel's (``_kernels/catalog_tuples``), which says what the states of a tuple mean.
+Tuples, pages and indexes are the kernel's (``_kernels/catalog/tuples``), which says what the states of a tuple mean.
 
 A version that its own unfinished transaction has replaced or deleted again is in no index either: nobody sees it as
 long as both go on. A transaction that changes one row ten thousand times would make every look-up of that row pass ten
@@ -17,7 +17,7 @@ from bisect import bisect_left
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway._kernels.catalog_tuples import CatalogTuple, Page, TupleStorage
+from spillway._kernels.catalog.tuples import CatalogTuple, Page, TupleStorage
 from spillway.catalog.layout import NULL_KEYS, WHOLE_CATALOG
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.decoding.decoder import WORK_MEM_BYTES_DEFAULT, Decoder
 from spillway.errors import ReplicationFailed

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.messages.buffer import MessageBuffer
 from spillway.decoding.sink import TransactionSink
 from spillway.decoding.transaction import TransactionKind
 from spillway.plugins.registry import create_plugin

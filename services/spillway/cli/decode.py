@@ -41,7 +41,7 @@ from spillway.storage.durable_files import replace_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.catalog.bootstrap import Bootstrap
     from spillway.decoding.decoder import Decoder
     from spillway.decoding.transaction import Transaction
@@ -285,7 +285,7 @@ class _Writer:
         start_lsn: int | None,
         end_lsn: int | None,
     ) -> None:
-        from spillway._kernels.message_buffer import MessageBuffer  # noqa: PLC0415 - heavy
+        from spillway._kernels.messages.buffer import MessageBuffer  # noqa: PLC0415 - heavy
 
         self._output = output
         self._name = name

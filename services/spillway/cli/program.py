@@ -89,10 +89,10 @@ def serve(
 
     What is not given is taken from the environment (SPILLWAY_DATA_DIR, SPILLWAY_HOST, …).
     """
-    from spillway.engine.settings import EngineSettings  # noqa: PLC0415 - heavy
     from spillway.memory import limit_arenas  # noqa: PLC0415 - heavy
     from spillway.serve import ServeSettings, tls_files  # noqa: PLC0415 - heavy
     from spillway.serve import serve as run  # noqa: PLC0415 - heavy
+    from spillway.service.settings import EngineSettings  # noqa: PLC0415 - heavy
 
     # The process is the service's own.
     limit_arenas()

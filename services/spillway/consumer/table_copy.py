@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import pq
 
-from spillway._kernels.arrow_copy import CopiedRows
+from spillway._kernels.encoders.arrow.copy import CopiedRows
 from spillway.consumer.snapshots import begin_with_snapshot, lock
 from spillway.errors import LakeError, SpillwayError
 from spillway.plugins.arrow_copy import copy_statement, take_columns

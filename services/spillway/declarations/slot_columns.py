@@ -6,7 +6,7 @@ on a slot's page, the provider's data source ``spillway_slot`` and the table in
 docs/reference/rest.md.
 
 Where a column's value comes from is no matter of this table: it is the attribute of its name of
-``SlotInfo`` (:mod:`spillway.engine.model`), and a test holds one against the other.
+``SlotInfo`` (:mod:`spillway.service.model`), and a test holds one against the other.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spillway._kernels import reorder
+from spillway._kernels.reorder import buffer as reorder
 from spillway.decoding.decoder import WORK_MEM_BYTES_DEFAULT
 from spillway.decoding.dispatch import action_table
 from spillway.decoding.transaction_ends import DecodedTransaction

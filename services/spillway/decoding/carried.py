@@ -4,7 +4,7 @@ Without it, a restart reads WAL again from the first record of the oldest transa
 for hours, or prepared for weeks, would hold back all WAL since; and a WAL store with a bound would be full before the
 record came that ends it.
 
-What is carried is the reorder buffer's table of transactions (``_kernels/reorder_carry.pyx``), what was said of the
+What is carried is the reorder buffer's table of transactions (``_kernels/reorder/carry.pyx``), what was said of the
 prepared ones, and the descriptors of the tables that their changes name: relation ids are a process's own. Changes that
 are many stay in the spill files that they are in. These files are named, with how much of each is meant; they
 are only ever appended to, so several states may name one, each up to another byte.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from spillway._kernels.reorder import ReorderBuffer
+    from spillway._kernels.reorder.buffer import ReorderBuffer
     from spillway.catalog.descriptor_registry import DescriptorRegistry
 
 #: A transaction that occupies no more than this goes into the state itself: no file to make, and none to sync.

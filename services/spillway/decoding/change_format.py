@@ -2,7 +2,7 @@
 
 One layout for all three, so that a small transaction is copied, never converted. Tuples stay as
 PostgreSQL wrote them to WAL; deforming and encoding happen at delivery, once per slot that wants it.
-The same layout as C structs is in ``_kernels/changes.pxd``; a test holds the two together.
+The same layout as C structs is in ``_kernels/reorder/changes.pxd``; a test holds the two together.
 
 All integers are little-endian. A chunk is a sequence of changes; each begins 8-byte aligned relative
 to the chunk's start and its ``size`` is a multiple of 8.

@@ -34,7 +34,7 @@ import struct
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakValueDictionary
 
-from spillway._kernels import reorder
+from spillway._kernels.reorder import buffer as reorder
 from spillway.catalog.audit import CatalogAudit
 from spillway.catalog.resolution import ResolutionKind, SkipReason
 from spillway.decoding import serialization
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from spillway._kernels.record_batch import RecordBatch
+    from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.catalog.mirror import CatalogMirror
     from spillway.catalog.resolution import Resolution

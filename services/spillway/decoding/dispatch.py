@@ -5,7 +5,7 @@ for each (resource manager, info code), and handles the hot records itself; othe
 decoder's handlers. What is ignored is listed too, so that a code which is not listed means WAL that we
 do not know: that raises, with the LSN, rather than lose something.
 
-Two things happen to records whatever the table says (see ``_kernels/reorder.pyx``): a record of a
+Two things happen to records whatever the table says (see ``_kernels/reorder/buffer.pyx``): a record of a
 tracked catalog goes to the mirror, and a record with an xid gives its transaction an entry, except
 those with an action named ``*_XACT``.
 

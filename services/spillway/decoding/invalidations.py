@@ -31,7 +31,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from spillway._kernels.invalidation_items import InvalidationParser, PendingItems
+from spillway._kernels.reorder.invalidation_items import InvalidationParser, PendingItems
 from spillway.catalog.descriptor import FIRST_NORMAL_OID
 from spillway.decoding.change_format import HAS_NEW, HEADER_SIZE, INVALIDATION
 from spillway.errors import CorruptWal

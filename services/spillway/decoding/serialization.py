@@ -23,7 +23,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
 from spillway.catalog import serialization as catalog_serialization
 from spillway.decoding.carried import Carried
 from spillway.errors import CorruptSnapshot, StorageError

@@ -8,7 +8,7 @@ database read one log, so the log holds what any of them may want and a reader p
 - A *large* transaction in progress may come in parts (``STREAM``), for plugins that stream; it comes whole at its
   end as always, for the others, and says then how much of it was streamed.
 
-Small committed transactions, which are nearly all that there are, come many at a time (``_kernels/transaction_run.pyx``).
+Small committed transactions, which are nearly all that there are, come many at a time (``_kernels/reorder/transaction_run.pyx``).
 
 One LSN, ``final_lsn``, orders them all: where the record starts that made this come.
 """

@@ -4,7 +4,7 @@ The decoder hands over the records that end transactions (commit, abort, the two
 a crash) and those that ask for delivery before the end (PREPARE, non-transactional messages). Out go transactions
 to the sink, in the order of these records; the reorder buffer and the catalog mirror learn who committed.
 
-Plain commits never come here: the kernel gathers them in runs (``_kernels/reorder_commit.pyx``), which are handed over
+Plain commits never come here: the kernel gathers them in runs (``_kernels/reorder/commit.pyx``), which are handed over
 before anything that was committed after them.
 
 A prepared transaction stays in the reorder buffer until its COMMIT PREPARED or ROLLBACK PREPARED, which may
@@ -12,7 +12,7 @@ be days, restarts and another server's life away. At PREPARE its changes are *re
 said is remembered here; after a restart it is read again, since decoding restarts before the first record of every
 transaction in progress, and a prepared one is in progress; or it was carried with the transaction.
 
-A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder.pyx`` says when
+A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder/buffer.pyx`` says when
 one is due), and stay in the buffer for those who take the transaction whole at its end.
 
 What a prepared transaction has changed of the catalog stays its own until it commits: others wait for its locks, as
@@ -28,8 +28,8 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels import reorder
-from spillway._kernels.transaction_run import TransactionRun
+from spillway._kernels.reorder import buffer as reorder
+from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.decoding.transaction import (
@@ -45,9 +45,9 @@ from spillway.pg.lsn import Lsn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from spillway._kernels.record_batch import RecordBatch
-    from spillway._kernels.reorder import ReorderBuffer
-    from spillway._kernels.reorder_merge import ChangeStream
+    from spillway._kernels.reorder.buffer import ReorderBuffer
+    from spillway._kernels.reorder.merge import ChangeStream
+    from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.catalog.mirror import CatalogMirror
     from spillway.decoding.capture import CaptureFilter

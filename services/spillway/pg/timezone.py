@@ -8,7 +8,7 @@ zoneinfo reads the same files but only answers one question: the offset at an in
 made from its answers, offset and abbreviation: sampled every three days (no zone has changed its mind twice in less)
 and, where two samples differ, bisected to the second. It ends with one whole cycle of the calendar, 400 years, in which
 nothing but a zone's present rule counts; that is enough for all time to come, see
-``_kernels/text_datetime``. A time before the first sample has the zone's first offset, local mean time as a
+``_kernels/values/text/datetime``. A time before the first sample has the zone's first offset, local mean time as a
 rule, as in PostgreSQL.
 """
 

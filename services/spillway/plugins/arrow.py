@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
 
-from spillway._kernels.arrow import Encoder, put_message
+from spillway._kernels.encoders.arrow.encoder import Encoder, put_message
 from spillway.errors import InvalidOption
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_schema import CHANGE_FIELDS, OLD_KEY, SchemaOptions, plan_table
@@ -40,8 +40,8 @@ from spillway.plugins.interface import OutputPlugin
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spillway._kernels.arrow import Place, Table
-    from spillway._kernels.message_buffer import MessageBuffer
+    from spillway._kernels.encoders.arrow.encoder import Place, Table
+    from spillway._kernels.messages.buffer import MessageBuffer
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.plugins.interface import PluginContext

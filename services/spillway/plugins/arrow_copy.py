@@ -16,7 +16,7 @@ from psycopg import sql
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spillway._kernels.arrow_copy import CopiedRows
+    from spillway._kernels.encoders.arrow.copy import CopiedRows
     from spillway.pg.text_settings import TextSettings
     from spillway.plugins.arrow_schema import ColumnPlan, TablePlan
 
@@ -51,7 +51,7 @@ def session_settings(settings: TextSettings) -> dict[str, str]:
 def copy_statement(plan: TablePlan, first_block: int, end_block: int | None) -> sql.Composed:
     """Return the COPY of a table's rows in blocks [*first_block*, *end_block*); without an end: all the rest.
 
-    What :class:`~spillway._kernels.arrow_copy.CopiedRows` reads: ctid, then the plan's columns. A TID range scan reads
+    What :class:`~spillway._kernels.encoders.arrow.copy.CopiedRows` reads: ctid, then the plan's columns. A TID range scan reads
     these blocks and no others.
     """
     fields = sql.SQL(", ").join([sql.SQL("ctid"), *map(_field, plan.columns)])

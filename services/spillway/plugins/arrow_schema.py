@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spillway._kernels.text_output import datum_text
+from spillway._kernels.values.text.output import datum_text
 from spillway.errors import DecodingError
 from spillway.pg.encoding import readable
 from spillway.pg.text_settings import TextSettings

@@ -12,8 +12,8 @@ import struct
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
-from spillway._kernels.row_text import RowPrinter, new_section, split_changes
-from spillway._kernels.text_output import TextContext
+from spillway._kernels.encoders.row_text import RowPrinter, new_section, split_changes
+from spillway._kernels.values.text.output import TextContext
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionKind
 from spillway.errors import DecodingError, PluginFailed, SpillwayError
@@ -35,7 +35,7 @@ from spillway.plugins.interface import OutputPlugin
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spillway._kernels.message_buffer import MessageBuffer
+    from spillway._kernels.messages.buffer import MessageBuffer
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.plugins.interface import PluginContext

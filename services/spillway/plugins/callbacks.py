@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from spillway.errors import DecodingError, InvalidOption
 
 if TYPE_CHECKING:
-    from spillway._kernels.row_text import RowPrinter
+    from spillway._kernels.encoders.row_text import RowPrinter
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.pg.lsn import Lsn

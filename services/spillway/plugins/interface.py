@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway._kernels.message_buffer import MessageBuffer
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.messages.buffer import MessageBuffer
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
 

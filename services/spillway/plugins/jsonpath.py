@@ -15,7 +15,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.text_number import numeric_to_text
+from spillway._kernels.values.text.number import numeric_to_text
 from spillway.pg.versions import Since
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from spillway._kernels.pgoutput import Encoder
+from spillway._kernels.encoders.pgoutput.encoder import Encoder
 from spillway.decoding.transaction import TransactionKind
 from spillway.errors import NotCaptured, UnknownPublication
 from spillway.pg.text_settings import TextSettings
@@ -36,8 +36,8 @@ from spillway.plugins.pgoutput_relation import Publishing, publishing_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway._kernels.message_buffer import MessageBuffer
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.messages.buffer import MessageBuffer
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import Prepared, TransactionHeader
     from spillway.plugins.interface import PluginContext

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway._kernels.row_filter import FilterRows
+from spillway._kernels.encoders.row_filter import FilterRows
 from spillway.errors import DecodingError, UnsupportedFeature
 from spillway.plugins.row_filter_compiler import compile_filter
 from spillway.plugins.row_filter_expression import Rows, combine

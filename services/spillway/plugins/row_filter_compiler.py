@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spillway._kernels.row_filter import interval_key, numeric_key
+from spillway._kernels.encoders.row_filter import interval_key, numeric_key
 from spillway.catalog.missing_value import varlena_body
 from spillway.catalog.numeric_datum import numeric_body_of_text
 from spillway.errors import DecodingError

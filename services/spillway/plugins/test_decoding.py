@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from spillway._kernels.test_decoding import Encoder
+from spillway._kernels.encoders.test_decoding import Encoder
 from spillway.decoding.transaction import TransactionKind
 from spillway.errors import InvalidOption
 from spillway.pg.boolean import parse_bool
@@ -26,8 +26,8 @@ from spillway.plugins.message_encoding import ConvertedMessages
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway._kernels.message_buffer import MessageBuffer
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.messages.buffer import MessageBuffer
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.plugins.interface import PluginContext

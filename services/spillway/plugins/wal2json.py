@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from spillway._kernels.wal2json import Format1Encoder, Format2Encoder
+from spillway._kernels.encoders.wal2json.encoder import Format1Encoder, Format2Encoder
 from spillway.decoding.transaction import TransactionKind
 from spillway.pg.lsn import Lsn
 from spillway.pg.text_settings import TextSettings
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Protocol
 
-    from spillway._kernels.message_buffer import MessageBuffer
+    from spillway._kernels.messages.buffer import MessageBuffer
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import TransactionHeader
     from spillway.plugins.interface import PluginContext

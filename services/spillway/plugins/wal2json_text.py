@@ -2,7 +2,7 @@
 
 Format 1 is one JSON object a transaction, a change an object in its array; a row's columns are arrays of
 names, types and so on beside an array of values (:class:`Section`). Format 2 is one object a change, a row's
-columns an array of objects (:class:`Cell`). The kernel (``_kernels/wal2json.pyx``) puts these pieces
+columns an array of objects (:class:`Cell`). The kernel (``_kernels/encoders/wal2json/encoder.pyx``) puts these pieces
 together with values.
 
 Which columns are shown: in a new row all; as the identity of a row those of the replica identity's index,

@@ -30,7 +30,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.errors import (
     CorruptWal,
     ReplicationFailed,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.message_buffer import MessageBuffer
-from spillway._kernels.transaction_run import TransactionRun
+from spillway._kernels.messages.buffer import MessageBuffer
+from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.decoding.assembly import Assembler
 from spillway.errors import DecodingError
 from spillway.pg.lsn import Lsn

@@ -32,7 +32,7 @@ from spillway.wal.reader import WalDirectory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import Piece, Transaction
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.catalog.bootstrap import Bootstrap
     from spillway.decoding.decoder import Decoder
     from spillway.decoding.transaction import Transaction

@@ -1,7 +1,7 @@
 """The REST interface: PostgreSQL's slot functions as resources under ``/v1``.
 
 A program on top of the engine: it translates requests into calls of
-:class:`spillway.engine.interface.EngineInterface` and of
+:class:`spillway.service.interface.EngineInterface` and of
 :class:`spillway.subscriber.interface.SubscriptionInterface`, and what comes back into JSON; it decides nothing. ::
 
     request → guard (token, origin, size) → routes of a feature → engine → models → response

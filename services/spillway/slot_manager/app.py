@@ -8,7 +8,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.security import HTTPBearer
 
 from spillway.connection_bound import ConnectionBound
-from spillway.engine.interface import EngineInterface
+from spillway.service.interface import EngineInterface
 from spillway.slot_manager import callers, guard, health, metrics, pages, plugins, problems
 from spillway.slot_manager.publications.routes import router as publications_router
 from spillway.slot_manager.slots.routes import router as slots_router

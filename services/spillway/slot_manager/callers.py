@@ -3,7 +3,7 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from spillway.engine.caller import calling
+from spillway.caller import calling
 
 
 class Callers:

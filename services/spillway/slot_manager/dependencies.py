@@ -4,8 +4,8 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from spillway.engine.interface import EngineInterface
 from spillway.errors import InvalidRequest
+from spillway.service.interface import EngineInterface
 from spillway.subscriber.interface import SubscriptionInterface
 
 

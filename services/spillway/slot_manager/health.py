@@ -14,8 +14,8 @@ import hmac
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from spillway.engine.model import Obstacle
 from spillway.errors import NotReady
+from spillway.service.model import Obstacle
 from spillway.slot_manager.dependencies import Engine
 from spillway.slot_manager.problems import problem_response
 

@@ -16,9 +16,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from spillway.connection_bound import ConnectionBound
-from spillway.engine.interface import EngineInterface
-from spillway.engine.model import Obstacle, SlotInfo, SourceInfo
 from spillway.errors import UnknownSlot
+from spillway.service.interface import EngineInterface
+from spillway.service.model import Obstacle, SlotInfo, SourceInfo
 from spillway.slot_manager.dependencies import Engine, Subscriptions
 from spillway.subscriber.model import SubscriptionInfo, SubscriptionState
 from spillway.tls import ServerCertificate

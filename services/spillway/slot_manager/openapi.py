@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from spillway.slot_manager.app import create_app, openapi_document
 
 if TYPE_CHECKING:
-    from spillway.engine.interface import EngineInterface
+    from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
 
 

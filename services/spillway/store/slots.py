@@ -18,7 +18,7 @@ Every statement relies on the lease on the slot's source (:mod:`spillway.store.f
 
 *Nobody else* has a slot that is nobody's, that this process (its epoch and its pid) has itself, or that was had in another epoch: a
 process that dies leaves its name behind, and the next tenure makes it void without a write. Which of its own clients has the
-slot is each process's to know (:class:`spillway.engine.slots.Slot`).
+slot is each process's to know (:class:`spillway.delivery.slots.Slot`).
 """
 
 from __future__ import annotations

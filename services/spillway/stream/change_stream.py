@@ -31,8 +31,8 @@ from spillway.v1 import change_stream_pb2
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from spillway.engine.interface import EngineInterface, SlotStream
-    from spillway.engine.model import StreamBatch
+    from spillway.service.interface import EngineInterface, SlotStream
+    from spillway.service.model import StreamBatch
 
 SERVICE_NAME: Final = "spillway.v1.ChangeStream"
 

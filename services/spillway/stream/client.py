@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 
 from spillway import __version__
-from spillway.engine.caller import SUBSCRIPTION_VARIABLE
+from spillway.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import NotReady, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.stream import wire

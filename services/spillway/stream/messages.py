@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from spillway.engine.model import (
+    from spillway.service.model import (
         Change,
         Consumer,
         DatabaseSession,

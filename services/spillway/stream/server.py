@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from spillway.engine.interface import EngineInterface
+    from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
     from spillway.tls import ServerCertificate
 

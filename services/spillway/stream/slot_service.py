@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
-from spillway.engine.model import SlotSpec
 from spillway.pg.lsn import Lsn
+from spillway.service.model import SlotSpec
 from spillway.stream.messages import (
     change_message,
     consumer_message,
@@ -27,8 +27,8 @@ from spillway.v1 import slots_pb2, slots_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from spillway.engine.interface import EngineInterface
-    from spillway.engine.model import Change
+    from spillway.service.interface import EngineInterface
+    from spillway.service.model import Change
     from spillway.subscriber.interface import SubscriptionInterface
 
 _Message = TypeVar("_Message", bound=Message)

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from spillway.engine.caller import calling
+from spillway.caller import calling
 from spillway.errors import NotReady, SpillwayError, Unauthenticated, error_class, remote_error
 from spillway.pg.encoding import readable
 from spillway.tls import tls_failed

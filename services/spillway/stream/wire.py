@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spillway._kernels.message_buffer import total_length
+from spillway._kernels.messages.buffer import total_length
 from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
 from spillway.v1 import change_stream_pb2
@@ -24,8 +24,8 @@ from spillway.v1 import change_stream_pb2
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spillway.engine.model import StreamBatch
     from spillway.plugins.messages import EncodedBatch
+    from spillway.service.model import StreamBatch
 
 #: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000

@@ -1,6 +1,6 @@
 """What the subscriber does for the interfaces above it (REST, UI).
 
-As with :mod:`spillway.engine.interface`: they depend on this protocol, production runs on
+As with :mod:`spillway.service.interface`: they depend on this protocol, production runs on
 :class:`spillway.subscriber.subscriptions.Subscriptions`. All methods are called on the event loop and never block it. All
 raise :class:`spillway.errors.SpillwayError` and nothing else.
 """

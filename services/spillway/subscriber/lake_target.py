@@ -27,7 +27,7 @@ from spillway.subscriber.targets import Program, RunPlan, TargetKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spillway.engine.model import PublicationInfo
+    from spillway.service.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
 
 _FORMATS: Final = ("delta", "iceberg", "parquet")

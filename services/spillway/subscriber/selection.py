@@ -13,7 +13,7 @@ from spillway.errors import Conflict, InvalidRequest, NotCaptured, UnknownPublic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spillway.engine.interface import EngineInterface
+    from spillway.service.interface import EngineInterface
     from spillway.store.rows import SubscriptionRow
     from spillway.subscriber.targets import TargetKind
 

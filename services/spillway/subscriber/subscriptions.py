@@ -30,8 +30,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from spillway.engine.leases import held_by_another
-from spillway.engine.model import SlotSpec
 from spillway.errors import (
     AdvanceBackward,
     Conflict,
@@ -43,6 +41,8 @@ from spillway.errors import (
     UnknownSlot,
     UnknownSubscription,
 )
+from spillway.service.model import SlotSpec
+from spillway.store.leases import held_by_another
 from spillway.store.rows import SubscriptionRow
 from spillway.subscriber.model import Failure, SubscriptionInfo, SubscriptionSpec
 from spillway.subscriber.selection import check_selection, resolve
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from spillway.engine.interface import EngineInterface
-    from spillway.engine.model import SlotInfo
     from spillway.pg.lsn import Lsn
+    from spillway.service.interface import EngineInterface
+    from spillway.service.model import SlotInfo
     from spillway.store.metadata import MetadataStore
     from spillway.store.rows import Fence
 

@@ -36,7 +36,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway.engine.caller import SUBSCRIPTION_VARIABLE
+from spillway.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import (
     MetadataError,
     NotReady,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from spillway.engine.interface import EngineInterface
+    from spillway.service.interface import EngineInterface
     from spillway.store.metadata import MetadataStore
     from spillway.store.rows import Fence, SubscriptionRow
 

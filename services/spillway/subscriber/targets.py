@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from spillway.engine.model import PublicationInfo
     from spillway.pg.lsn import Lsn
+    from spillway.service.model import PublicationInfo
     from spillway.subscriber.model import SubscriptionSpec
 
 ENTRY_POINT_GROUP: Final = "spillway.subscription_targets"

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from spillway._kernels.transaction_run import TransactionRun, find_run
+from spillway._kernels.reorder.transaction_run import TransactionRun, find_run
 from spillway.catalog.descriptor import RelationDescriptor
 from spillway.errors import LsnNotRetained
 from spillway.pg.lsn import Lsn

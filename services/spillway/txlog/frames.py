@@ -32,7 +32,7 @@ A frame TRANSACTION or BEGIN stands for anything that has a header of its own: k
 prepared transaction, a part of one in progress, or the news that one was rolled back, which have no changes. An
 ordinary transaction has none of these parts, but maybe ORIGIN.
 
-A frame TRANSACTION without parts and without an origin is an entry of a run (``_kernels/transaction_run.pyx``): the reorder
+A frame TRANSACTION without parts and without an origin is an entry of a run (``_kernels/reorder/transaction_run.pyx``): the reorder
 buffer writes such frames itself, many at a time, and readers take them as many at a time.
 
 The link names the segment before, so that one which vanished in between is missed: the CRC of its start LSN, 0 for none
@@ -51,7 +51,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
 from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind
 from spillway.errors import CorruptTransactionLog
 from spillway.pg.lsn import Lsn

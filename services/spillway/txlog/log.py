@@ -12,7 +12,7 @@ drops what is already here.
 
 Damage. What a disk lost or changed never stops the log from being opened. A header is written again; the last segment is cut
 where damage begins. Whether decoding can go on from there without a gap is its owner's to find out
-(``engine/healing.py``), who else calls ``begin_anew``. One before the last that is damaged or gone is a hole: its readers are
+(``sessions/healing.py``), who else calls ``begin_anew``. One before the last that is damaged or gone is a hole: its readers are
 told so, those behind it go on. Damage that a reader or the verification (``verification.py``) meets is noted (``note_damage``), in the
 last segment after the writer has begun another one (``seal_damaged``). The owner asks for such a hole
 (``damage``), and has it put back, decoded again (``put_back``), or given up with all before it (``drop_through``).
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from spillway._kernels.transaction_run import TransactionRun
+    from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.decoding.transaction import Transaction
 

@@ -1,7 +1,7 @@
 """Which segment files of a transaction log may be believed, when it is opened.
 
 A damaged header is written again of what is known without it. A segment before the last that is damaged or missing is
-*lost*: its place stays, for it may be decoded again (``engine/mending.py``). The last one is cut where damage, or what a crash
+*lost*: its place stays, for it may be decoded again (``sessions/mending.py``). The last one is cut where damage, or what a crash
 left half written, begins.
 """
 

@@ -16,7 +16,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
 from spillway.storage.durable_files import replace_cache
 from spillway.storage.file_errors import file_error
 from spillway.txlog import frames

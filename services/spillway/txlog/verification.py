@@ -14,7 +14,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.transaction_run import find_run
+from spillway._kernels.reorder.transaction_run import find_run
 from spillway.errors import StorageError
 from spillway.storage.durable_files import replace_cache
 from spillway.txlog import frames

@@ -13,11 +13,11 @@ from typing import Final
 
 import zstandard
 
-from spillway._kernels.compress import decompress_lz4, decompress_pglz
+from spillway._kernels.pg.compress import decompress_lz4, decompress_pglz
 
 PAGE_SIZE: Final = 8192
 
-# How an image is stored, as the walker says (ImageMethod in _kernels/walker.pxd).
+# How an image is stored, as the walker says (ImageMethod in _kernels/wal/walker.pxd).
 IMAGE_PLAIN: Final = 0
 IMAGE_PGLZ: Final = 1
 IMAGE_LZ4: Final = 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.errors import CorruptWal, WalGap
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import WalVersion, version_of_magic
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from spillway._kernels.record_batch import RecordBatch
+    from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.wal.record import Record
 
 #: Large enough that a read costs little beside the walk, small beside a segment's 16 MiB.

@@ -34,13 +34,13 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spillway._kernels.walker import Walker
+from spillway._kernels.wal.walker import Walker
 from spillway.errors import SpillwayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spillway._kernels.record_batch import RecordBatch
+    from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.pg.versions import WalVersion
 
 #: What of a walk is kept for those behind, with what the records take in memory.

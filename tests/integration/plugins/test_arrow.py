@@ -15,7 +15,7 @@ import pytest
 
 from harness import heap_rows
 from harness.remedies import remedy
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.messages.buffer import MessageBuffer
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader
 from spillway.errors import DecodingError, InvalidOption, ValueNotRepresentable

@@ -8,8 +8,8 @@ import pytest
 
 from harness import heap_rows
 from harness.cluster import Database
-from spillway._kernels.datum import deform_change
-from spillway._kernels.send_output import datum_send
+from spillway._kernels.values.datum import deform_change
+from spillway._kernels.values.send.output import datum_send
 from spillway.decoding import change_format
 from spillway.errors import SourceError
 from spillway.pg.encoding import ServerEncoding, server_encoding, server_encoding_number

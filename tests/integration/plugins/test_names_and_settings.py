@@ -13,7 +13,7 @@ import pytest
 
 from harness import heap_rows
 from harness.plugin_output import encode
-from spillway._kernels.text_output import datum_text
+from spillway._kernels.values.text.output import datum_text
 from spillway.catalog.descriptor import ColumnDescriptor
 from spillway.errors import InvalidOption, UnknownPlugin
 from spillway.pg import timezone

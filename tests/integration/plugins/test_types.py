@@ -11,9 +11,9 @@ import pytest
 from harness import heap_rows
 from harness.tiers import majors_by_tier
 from harness.type_values import CASES, SETUP, TEMPORAL, cases
-from spillway._kernels.datum import deform_change
-from spillway._kernels.send_output import datum_send
-from spillway._kernels.text_output import datum_text
+from spillway._kernels.values.datum import deform_change
+from spillway._kernels.values.send.output import datum_send
+from spillway._kernels.values.text.output import datum_text
 from spillway.decoding import change_format
 from spillway.pg.text_settings import TextSettings
 

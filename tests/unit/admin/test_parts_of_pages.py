@@ -26,10 +26,10 @@ from spillway.admin.findings import findings_of
 from spillway.admin.history import Ring, Track
 from spillway.admin.rendering import Pages
 from spillway.admin.sampler import Sampler
-from spillway.engine.caller import calling
-from spillway.engine.model import Change, Obstacle, SlotInfo
+from spillway.caller import calling
 from spillway.errors import MetadataError
 from spillway.pg.lsn import Lsn
+from spillway.service.model import Change, Obstacle, SlotInfo
 from spillway.slot_manager.app import create_app
 
 STATIC = Path(formats.__file__).parent / "static"

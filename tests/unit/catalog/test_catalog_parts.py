@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.catalog_pages import empty_mirror, locator, page
-from spillway._kernels.crc32c import crc32c
+from spillway._kernels.pg.crc32c import crc32c
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
 from spillway.catalog.descriptor_registry import DescriptorRegistry
 from spillway.catalog.layout import (

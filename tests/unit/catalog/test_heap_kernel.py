@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.catalog_pages import namespace_data, page
-from spillway._kernels import heap
+from spillway._kernels.catalog import heap
 
 _COLUMNS = [
     (4, "i", heap.OID), (2, "s", heap.INT2), (-1, "i", heap.SKIP), (1, "c", heap.BOOL),

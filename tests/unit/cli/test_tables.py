@@ -14,7 +14,7 @@ import pytest
 from harness.terminal import at_a_terminal
 from spillway.cli import main
 from spillway.cli.tables import Columns, for_terminal
-from spillway.engine.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
+from spillway.service.model import ColumnInfo, PublicationInfo, PublishedTable, TableInfo
 
 if TYPE_CHECKING:
     from harness.fake_service import FakeService

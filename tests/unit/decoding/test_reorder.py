@@ -19,7 +19,7 @@ from harness.heap_records import (
     external_tuple,
     int_tuple,
 )
-from spillway._kernels import reorder
+from spillway._kernels.reorder import buffer as reorder
 from spillway.decoding import change_format as cf
 from spillway.decoding.dispatch import Action, action_table
 from spillway.errors import CorruptWal, DecodingError, StorageError, UnsupportedWal

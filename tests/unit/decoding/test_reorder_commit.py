@@ -15,9 +15,9 @@ from harness.heap_records import (
     external_tuple,
     xact_end,
 )
-from spillway._kernels import reorder
-from spillway._kernels.reorder import ReorderBuffer
-from spillway._kernels.transaction_run import TransactionRun
+from spillway._kernels.reorder import buffer as reorder
+from spillway._kernels.reorder.buffer import ReorderBuffer
+from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.decoding.dispatch import action_table
 from spillway.errors import DecodingError
 from spillway.pg import rmgr

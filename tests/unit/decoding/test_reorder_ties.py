@@ -12,7 +12,7 @@ import pytest
 
 from harness import changes
 from harness.heap_records import DATABASE, TABLE, TABLE_ID, HeapWal
-from spillway._kernels import reorder
+from spillway._kernels.reorder import buffer as reorder
 from spillway.decoding.dispatch import action_table
 from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS

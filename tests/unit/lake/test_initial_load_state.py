@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from spillway._kernels.arrow_copy import CopiedRows
+from spillway._kernels.encoders.arrow.copy import CopiedRows
 from spillway.catalog.descriptor import ColumnDescriptor
 from spillway.errors import DecodingError, InvalidRequest, LakeTableConflict, ValueNotRepresentable
 from spillway.lake.commands.app import app

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from harness.heap_rows import build_change, tuple_section
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.messages.buffer import MessageBuffer
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader

@@ -8,7 +8,7 @@ import pytest
 
 from harness.plugin_output import messages
 from harness.remedies import remedy
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.messages.buffer import MessageBuffer
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor
 from spillway.decoding import change_format
 from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader, TransactionKind

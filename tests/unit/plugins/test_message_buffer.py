@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from spillway._kernels.message_buffer import MessageBuffer, total_length
+from spillway._kernels.messages.buffer import MessageBuffer, total_length
 
 
 def test_take_returns_what_was_appended() -> None:

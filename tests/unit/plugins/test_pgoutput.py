@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.remedies import remedy
-from spillway._kernels.message_buffer import MessageBuffer
+from spillway._kernels.messages.buffer import MessageBuffer
 from spillway.catalog.descriptor import (
     ColumnDescriptor,
     Memberships,

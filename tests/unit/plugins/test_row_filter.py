@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.heap_rows import build_change, tuple_section
-from spillway._kernels.row_filter import interval_key, numeric_key
+from spillway._kernels.encoders.row_filter import interval_key, numeric_key
 from spillway.catalog.descriptor import (
     ColumnDescriptor,
     PublicationDescriptor,

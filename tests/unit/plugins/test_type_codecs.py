@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spillway._kernels.send_output import datum_send
-from spillway._kernels.text_output import datum_text
+from spillway._kernels.values.send.output import datum_send
+from spillway._kernels.values.text.output import datum_text
 from spillway.catalog.descriptor import ColumnDescriptor, TypeDescriptor
 from spillway.errors import DecodingError
 from spillway.pg.text_settings import TextSettings

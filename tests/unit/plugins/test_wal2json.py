@@ -9,8 +9,8 @@ import pytest
 
 from harness import heap_rows
 from harness.plugin_output import HEADER, messages
-from spillway._kernels.message_buffer import MessageBuffer
-from spillway._kernels.wal2json import Format1Encoder
+from spillway._kernels.encoders.wal2json.encoder import Format1Encoder
+from spillway._kernels.messages.buffer import MessageBuffer
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor
 from spillway.decoding import change_format
 from spillway.decoding.transaction import TransactionHeader, TransactionKind

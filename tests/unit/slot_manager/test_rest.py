@@ -12,10 +12,10 @@ import pytest
 
 from harness.fake_engine import CREATED_AT, FIRST_LSN, FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
-from spillway.engine.caller import calling
-from spillway.engine.model import Change, Decoding, Obstacle
+from spillway.caller import calling
 from spillway.errors import CorruptWal, MetadataError, SpillwayError
 from spillway.pg.lsn import Lsn
+from spillway.service.model import Change, Decoding, Obstacle
 from spillway.slot_manager.app import create_app
 from spillway.slot_manager.guard import BODY_BYTES_MAX
 from spillway.slot_manager.openapi import contract

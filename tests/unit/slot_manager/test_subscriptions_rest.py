@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.subscription_stage import publication, table
 from spillway.declarations.lake_options import LAKE_OPTIONS
-from spillway.engine.model import PublishedTable
+from spillway.service.model import PublishedTable
 from spillway.slot_manager.subscriptions.models import LakeTarget
 from spillway.subscriber.model import Failure, SubscriptionState, TableState
 

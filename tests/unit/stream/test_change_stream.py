@@ -16,7 +16,7 @@ from harness.commands import parse_command
 from harness.fake_engine import FIRST_LSN, FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.remedies import remedy
-from spillway.engine.caller import SUBSCRIPTION_VARIABLE
+from spillway.caller import SUBSCRIPTION_VARIABLE
 from spillway.errors import (
     AddressUnavailable,
     InvalidOption,

@@ -14,8 +14,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from harness.fake_engine import CREATED_AT, FIRST_LSN, FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
 from harness.subscription_stage import publication, table
-from spillway.engine.model import Obstacle
 from spillway.errors import CorruptWal
+from spillway.service.model import Obstacle
 from spillway.stream.messages import table_message
 from spillway.stream.server import create_grpc_server
 from spillway.subscriber.model import SubscriptionSpec

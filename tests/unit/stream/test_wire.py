@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.remedies import remedy
-from spillway.engine.model import StreamBatch
 from spillway.errors import MalformedMessage
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
+from spillway.service.model import StreamBatch
 from spillway.stream import wire
 from spillway.v1.change_stream_pb2 import Changes, Keepalive, StreamResponse
 

@@ -13,9 +13,9 @@ import pytest
 from harness.commands import parse_command
 from harness.subscription_stage import publication
 from spillway.declarations.lake_options import LAKE_OPTIONS
-from spillway.engine.model import PublishedTable
 from spillway.errors import InvalidRequest, LakeTableConflict, UnsupportedFeature
 from spillway.pg.lsn import Lsn
+from spillway.service.model import PublishedTable
 from spillway.subscriber.backoff import GOOD_WHILE_S, MAX_S, Backoff
 from spillway.subscriber.lake_target import LakeTarget
 from spillway.subscriber.model import Failure, SubscriptionSpec, TableState

@@ -4,8 +4,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spillway.engine.inventory import TABLES_MAX
-from spillway.engine.model import PublicationInfo
+from spillway.service.inventory import TABLES_MAX
+from spillway.service.model import PublicationInfo
 from spillway.slot_manager.json_fields import ResponseModel
 
 

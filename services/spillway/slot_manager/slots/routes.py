@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
-from spillway.engine.interface import EngineInterface
-from spillway.engine.model import Change, Decoding, SlotInfo, SlotSpec
 from spillway.errors import SpillwayError, UnknownSlot
+from spillway.service.interface import EngineInterface
+from spillway.service.model import Change, Decoding, SlotInfo, SlotSpec
 from spillway.slot_manager.dependencies import Engine, NoQuery
 from spillway.slot_manager.slots.models import (
     Advanced,

@@ -1,0 +1,1 @@
+"""Pages and tuples of catalogs."""

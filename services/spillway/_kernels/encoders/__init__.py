@@ -1,0 +1,1 @@
+"""Chunks of changes → messages: a loop for each output plugin."""

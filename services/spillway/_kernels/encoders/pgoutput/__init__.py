@@ -1,0 +1,1 @@
+"""The pgoutput plugin's loops."""

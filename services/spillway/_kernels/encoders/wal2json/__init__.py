@@ -1,0 +1,1 @@
+"""The wal2json plugin's loops."""

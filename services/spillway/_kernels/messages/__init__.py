@@ -1,0 +1,1 @@
+"""Where messages lie until they are read."""

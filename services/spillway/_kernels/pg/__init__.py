@@ -1,0 +1,1 @@
+"""PostgreSQL's checksum and compression: bytes in, bytes out."""

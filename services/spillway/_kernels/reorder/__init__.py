@@ -1,0 +1,1 @@
+"""Records → transactions: changes in the change format, gathered, spilled, merged, put into runs."""

@@ -1,9 +1,0 @@
-# cython: language_level=3
-"""Writer of intervals; see ``text_type.pxd``."""
-
-from libc.stdint cimport uint8_t
-
-from spillway._kernels.message_buffer cimport ByteBuffer
-from spillway._kernels.text_type cimport TypeOutput
-
-cdef int interval_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil

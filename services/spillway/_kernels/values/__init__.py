@@ -1,0 +1,1 @@
+"""A column's bytes → what somebody else reads: text, the send format, Arrow."""

@@ -1,0 +1,1 @@
+"""Types' send format: a module for each family of types."""

@@ -1,0 +1,1 @@
+"""Bytes of WAL → checked records, and whom they concern."""

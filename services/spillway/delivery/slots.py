@@ -1,0 +1,422 @@
+"""A slot while the service runs: who has it, how far it is confirmed, and what it costs.
+
+The metadata store owns the slot; :class:`Slot` is what this process has cached of it, and knows beside that: which of its own
+clients has it, and what that one confirmed a moment ago. As in
+PostgreSQL a confirmation moves the position in memory at once; it reaches the store within
+the engine's upkeep interval, and before an answer is given for get, advance and rewind. After a crash a
+consumer may therefore be sent again what it confirmed in that last instant: at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from spillway.delivery.active_consumer import Holder
+from spillway.delivery.reader import Counts
+from spillway.errors import (
+    InvalidSlotName,
+    LsnNotRetained,
+    NoConsumer,
+    SlotActive,
+    SlotInvalidated,
+    SpillwayError,
+)
+from spillway.pg.lsn import Lsn
+from spillway.service.model import Consumer, Decoding, SlotInfo, SlotStats
+from spillway.sessions.healing import DATABASE_DROPPED
+from spillway.store.leases import held_by_another
+from spillway.txlog.cursor import TransactionCursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from spillway.sessions.session import Session
+    from spillway.store.rows import SlotRow
+    from spillway.txlog import TransactionLog
+
+log = logging.getLogger(__name__)
+
+#: 2000-01-01 00:00 UTC, from where commit times count, in seconds since 1970
+_EPOCH_S: Final = 946_684_800
+_NAME_MAX: Final = 63
+_END_POLL_S: Final = 0.005
+_NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+def check_slot_name(name: str) -> str:
+    """Return *name* if PostgreSQL would take it for a slot.
+
+    Raises:
+        InvalidSlotName: with PostgreSQL's message and hint.
+
+    Source: ReplicationSlotValidateName, src/backend/replication/slot.c
+    """
+    hint = (
+        "Replication slot names may only contain lower case letters, numbers, and the underscore "
+        "character."
+    )
+    if not name:
+        raise InvalidSlotName(f'replication slot name "{name}" is too short', hint=hint, slot=name)
+    if len(name.encode()) > _NAME_MAX:
+        raise InvalidSlotName(f'replication slot name "{name}" is too long', hint=hint, slot=name)
+    if not _NAME_CHARACTERS.issuperset(name):
+        raise InvalidSlotName(
+            f'replication slot name "{name}" contains invalid character', hint=hint, slot=name
+        )
+    return name
+
+
+def _latest(*moments: datetime | None) -> datetime | None:
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _active(slot_name: str, consumer: Consumer) -> SlotActive:
+    return SlotActive(
+        f'replication slot "{slot_name}" is active for {consumer}',
+        hint=f"Wait until its consumer is done, or end its session: POST /v1/slots/{slot_name}/end-session. "
+        "To look beside it, stream with peek.",
+        slot=slot_name,
+        consumer=stored_form(consumer),
+    )
+
+
+def stored_form(consumer: Consumer) -> dict[str, str | None]:
+    """Give a consumer as an error's details, and the metadata store, have it: JSON's types."""
+    return {
+        name: None
+        if value is None
+        else value.isoformat()
+        if isinstance(value, datetime)
+        else str(value)
+        for name, value in asdict(consumer).items()
+        if name != "as_of"
+    }
+
+
+def consumer_of(stored: Mapping[str, str | None]) -> Consumer:
+    """Read what :func:`stored_form` gave, and when."""
+    feedback, sent = stored.get("last_feedback_at"), stored.get("sent_lsn")
+    return Consumer(
+        kind=stored.get("kind") or "stream",
+        address=stored.get("address"),
+        client=stored.get("client"),
+        subscription=stored.get("subscription"),
+        since=datetime.fromisoformat(str(stored["since"])),
+        last_feedback_at=None if feedback is None else datetime.fromisoformat(feedback),
+        sent_lsn=None if sent is None else Lsn.parse(sent),
+        as_of=datetime.fromisoformat(str(stored["as_of"])),
+    )
+
+
+class Slot:
+    """A slot of the running service; used on the event loop only."""
+
+    def __init__(self, row: SlotRow) -> None:
+        self.row = row
+        self.confirmed_flush_lsn = row.confirmed_flush_lsn or Lsn(0)
+        #: confirmed_flush_lsn as the metadata store has it
+        self.stored_lsn = self.confirmed_flush_lsn
+        #: held while the row's position is written, so that a rewind is not undone by an older confirmation
+        self.storing = asyncio.Lock()
+        #: whether the metadata store may have it that this process has the slot
+        self.is_claimed = False
+        #: who of this process's clients has it
+        self.holder: Holder | None = None
+        #: As of a restart what was stored counts: no later than the consumer was there last.
+        self.inactive_since: datetime | None = _latest(row.inactive_since, row.confirmed_at)
+        #: inactive_since as the metadata store has it
+        self.stored_inactive_since = row.inactive_since
+        #: when a confirmation last moved it
+        self.confirmed_at = row.confirmed_at
+        self.invalidation_reason: str | None = row.invalidation_reason
+        #: whether another process serves it
+        self.is_lost = False
+        #: whether what that process has stored is all that is shown of it
+        self.is_shown_as_stored = False
+        self._listeners: set[Callable[[], None]] = set()
+        #: what it missed ends before this, as far as that is known
+        self._lost_to: int | None = None
+        #: what it needs before this is in another service's directory
+        self._elsewhere_to: int | None = None
+        self._counts = Counts()
+        #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit time, None without one
+        self._first_unconfirmed: tuple[tuple[int, int], int | None] = ((-1, -1), None)
+
+    @property
+    def name(self) -> str:
+        return self.row.slot_name
+
+    @property
+    def two_phase_at(self) -> int:
+        """Transactions prepared before this are delivered whole at COMMIT PREPARED."""
+        return self.row.two_phase_at or 0
+
+    @contextmanager
+    def acquired(self, kind: str) -> Iterator[Holder]:
+        """Hold the slot; one consumer at a time. *kind* is what it does, as in :class:`~spillway.service.model.Consumer`.
+
+        Raises:
+            SlotActive: somebody has it; the error names him.
+            SlotInvalidated: its history was given up.
+            LeaseLost: another process serves it.
+        """
+        self.check_valid()
+        if self.holder is not None:
+            raise _active(self.name, self.holder.consumer())
+        holder = self.holder = Holder(self.name, kind)
+        self.inactive_since = None
+        try:
+            yield holder
+        finally:
+            self.holder = None
+            self.inactive_since = datetime.now(UTC)
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether it is confirmed further than is stored."""
+        return self.confirmed_flush_lsn > self.stored_lsn and not self.is_lost
+
+    def note_stored(self, row: SlotRow) -> None:
+        """Take in how it is stored, when nobody reads it."""
+        stands = row.confirmed_flush_lsn or Lsn(0)
+        # Never forward: what was stored and not answered for has reached nobody. What was confirmed and is not stored yet stays.
+        if not self.is_unsaved:
+            self.confirmed_flush_lsn = min(self.confirmed_flush_lsn, stands)
+        self.row, self.stored_lsn = row, stands
+
+    @property
+    def consumer(self) -> Consumer | None:
+        """Who has it: a client of this process, or of the one that serves it, as that one has stored it; None: nobody."""
+        if self.holder is not None:
+            return self.holder.consumer()
+        elsewhere = self.row.consumer if self.is_shown_as_stored else None
+        return None if elsewhere is None else consumer_of(elsewhere)
+
+    def show_as_stored(self) -> None:
+        """Know of it only what the process that serves it has stored."""
+        self.lose()
+        self.is_shown_as_stored = True
+
+    def lose(self) -> None:
+        """End whoever has the slot, or waits for its changes: another process serves its source."""
+        self.is_lost = True
+        # What was not stored was never confirmed.
+        self.confirmed_flush_lsn = self.stored_lsn
+        for listener in tuple(self._listeners):
+            listener()
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Have *listener* called on the event loop when the slot is lost."""
+        self._listeners.add(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Have it called no more."""
+        self._listeners.discard(listener)
+
+    async def end_session(self) -> Consumer:
+        """End its consumer's session, and return who that was; the slot is free then.
+
+        Raises:
+            NoConsumer: nobody has it.
+            LeaseLost: another process serves it.
+        """
+        if self.is_lost:
+            raise held_by_another(self.row.source)
+        holder = self.holder
+        if holder is None:
+            raise NoConsumer(
+                f'nobody has replication slot "{self.name}"',
+                hint="A new consumer may take it.",
+                slot=self.name,
+            )
+        consumer = holder.consumer()
+        holder.end()
+        while self.holder is holder:  # noqa: ASYNC110 - a task of its own ends it
+            await asyncio.sleep(_END_POLL_S)
+        return consumer
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it needs what only another service's directory has."""
+        return self._elsewhere_to is not None and self.confirmed_flush_lsn < self._elsewhere_to
+
+    def check_valid(self) -> None:
+        """Raise SlotInvalidated when the slot can no longer be read, LeaseLost when this process may not serve it."""
+        if self.is_lost:
+            raise held_by_another(self.row.source)
+        if self._elsewhere_to is not None and self.is_elsewhere:
+            raise LsnNotRetained(
+                f'replication slot "{self.name}" stands at {self.confirmed_flush_lsn}, and what was decoded here begins at '
+                f"{Lsn(self._elsewhere_to)}: this service took the source over from another one, whose directory has the rest",
+                hint="Start that service again and stop this one: it takes the source back, and the slot goes on. If it is gone "
+                f"for good, drop the slot (DELETE /v1/slots/{self.name}), create it again, and load its consumer anew.",
+                slot=self.name,
+                lsn=str(self.confirmed_flush_lsn),
+                first_lsn=str(Lsn(self._elsewhere_to)),
+            )
+        if self.invalidation_reason is not None:
+            missed = ""
+            if self._lost_to is not None:
+                missed = f"; what was committed from {self.confirmed_flush_lsn} to {Lsn(self._lost_to)} is not known"
+            raise SlotInvalidated(
+                f'replication slot "{self.name}" was invalidated: {self.invalidation_reason}{missed}',
+                hint="Drop it and create it again; what lies between must be copied from the source.",
+                slot=self.name,
+                invalidation_reason=self.invalidation_reason,
+            )
+
+    def judge(self, session: Session) -> None:
+        """Invalidate the slot if its history is gone: the log that it reads begins behind it, or is another database's.
+
+        Whoever finds it so writes it down (the engine's upkeep); it is so again after a crash.
+        """
+        if self.invalidation_reason is not None:
+            return
+        begins = session.log_start_lsn
+        if self.row.datoid != session.database_oid:
+            self.invalidate(DATABASE_DROPPED)
+            log.warning(
+                'slot "%s" was of a database "%s" that was dropped: it is invalidated',
+                self.name,
+                self.row.database,
+            )
+        elif self.confirmed_flush_lsn < begins and session.began_in_takeover:
+            # Not lost: whoever served the source before has it, and may serve it again. PostgreSQL's word for that, in
+            # wal_status, is unreserved.
+            self._elsewhere_to = begins
+        elif self.confirmed_flush_lsn < begins:
+            self.invalidate(session.lost_reason)
+            self._lost_to = begins
+            log.warning(
+                'slot "%s" is invalidated (%s): what was committed in database "%s" from %s to %s is not known',
+                self.name,
+                self.invalidation_reason,
+                self.row.database,
+                self.confirmed_flush_lsn,
+                Lsn(begins),
+            )
+
+    def invalidate(self, reason: str) -> None:
+        """Have nobody read the slot any more."""
+        self.invalidation_reason = reason
+
+    def lag_seconds(self, transactions: TransactionLog, *, current: bool) -> float | None:
+        """Return how long ago the first transaction was committed that is not confirmed; 0.0 without one. Reads the log.
+
+        By the source's clock and this machine's. None: the log can't be read there, or has no such transaction while
+        there may be one that is not decoded yet, that is while it is not *current*.
+        """
+        if self.invalidation_reason is not None:
+            return None
+        confirmed, decoded = self.confirmed_flush_lsn, transactions.decoded_lsn
+        known_at, commit_time = self._first_unconfirmed
+        if known_at != (confirmed, decoded if commit_time is None else 0):
+            try:
+                cursor = TransactionCursor(transactions, confirmed)
+                try:
+                    found = cursor.next()
+                finally:
+                    cursor.close()
+            except SpillwayError:
+                return None
+            commit_time = None if found is None else found.header.commit_time
+            known = (confirmed, decoded if commit_time is None else 0)
+            self._first_unconfirmed = (known, commit_time)
+        if commit_time is None:
+            return 0.0 if current else None
+        return max(0.0, time.time() - (_EPOCH_S + commit_time / 1e6))
+
+    def confirm(self, lsn: int) -> None:
+        """Advance confirmed_flush_lsn; never backward, as PostgreSQL's LogicalConfirmReceivedLocation."""
+        if lsn > self.confirmed_flush_lsn:
+            self.confirmed_flush_lsn = Lsn(lsn)
+            self.confirmed_at = datetime.now(UTC)
+
+    def count(self, counts: Counts, before: Counts | None = None) -> None:
+        """Account for what a reader handed out, since it had counted *before*."""
+        self._counts = self._counts.plus(counts, before)
+
+    def info(
+        self, *, decoding: Decoding, retained_bytes: int | None, safe_bytes: int | None
+    ) -> SlotInfo:
+        """Describe the slot with PostgreSQL 18's columns.
+
+        What is not known while the source is not up is None.
+
+        ``restart_lsn`` equals ``confirmed_flush_lsn``, and ``catalog_xmin`` is null: the transaction log
+        holds whole transactions with the descriptors they need, so a slot keeps neither older WAL nor
+        old catalog rows.
+        """
+        row, lost, consumer = self.row, self.invalidation_reason is not None, self.consumer
+        kept = None if retained_bytes is None else "reserved"
+        if self.is_elsewhere:
+            kept = "unreserved"
+        return SlotInfo(
+            slot_name=row.slot_name,
+            plugin=row.plugin,
+            slot_type="logical",
+            datoid=row.datoid,
+            database=row.database,
+            temporary=row.temporary,
+            active=consumer is not None,
+            # As in PostgreSQL, the process that serves the consumer; ``consumer`` says who that is.
+            active_pid=row.active_pid
+            if self.is_shown_as_stored
+            else os.getpid()
+            if consumer
+            else None,
+            xmin=None,
+            catalog_xmin=None,
+            restart_lsn=None if lost else self.confirmed_flush_lsn,
+            confirmed_flush_lsn=self.confirmed_flush_lsn,
+            wal_status="lost" if lost else kept,
+            safe_wal_size=None if lost else safe_bytes,
+            two_phase=row.two_phase,
+            two_phase_at=row.two_phase_at,
+            inactive_since=None if consumer else self.inactive_since,
+            conflicting=False,
+            invalidation_reason=self.invalidation_reason,
+            failover=row.failover,
+            synced=False,
+            source=row.source,
+            options=row.options,
+            decoded_lsn=decoding.decoded_lsn,
+            retained_bytes=retained_bytes,
+            created_at=row.created_at,
+            consumer=consumer,
+            decoding=decoding,
+            confirmed_at=self.confirmed_at,
+        )
+
+    def stats(self, spill_txns: int, spill_count: int, spill_bytes: int) -> SlotStats:
+        """Describe the slot as pg_stat_replication_slots does; spilling is the shared session's."""
+        return SlotStats(
+            slot_name=self.name,
+            spill_txns=spill_txns,
+            spill_count=spill_count,
+            spill_bytes=spill_bytes,
+            stream_txns=self._counts.stream_txns,
+            stream_count=self._counts.stream_count,
+            stream_bytes=self._counts.stream_bytes,
+            total_txns=self._counts.total_txns,
+            total_bytes=self._counts.total_bytes,
+            stats_reset=None,
+        )
+
+
+def oldest_positions(slots: Iterable[Slot]) -> dict[str, dict[str, int]]:
+    """Return the oldest position of a slot, by source and by database that has slots; 0: they are all lost."""
+    found: dict[str, dict[str, int]] = {}
+    for slot in slots:
+        of_source = found.setdefault(slot.row.source, {})
+        before, lost = of_source.get(slot.row.database, 0), slot.invalidation_reason is not None
+        here = 0 if lost else slot.confirmed_flush_lsn
+        of_source[slot.row.database] = min(filter(None, (before, here)), default=0)
+    return found

@@ -1,0 +1,1 @@
+"""From a source's WAL to its transaction logs: what a worker runs."""
