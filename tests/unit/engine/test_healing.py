@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spillway.engine.healing import LogSink, begin_behind
+from spillway.engine.healing import LogSink, WholeFrom, begin_behind
 from spillway.errors import (
     CatalogAuditFailed,
     CorruptTransactionLog,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SEGMENT = 1 << 20
 
 
-class Whole:
+class Whole(WholeFrom):
     """Knows of commits that were missed at some LSNs."""
 
     def __init__(self, *missed: int) -> None:
