@@ -111,7 +111,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     from harness.cluster import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        defaults: dict[str, Any] = TransactionLog.__init__.__kwdefaults__
+        defaults: dict[str, Any] | None = TransactionLog.__init__.__kwdefaults__
+        assert defaults is not None
         patch.setitem(defaults, "segment_bytes", LOG_SEGMENT_BYTES)
         cluster = Cluster(18, wal_segment_size_mb=1)
         cluster.start()
@@ -367,13 +368,9 @@ def test_damage_of_the_log_that_is_told_is_healed_as_it_says(
     shutil.copytree(recorded.database_root(recorded.directory) / "txlog", log)
     first = min(log.glob("*.txlog"))
     flip(0.5)([first])
-    identity = {
-        "system_id": int(
-            recorded.cluster.value("SELECT system_identifier FROM pg_control_system()")
-        ),
-        "database_oid": int(recorded.database_root(recorded.directory).name),
-    }
-    with TransactionLog(log, **identity) as opened:
+    system_id = int(recorded.cluster.value("SELECT system_identifier FROM pg_control_system()"))
+    database_oid = int(recorded.database_root(recorded.directory).name)
+    with TransactionLog(log, system_id=system_id, database_oid=database_oid) as opened:
         cursor = TransactionCursor(opened, int(first.stem, 16))
         with pytest.raises(CorruptTransactionLog) as caught:
             read_all(cursor)

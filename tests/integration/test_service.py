@@ -278,7 +278,7 @@ def test_metadata_on_postgresql(tmp_path: Path, pg15: Database, pg18: Database) 
                 service.call("DELETE", "/sources/main")
 
 
-BAD_SLOTS = [
+BAD_SLOTS: list[tuple[dict[str, object], str]] = [
     ({"slot_name": "Upper"}, "invalid_slot_name"),
     ({"slot_name": "taken"}, "duplicate_name"),
     ({"source": "nowhere"}, "unknown_source"),
@@ -292,7 +292,7 @@ BAD_SLOTS = [
 def test_bad_requests_for_slots(service: Service, table: Database) -> None:
     service.create_slot("taken", table.name)
     for change, code in BAD_SLOTS:
-        body = {
+        body: dict[str, object] = {
             "slot_name": "s",
             "source": "main",
             "database": table.name,

@@ -7,6 +7,7 @@ import os
 import random
 import struct
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +26,9 @@ from spillway.txlog import cursor as cursor_module
 from spillway.txlog import log as log_module
 from spillway.txlog.segment import Segment
 from spillway.txlog.verification import PERIOD_S, Verification
+
+if TYPE_CHECKING:
+    from spillway.txlog.log import Snapshot
 
 SYSTEM_ID = 7_000_000_000_000_000_001
 
@@ -73,7 +77,15 @@ def begin(log: TransactionLog) -> None:
     log.checkpoint(0x800)
 
 
-def read(log: TransactionLog, lsn: int):
+def visible(log: TransactionLog) -> Snapshot:
+    """Return what readers see of *log*, which must have begun."""
+    snapshot = log.snapshot()
+    assert snapshot is not None
+    return snapshot
+
+
+def read(log: TransactionLog, lsn: int | None):
+    assert lsn is not None, "the log has not begun"
     cursor = TransactionCursor(log, lsn)
     found = []
     while (entry := cursor.next()) is not None:
@@ -127,7 +139,8 @@ def test_descriptors_are_parsed_when_they_are_asked_for(tmp_path, monkeypatch):
         assert (len(entry.relations), 1000 in entry.relations) == (1000, True)
         parsed.clear()
         for _ in range(2):
-            assert entry.relations.get(1000)["name"] == "table_999"
+            descriptor: Any = entry.relations.get(1000)
+            assert descriptor["name"] == "table_999"
         assert entry.relations.get(1001) is None
         assert len(parsed) <= 1
         cursor.close()
@@ -182,7 +195,7 @@ def test_a_torn_tail_is_cut_off(tmp_path, seed):
         for n in range(40):
             log.transaction(transaction(n, chunks=1 + n % 4))
             log.publish()
-            ends.append(log.snapshot().end)
+            ends.append(visible(log).end)
     (path,) = tmp_path.glob("*.txlog")
     cut = rng.randrange(200, path.stat().st_size)
     if seed % 2:
@@ -291,7 +304,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         log.transaction(transaction(0))
         log.publish()
 
-        written = []
+        written: list[int] = []
 
         def write(fd, data):
             if written:
@@ -473,7 +486,9 @@ def test_a_hole_is_put_back(tmp_path, damage):
             if not log.is_damaged:
                 # Links and index say so at the next start, too.
                 break
-            first, end = log.damage()
+            hole = log.damage()
+            assert hole is not None
+            first, end = hole
             with open_log(tmp_path / "beside", segment_bytes=1 << 40) as beside:
                 beside.start(first)
                 for n in range(100):

@@ -13,7 +13,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import psycopg
 import pytest
@@ -50,7 +50,16 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster
     from integration.receiver.conftest import Receive
 
-SMALL: dict[str, str | int] = {
+
+class Settings(TypedDict):
+    """What a small server is started with."""
+
+    wal_segment_size_mb: int
+    wal_keep_size: str
+    max_wal_size: str
+
+
+SMALL: Settings = {
     "wal_segment_size_mb": 1,
     "wal_keep_size": "1GB",
     "max_wal_size": "4GB",

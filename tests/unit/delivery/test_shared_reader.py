@@ -113,7 +113,8 @@ class World:
             steps.append(reader.step(BATCH_BYTES))
             if steps[-1].exhausted:
                 reader.close()
-                return [(s.messages.payload, s.messages.lsns, s.messages.xids) for s in steps]
+                found = [step.messages for step in steps]
+                return [(bytes(m.payload), bytes(m.lsns), bytes(m.xids)) for m in found]
 
     @property
     def number_of_readers(self) -> int:

@@ -32,7 +32,8 @@ class Log:
 
     def __init__(self) -> None:
         self.listeners: set[Callable[[], None]] = set()
-        self.segments: tuple[Any, ...] = (object(),)
+        segment: Any = object()
+        self.segments: tuple[Any, ...] = (segment,)
         self.end = 0
         self.steps: list[Step | Exception] = []
         self._visible = Snapshot(self.segments, 0, 0)
@@ -147,8 +148,10 @@ class Stream:
         given: Any = (self.reader, self.log, workers, BATCH_BYTES, 0)
         shared = SharedReader(*given, at_once=at_once)
         steps = SharedSteps(readers, None, shared, shared.follow(0), _no_other_reader)
-        for_whom: Any = (self.slot, self.session)
-        self.stream = EngineStream(*for_whom, steps, 0, None if peek else Holder("s", "stream"))
+        slot: Any = self.slot
+        session: Any = self.session
+        holder = None if peek else Holder("s", "stream")
+        self.stream = EngineStream(slot, session, steps, 0, holder)
 
     async def lsn(self, timeout_s: float = 10.0) -> int:
         """Position of the next batch's message; 0 for a keepalive."""

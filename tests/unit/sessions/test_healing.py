@@ -19,7 +19,7 @@ from spillway.errors import (
     WalGap,
     WalLevelNotLogical,
 )
-from spillway.sessions.healing import LogSink, begin_behind
+from spillway.sessions.healing import LogSink, WholeFrom, begin_behind
 from spillway.txlog import TransactionLog
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SEGMENT = 1 << 20
 
 
-class Whole:
+class Whole(WholeFrom):
     """Knows of commits that were missed at some LSNs."""
 
     def __init__(self, *missed: int) -> None:
