@@ -27,8 +27,8 @@ from spillway.decoding import serialization
 from spillway.engine.settings import EngineSettings
 from spillway.errors import CorruptSnapshot, CorruptTransactionLog
 from spillway.pg.lsn import Lsn
-from spillway.receiver.wal_store import WalStore
-from spillway.txlog import TransactionCursor, TransactionLog
+from spillway.receiver.wal_writer import WalWriter
+from spillway.txlog import LogWriter, TransactionCursor
 from spillway.txlog.segment import Segment
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     from harness.cluster import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        defaults: dict[str, Any] = TransactionLog.__init__.__kwdefaults__
+        defaults: dict[str, Any] = LogWriter.__init__.__kwdefaults__
         patch.setitem(defaults, "segment_bytes", LOG_SEGMENT_BYTES)
         cluster = Cluster(18, wal_segment_size_mb=1)
         cluster.start()
@@ -373,8 +373,8 @@ def test_damage_of_the_log_that_is_told_is_healed_as_it_says(
         ),
         "database_oid": int(recorded.database_root(recorded.directory).name),
     }
-    with TransactionLog(log, **identity) as opened:
-        cursor = TransactionCursor(opened, int(first.stem, 16))
+    with LogWriter(log, **identity) as opened:
+        cursor = TransactionCursor(opened.reader, int(first.stem, 16))
         with pytest.raises(CorruptTransactionLog) as caught:
             read_all(cursor)
         cursor.close()
@@ -431,7 +431,7 @@ def test_the_store_has_the_wal_no_more(recorded: Recorded, tmp_path: Path, archi
     data, archives = tmp_path / "data", tmp_path / "archives"
     shutil.copytree(recorded.directory, data)
     (archives / "main").mkdir(parents=True)
-    with WalStore(data / "sources/main/wal") as store:
+    with WalWriter(data / "sources/main/wal") as store:
         for path in wal(data, recorded):
             shutil.copy(path, archives / "main")
         store.remove_before(store.flushed_lsn)

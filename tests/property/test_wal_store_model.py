@@ -27,7 +27,7 @@ from spillway.errors import LsnNotRetained, StorageError
 from spillway.pg.wal_segment import parse_segment_name
 from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 
 SIZE = 1 << 20
 START = 7 * SIZE
@@ -81,7 +81,7 @@ class WalStoreModel(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        self.store = WalStore(self.directory, system_id="1", segment_size=SIZE, start_lsn=START)
+        self.store = WalWriter(self.directory, system_id="1", segment_size=SIZE, start_lsn=START)
         self.received = START
         #: (fork, timeline) in order; the first has no fork
         self.forks = [(START, 1)]
@@ -211,7 +211,7 @@ class WalStoreModel(RuleBasedStateMachine):
         self.open_again(at_least=flushed)
 
     def open_again(self, at_least: int) -> None:
-        self.store = WalStore(self.directory, system_id="1")
+        self.store = WalWriter(self.directory, system_id="1")
         assert self.store.received_lsn == self.store.flushed_lsn >= at_least
         assert self.store.timeline == self.forks[-1][1]
         self.received = int(self.store.received_lsn)
@@ -224,13 +224,13 @@ class WalStoreModel(RuleBasedStateMachine):
         store = self.store
         assert store.first_lsn <= store.flushed_lsn <= store.received_lsn == self.received
         position = int(store.first_lsn)
-        while data := store.read(position, SIZE):
+        while data := store.reader.read(position, SIZE):
             assert data == self.expected(position, len(data))
             position += len(data)
         assert position == self.received
         if store.first_lsn > START:
             try:
-                store.read(store.first_lsn - 1, 1)
+                store.reader.read(store.first_lsn - 1, 1)
             except LsnNotRetained:
                 pass
             else:
