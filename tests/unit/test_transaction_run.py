@@ -15,7 +15,7 @@ from spillway.delivery.reader import SlotReader
 from spillway.errors import CorruptTransactionLog, DecodingError, TransactionLogError
 from spillway.plugins.interface import OutputPlugin, PluginContext
 from spillway.plugins.registry import create_plugin
-from spillway.txlog import TransactionCursor, TransactionLog, frames
+from spillway.txlog import LogWriter, TransactionCursor, frames
 from unit.test_transaction_log import (
     FakeTransaction,
     begin,
@@ -127,8 +127,8 @@ def test_find_run_passes_over_what_was_read_before():
 # ---- the log
 
 
-def read(log: TransactionLog, lsn: int) -> list[tuple[TransactionHeader, bytes]]:
-    cursor = TransactionCursor(log, lsn)
+def read(log: LogWriter, lsn: int) -> list[tuple[TransactionHeader, bytes]]:
+    cursor = TransactionCursor(log.reader, lsn)
     found = []
     while (piece := cursor.next_run()) is not None:
         for one in piece if isinstance(piece, TransactionRun) else (piece,):
@@ -138,8 +138,8 @@ def read(log: TransactionLog, lsn: int) -> list[tuple[TransactionHeader, bytes]]
     return found
 
 
-def read_one_by_one(log: TransactionLog, lsn: int) -> list[tuple[TransactionHeader, bytes]]:
-    cursor = TransactionCursor(log, lsn)
+def read_one_by_one(log: LogWriter, lsn: int) -> list[tuple[TransactionHeader, bytes]]:
+    cursor = TransactionCursor(log.reader, lsn)
     found = []
     while (one := cursor.next()) is not None:
         found.append((one.header, b"".join(map(bytes, one.chunks()))))
@@ -203,7 +203,7 @@ def test_reading_begins_near_the_lsn(tmp_path):
         (segment,) = visible(log).segments
         steps = [b - a for a, b in zip(segment.offsets, segment.offsets[1:], strict=False)]
         assert max(steps) < 130 * 1024
-        assert log.bytes_from(transaction(19_999).header.final_lsn) < 200 * 1024
+        assert log.reader.bytes_from(transaction(19_999).header.final_lsn) < 200 * 1024
 
 
 def test_a_damaged_transaction_is_named(tmp_path):
@@ -215,7 +215,7 @@ def test_a_damaged_transaction_is_named(tmp_path):
         data = bytearray(segment.path.read_bytes())
         data[-20] ^= 1
         segment.path.write_bytes(data)
-        cursor = TransactionCursor(log, 0x1000)
+        cursor = TransactionCursor(log.reader, 0x1000)
         assert xids(cursor.next_run()) == [*range(700, 709)]
         with pytest.raises(CorruptTransactionLog):
             cursor.next_run()

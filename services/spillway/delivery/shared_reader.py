@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from spillway.delivery.reader import Counts, SlotReader, Step
     from spillway.delivery.stragglers import StragglerWait
-    from spillway.txlog.log import Snapshot, TransactionLog
+    from spillway.txlog.reader import LogReader, Snapshot
 
 #: What the event loop may spend on one step: some 500 small rows, which take the slowest of our plugins
 #: less than a millisecond.
@@ -83,7 +83,7 @@ class SharedReader:
     def __init__(
         self,
         reader: SlotReader,
-        log: TransactionLog,
+        log: LogReader,
         workers: Executor,
         batch_bytes: int,
         place: int,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spillway.delivery.reader import SlotReader
     from spillway.delivery.shared_reader import Boundary, Follower
     from spillway.plugins.interface import OutputPlugin
-    from spillway.txlog.log import TransactionLog
+    from spillway.txlog import LogReader
 
 KEPT_BYTES: Final = 32 << 20
 #: What a reader keeps though all its streams have taken it: for those who begin just behind them.
@@ -60,7 +60,7 @@ class SharedReaders:
     async def join(
         self,
         key: Hashable | None,
-        log: TransactionLog,
+        log: LogReader,
         begin: int,
         plugin: OutputPlugin,
         open_reader: Callable[[OutputPlugin, int], SlotReader],
@@ -104,7 +104,7 @@ class SharedReaders:
         return shared, shared.follow(0)
 
     async def _number_at(
-        self, shared: SharedReader, log: TransactionLog, begin: int, state: object
+        self, shared: SharedReader, log: LogReader, begin: int, state: object
     ) -> int | None:
         """Return the number of the step of *shared* that a stream may begin with at *begin*, None for none."""
         head, number = shared.head, shared.next
@@ -213,7 +213,7 @@ class SharedReaders:
 _NOT_DECODED: Final = -1
 
 
-def _first_lsns(log: TransactionLog, head: int, begin: int) -> tuple[int, int]:
+def _first_lsns(log: LogReader, head: int, begin: int) -> tuple[int, int]:
     """Return final_lsn of the first transaction from *head* on and from *begin* on.
 
     When they are equal, none lies between the two. In this order: what was before *head* is visible, also when *begin* is looked at.
@@ -221,7 +221,7 @@ def _first_lsns(log: TransactionLog, head: int, begin: int) -> tuple[int, int]:
     return _first_lsn(log, head), _first_lsn(log, begin)
 
 
-def _first_lsn(log: TransactionLog, begin: int) -> int:
+def _first_lsn(log: LogReader, begin: int) -> int:
     """Return final_lsn of the first transaction from *begin* on; 0 when there is none yet."""
     cursor = TransactionCursor(log, begin)
     try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.delivery.shared_steps import SharedSteps
     from spillway.plugins.interface import OutputPlugin
-    from spillway.txlog import TransactionLog
+    from spillway.txlog import LogWriter
 
 BATCH_BYTES = 2000
 OPTIONS = {
@@ -76,7 +76,7 @@ def large(number: int, rows: int, chunks: int) -> FakeTransaction:
 class World:
     """A log, and the streams that read it."""
 
-    log: TransactionLog
+    log: LogWriter
     workers: ThreadPoolExecutor
     plugin: str
     kept_bytes: int = 1 << 20
@@ -90,13 +90,13 @@ class World:
 
     def open_reader(self, plugin: OutputPlugin, lsn: int) -> SlotReader:
         self.opened += 1
-        return SlotReader.on_log(self.log, plugin, lsn, None)
+        return SlotReader.on_log(self.log.reader, plugin, lsn, None)
 
     async def steps(self, number: int) -> SharedSteps:
         return await share_steps(
             self.readers,
             (self.plugin,),
-            self.log,
+            self.log.reader,
             lsn_of(number) - 8,
             self.new_plugin(),
             self.new_plugin,
@@ -107,7 +107,7 @@ class World:
 
     def alone(self, number: int) -> list[tuple[bytes, bytes, bytes]]:
         """What a reader of its own makes from there to the end, as it is now."""
-        reader = SlotReader.on_log(self.log, self.new_plugin(), lsn_of(number) - 8, None)
+        reader = SlotReader.on_log(self.log.reader, self.new_plugin(), lsn_of(number) - 8, None)
         steps = []
         while True:
             steps.append(reader.step(BATCH_BYTES))
@@ -208,7 +208,7 @@ async def test_positions_may_differ_as_long_as_no_transaction_lies_between(world
     second = Got(
         await share_steps(
             world.readers,
-            key, world.log, lsn_of(0) - 100, world.new_plugin(), world.new_plugin, world.open_reader,
+            key, world.log.reader, lsn_of(0) - 100, world.new_plugin(), world.new_plugin, world.open_reader,
             BATCH_BYTES, at_once=True,
         )
     )  # fmt: skip
@@ -326,7 +326,7 @@ async def test_a_failure_is_everybodys(world: World) -> None:
     for n in range(100):
         world.log.transaction(small(n))
     world.log.publish()
-    (segment,) = world.log.snapshot().segments  # type: ignore[union-attr]
+    (segment,) = world.log.reader.snapshot().segments  # type: ignore[union-attr]
     data = bytearray(segment.path.read_bytes())
     data[-100] ^= 1
     segment.path.write_bytes(data)

@@ -19,7 +19,7 @@ from spillway.delivery.shared_steps import SharedSteps
 from spillway.delivery.stream import EngineStream
 from spillway.errors import CorruptTransactionLog, InvalidRequest, LeaseLost
 from spillway.plugins.messages import EncodedBatch
-from spillway.txlog.log import Snapshot
+from spillway.txlog.reader import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
