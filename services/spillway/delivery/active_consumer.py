@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from spillway.caller import caller
+from spillway.delivery.model import Consumer
 from spillway.errors import SessionEnded
-from spillway.service.model import Consumer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -24,17 +24,17 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from spillway.delivery.model import StreamBatch
 from spillway.errors import InvalidRequest, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
-from spillway.service.model import StreamBatch
 
 if TYPE_CHECKING:
     from spillway.delivery.active_consumer import Holder
+    from spillway.delivery.decoded_database import DecodedDatabase
     from spillway.delivery.reader import Step
     from spillway.delivery.shared_steps import SharedSteps
     from spillway.delivery.slots import Slot
-    from spillway.sessions.session import Session
     from spillway.txlog.log import Snapshot
 
 #: Behind a larger batch no step is taken ahead: a client that does not read would hold it, too.
@@ -48,18 +48,23 @@ class EngineStream:
 
     Args:
         slot: whose stream this is; counted into, and confirmed unless *peek*.
-        session: decodes what is read.
+        decoded: what is read.
         steps: of the reader that makes the batches; the stream's own from here on.
         begin: position that the stream begins at.
         holder: its hold on the slot; None: it reads beside whoever holds it.
     """
 
     def __init__(
-        self, slot: Slot, session: Session, steps: SharedSteps, begin: int, holder: Holder | None
+        self,
+        slot: Slot,
+        decoded: DecodedDatabase,
+        steps: SharedSteps,
+        begin: int,
+        holder: Holder | None,
     ) -> None:
         self._slot = slot
         self._holder = holder
-        self._session = session
+        self._decoded = decoded
         self._steps = steps
         self._peek = holder is None
         self._loop = asyncio.get_running_loop()
@@ -71,7 +76,7 @@ class EngineStream:
         self._more = False
         self._waiter: asyncio.Future[bool] | None = None
         self._notified = False
-        session.log.add_listener(self._notify)
+        decoded.log.add_listener(self._notify)
         slot.add_listener(self._wake)
 
     def _notify(self) -> None:
@@ -94,7 +99,7 @@ class EngineStream:
         while True:
             self._slot.check_valid()
             self._more = False
-            if self._end is None or self._end is not self._session.log.snapshot():
+            if self._end is None or self._end is not self._decoded.log.snapshot():
                 try:
                     step = await self._next_step()
                 except SpillwayError:
@@ -104,7 +109,7 @@ class EngineStream:
                 if step.messages.count or step.reached_end:
                     return self._batch(step.messages, final=step.reached_end)
             self._slot.check_valid()
-            self._session.check_readable()
+            self._decoded.check_readable()
             if not await self._wait(deadline):
                 return self._batch(_NOTHING)
 
@@ -144,7 +149,7 @@ class EngineStream:
         return StreamBatch(
             messages=messages,
             wal_start=Lsn(first),
-            wal_end=Lsn(self._session.decoded_lsn),
+            wal_end=Lsn(self._decoded.decoded_lsn),
             confirm_lsn=Lsn(confirm_lsn),
             final=final,
         )
@@ -165,7 +170,7 @@ class EngineStream:
 
     async def close(self) -> None:
         """Stop; waits for a step that is under way, since it uses the cursor."""
-        self._session.log.remove_listener(self._notify)
+        self._decoded.log.remove_listener(self._notify)
         self._slot.remove_listener(self._wake)
         await self._steps.close()
 

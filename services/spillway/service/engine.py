@@ -57,6 +57,7 @@ from spillway.service import inventory
 from spillway.service.inventory import TABLES_MAX
 from spillway.service.model import PluginInfo, SlotSpec
 from spillway.service.readiness import MetadataWatch, obstacles_of, warnings_of
+from spillway.service.slot_view import describe, statistics
 from spillway.service.sources import Sources
 from spillway.store.leases import Leases
 from spillway.store.rows import SlotRow
@@ -552,7 +553,7 @@ class Engine:
         slot = self._slot(slot_name)
         session = self._sources.find_session(slot.row.source, slot.row.database)
         spilled = session.spill_stats() if session else (0, 0, 0)
-        return slot.stats(*spilled)
+        return statistics(slot, *spilled)
 
     async def preview(
         self, slot_name: str, start_lsn: Lsn | None, limit: int, skip: int = 0
@@ -683,9 +684,10 @@ class Engine:
         limit = self._settings.max_slot_retained_bytes
         if session is None:
             unknown = self._sources.unknown_decoding(slot.row.source)
-            return slot.info(decoding=unknown, retained_bytes=None, safe_bytes=None)
+            return describe(slot, decoding=unknown, retained_bytes=None, safe_bytes=None)
         retained = session.log.bytes_from(slot.confirmed_flush_lsn)
-        return slot.info(
+        return describe(
+            slot,
             decoding=session.signs.decoding(session.decoded_lsn),
             retained_bytes=retained,
             safe_bytes=None if limit is None else max(0, limit - retained),

@@ -12,6 +12,7 @@ from spillway.delivery.slot_rows import SlotRows
 from spillway.errors import Conflict, LeaseLost, MetadataError, SlotActive
 from spillway.pg.lsn import Lsn
 from spillway.service.model import Decoding
+from spillway.service.slot_view import describe
 from spillway.store.leases import Leases
 from spillway.store.metadata import MetadataStore
 from spillway.store.rows import Fence, Owner, SlotRow, SourceRow
@@ -113,7 +114,7 @@ async def test_a_consumer_is_shown_by_who_stands_by(engine: Engine) -> None:
     with calling("192.0.2.7:4711", "loader/1.2"), slot.acquired("stream") as holder:
         async with engine.rows.claimed(slot, holder):
             await beside.stand_by()
-            info = beside.slot().info(decoding=DECODING, **unknown)
+            info = describe(beside.slot(), decoding=DECODING, **unknown)
             assert (info.active, info.active_pid) == (True, (await engine.stored()).active_pid)
             assert (info.inactive_since, str(info.consumer)) == (None, str(holder.consumer()))
             with pytest.raises(LeaseLost):
@@ -131,7 +132,7 @@ async def test_a_consumer_is_shown_by_who_stands_by(engine: Engine) -> None:
             assert consumer.as_of is not None
             slot.confirm(30)
     await beside.stand_by()
-    info = beside.slot().info(decoding=DECODING, **unknown)
+    info = describe(beside.slot(), decoding=DECODING, **unknown)
     assert (info.active, info.active_pid, info.consumer) == (False, None, None)
     # What was confirmed last went with the release.
     assert (info.confirmed_flush_lsn, slot.stored_lsn) == (30, 30)

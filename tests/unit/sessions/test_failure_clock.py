@@ -102,7 +102,7 @@ def test_a_clock_that_was_set_back_and_a_disk_that_is_full(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("spillway.engine.layout.replace_file", full)
+        patch.setattr("spillway.sessions.layout.replace_file", full)
         clock.failed(0x4000)
         clocks.pass_by(5)
         assert clock.for_s == 10.0
@@ -111,7 +111,7 @@ def test_a_clock_that_was_set_back_and_a_disk_that_is_full(
     clock.failed(0x4000)
     assert layout.failed() == (1_000_000.0, 0x4000)
     with monkeypatch.context() as patch:
-        patch.setattr("spillway.engine.layout.replace_file", full)
+        patch.setattr("spillway.sessions.layout.replace_file", full)
         clock.stop()
     assert not clock.runs
     assert layout.failed() is not None
