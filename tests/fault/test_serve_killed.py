@@ -193,7 +193,8 @@ def test_killed_at_each_named_point(
             serve.kill()
             serve.start(failpoint)
             assert serve.process is not None
-            assert serve.process.wait(60) == -signal.SIGKILL, f"{failpoint} was not reached"
+            # Two checkpoints of a database at work are 20 seconds apart, and more on a machine with others at work.
+            assert serve.process.wait(240) == -signal.SIGKILL, f"{failpoint} was not reached"
             serve.start()
         writer.stop.set()
         writer.join()

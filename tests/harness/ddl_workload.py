@@ -178,10 +178,12 @@ class DdlLoad:
             thread.join()
 
     def wait_for(self, transactions: int) -> None:
-        """Wait until the clients have ended that many from now on, however long each takes."""
-        enough = self.transactions + transactions
-        deadline = time.monotonic() + 60
-        while self.transactions < enough and time.monotonic() < deadline:
+        """Wait until the clients have ended more than that many from now on, however long each takes."""
+        began_at = self.transactions
+        # Clients that wait for each other's locks do so for three seconds.
+        deadline = time.monotonic() + 240
+        while (ended := self.transactions - began_at) <= transactions:
+            assert time.monotonic() < deadline, f"{ended} transactions: {self.errors[-3:]}"
             time.sleep(0.05)
 
     def _run(self, client: DdlClient) -> None:

@@ -37,9 +37,7 @@ def test_under_load(pg: Database, seed: int) -> None:
             begun = bootstrap(pg.dsn, progress=messages.append)
             replays.append(CatalogReplay(begun, pg.cluster, audit=True))
             time.sleep(0.4)
-        # A machine at work with other things gets no further meanwhile than this.
         load.wait_for(60)
-    assert load.transactions > 20
     for replay in replays:
         replay.run()
         assert_equals_server(replay.mirror, pg)
@@ -58,9 +56,7 @@ def test_other_majors_under_load(fresh_cluster: Any, major: int) -> None:
         replays.append(CatalogReplay(bootstrap_sql(database.dsn), cluster, audit=True))
         replays.append(CatalogReplay(bootstrap_raw(database.dsn), cluster, audit=True))
         time.sleep(1)
-        # Clients that wait for each other's locks do so for three seconds.
         load.wait_for(20)
-    assert load.transactions > 20
     for replay in replays:
         replay.run()
         assert_equals_server(replay.mirror, database)
@@ -81,7 +77,6 @@ def test_raw_without_full_page_writes(fresh_cluster: Any) -> None:
             replays.append(CatalogReplay(begun, cluster, audit=True))
             time.sleep(0.3)
         load.wait_for(20)
-    assert load.transactions > 20
     for replay in replays:
         replay.run()
         assert_equals_server(replay.mirror, database)
