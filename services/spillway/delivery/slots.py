@@ -17,7 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from spillway.delivery.active_consumer import Holder
+from spillway.delivery.active_consumer import ActiveConsumer
 from spillway.delivery.model import Consumer
 from spillway.delivery.reader import Counts
 from spillway.errors import (
@@ -77,7 +77,7 @@ def _latest(*moments: datetime | None) -> datetime | None:
     return max((moment for moment in moments if moment is not None), default=None)
 
 
-def _active(slot_name: str, consumer: Consumer) -> SlotActive:
+def _held(slot_name: str, consumer: Consumer) -> SlotActive:
     return SlotActive(
         f'replication slot "{slot_name}" is active for {consumer}',
         hint=f"Wait until its consumer is done, or end its session: POST /v1/slots/{slot_name}/end-session. "
@@ -127,8 +127,8 @@ class Slot:
         self.storing = asyncio.Lock()
         #: whether the metadata store may have it that this process has the slot
         self.is_claimed = False
-        #: who of this process's clients has it
-        self.holder: Holder | None = None
+        #: which of this process's clients has it
+        self.active_consumer: ActiveConsumer | None = None
         #: As of a restart what was stored counts: no later than the consumer was there last.
         self.inactive_since: datetime | None = _latest(row.inactive_since, row.confirmed_at)
         #: inactive_since as the metadata store has it
@@ -160,7 +160,7 @@ class Slot:
         return self.row.two_phase_at or 0
 
     @contextmanager
-    def acquired(self, kind: str) -> Iterator[Holder]:
+    def acquired(self, kind: str) -> Iterator[ActiveConsumer]:
         """Hold the slot; one consumer at a time. *kind* is what it does, as in :class:`~spillway.delivery.model.Consumer`.
 
         Raises:
@@ -169,14 +169,14 @@ class Slot:
             LeaseLost: another process serves it.
         """
         self.check_valid()
-        if self.holder is not None:
-            raise _active(self.name, self.holder.consumer())
-        holder = self.holder = Holder(self.name, kind)
+        if self.active_consumer is not None:
+            raise _held(self.name, self.active_consumer.consumer())
+        active = self.active_consumer = ActiveConsumer(self.name, kind)
         self.inactive_since = None
         try:
-            yield holder
+            yield active
         finally:
-            self.holder = None
+            self.active_consumer = None
             self.inactive_since = datetime.now(UTC)
 
     @property
@@ -195,8 +195,8 @@ class Slot:
     @property
     def consumer(self) -> Consumer | None:
         """Who has it: a client of this process, or of the one that serves it, as that one has stored it; None: nobody."""
-        if self.holder is not None:
-            return self.holder.consumer()
+        if self.active_consumer is not None:
+            return self.active_consumer.consumer()
         elsewhere = self.row.consumer if self.is_shown_as_stored else None
         return None if elsewhere is None else consumer_of(elsewhere)
 
@@ -230,16 +230,16 @@ class Slot:
         """
         if self.is_lost:
             raise held_by_another(self.row.source)
-        holder = self.holder
-        if holder is None:
+        active = self.active_consumer
+        if active is None:
             raise NoConsumer(
                 f'nobody has replication slot "{self.name}"',
                 hint="A new consumer may take it.",
                 slot=self.name,
             )
-        consumer = holder.consumer()
-        holder.end()
-        while self.holder is holder:  # noqa: ASYNC110 - a task of its own ends it
+        consumer = active.consumer()
+        active.end()
+        while self.active_consumer is active:  # noqa: ASYNC110 - a task of its own ends it
             await asyncio.sleep(_END_POLL_S)
         return consumer
 

@@ -30,7 +30,7 @@ from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
 
 if TYPE_CHECKING:
-    from spillway.delivery.active_consumer import Holder
+    from spillway.delivery.active_consumer import ActiveConsumer
     from spillway.delivery.decoded_database import DecodedDatabase
     from spillway.delivery.reader import Step
     from spillway.delivery.shared_steps import SharedSteps
@@ -51,7 +51,7 @@ class EngineStream:
         decoded: what is read.
         steps: of the reader that makes the batches; the stream's own from here on.
         begin: position that the stream begins at.
-        holder: its hold on the slot; None: it reads beside whoever holds it.
+        active: the consumer that has the slot for it; None: it reads beside whoever has it.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class EngineStream:
         decoded: DecodedDatabase,
         steps: SharedSteps,
         begin: int,
-        holder: Holder | None,
+        active: ActiveConsumer | None,
     ) -> None:
         self._slot = slot
-        self._holder = holder
+        self._active = active
         self._decoded = decoded
         self._steps = steps
-        self._peek = holder is None
+        self._peek = active is None
         self._loop = asyncio.get_running_loop()
         #: what the caller may confirm: never what lies in a step ahead
         self._handed_out_lsn = begin
@@ -143,8 +143,8 @@ class EngineStream:
 
     def _batch(self, messages: EncodedBatch, *, final: bool = False) -> StreamBatch:
         confirm_lsn = self._handed_out_lsn
-        if self._holder is not None:
-            self._holder.sent_lsn = Lsn(confirm_lsn)
+        if self._active is not None:
+            self._active.sent_lsn = Lsn(confirm_lsn)
         first = int.from_bytes(messages.lsns[:8], "little") if messages.count else confirm_lsn
         return StreamBatch(
             messages=messages,
@@ -156,17 +156,17 @@ class EngineStream:
 
     async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:  # noqa: ARG002
         """Advance the slot to *flush_lsn*, but never past what was handed out."""
-        if self._holder is None:
+        if self._active is None:
             raise InvalidRequest(
                 "a peeking stream can't confirm", hint="Open it without peek, or advance the slot."
             )
         self._slot.check_valid()
-        self._holder.fed_back()
+        self._active.fed_back()
         self._slot.confirm(min(flush_lsn, self._handed_out_lsn))
 
     async def ended(self) -> None:
         """Wait until somebody ends the session; see the interface."""
-        await (self._loop.create_future() if self._holder is None else self._holder.ended())
+        await (self._loop.create_future() if self._active is None else self._active.ended())
 
     async def close(self) -> None:
         """Stop; waits for a step that is under way, since it uses the cursor."""

@@ -409,9 +409,9 @@ class Engine:
     ) -> list[Change]:
         """Return changes without consuming them; costs what it returns, not the backlog."""
         slot = self._slot(slot_name)
-        with slot.acquired("peek") as holder:
+        with slot.acquired("peek") as active:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
-            changes, _ = await holder.unless_ended(reading)
+            changes, _ = await active.unless_ended(reading)
         return changes
 
     async def get_changes(
@@ -423,9 +423,9 @@ class Engine:
     ) -> list[Change]:
         """Return changes and confirm them."""
         slot = self._slot(slot_name)
-        with slot.acquired("get") as holder:
+        with slot.acquired("get") as active:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
-            changes, confirm_lsn = await holder.unless_ended(reading)
+            changes, confirm_lsn = await active.unless_ended(reading)
             await self._rows.advance(slot, Lsn(confirm_lsn))
         return changes
 
@@ -492,11 +492,11 @@ class Engine:
         slot = self._slot(slot_name)
         slot.check_valid()
         async with AsyncExitStack() as held:
-            holder = None if peek else held.enter_context(slot.acquired("stream"))
+            active = None if peek else held.enter_context(slot.acquired("stream"))
             step_bytes = held.enter_context(self._large_batches.granted(batch_bytes))
             session = await self._session(slot)
-            if holder is not None:
-                await held.enter_async_context(self._rows.claimed(slot, holder))
+            if active is not None:
+                await held.enter_async_context(self._rows.claimed(slot, active))
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:
@@ -524,7 +524,7 @@ class Engine:
                 step_bytes,
                 at_once=built_in,
             )
-            stream = EngineStream(slot, session, steps, begin, holder)
+            stream = EngineStream(slot, session, steps, begin, active)
             try:
                 yield stream
             finally:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spillway.caller import calling
-from spillway.delivery.active_consumer import Holder
+from spillway.delivery.active_consumer import ActiveConsumer
 from spillway.delivery.slots import Slot
 from spillway.errors import NoConsumer, SessionEnded, SlotActive
 from spillway.pg.lsn import Lsn
@@ -50,20 +50,20 @@ async def test_who_has_a_slot_is_named_and_can_be_ended() -> None:
     assert "end-session" in caught.value.hint
 
     async def consume() -> None:
-        with one.acquired("stream") as holder:
-            await holder.unless_ended(asyncio.sleep(60))
+        with one.acquired("stream") as active:
+            await active.unless_ended(asyncio.sleep(60))
 
     consuming = asyncio.create_task(consume())
     await asyncio.sleep(0)
     assert (await one.end_session()).kind == "stream"
-    assert one.holder is None
+    assert one.active_consumer is None
     with pytest.raises(SessionEnded):
         await consuming
 
 
 async def test_a_programs_name_for_itself_is_cut_and_made_printable() -> None:
     with calling(None, "evil\x1b[2J\udc80" + "x" * 1000):
-        client = Holder("s", "stream").consumer().client
+        client = ActiveConsumer("s", "stream").consumer().client
     assert client is not None
     assert (len(client), "\x1b" in client) == (200, False)
     client.encode()

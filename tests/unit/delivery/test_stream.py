@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spillway.delivery import stream as stream_module
-from spillway.delivery.active_consumer import Holder
+from spillway.delivery.active_consumer import ActiveConsumer
 from spillway.delivery.reader import Counts, Step
 from spillway.delivery.shared_reader import AT_ONCE_BYTES, Boundary, SharedReader
 from spillway.delivery.shared_readers import SharedReaders
@@ -148,7 +148,9 @@ class Stream:
         shared = SharedReader(*given, at_once=at_once)
         steps = SharedSteps(readers, None, shared, shared.follow(0), _no_other_reader)
         for_whom: Any = (self.slot, self.session)
-        self.stream = EngineStream(*for_whom, steps, 0, None if peek else Holder("s", "stream"))
+        self.stream = EngineStream(
+            *for_whom, steps, 0, None if peek else ActiveConsumer("s", "stream")
+        )
 
     async def lsn(self, timeout_s: float = 10.0) -> int:
         """Position of the next batch's message; 0 for a keepalive."""
