@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from spillway.delivery.active_consumer import Holder
+from spillway.delivery.active_consumer import ActiveConsumer
 from spillway.errors import (
     AdvanceBackward,
     Conflict,
@@ -108,7 +108,7 @@ class FakeEngine:
         self.lag_s: float | None = 0.0
         #: how the decoding of each source's database stands
         self.decodings: dict[str, Decoding] = {}
-        self.holders: dict[str, Holder] = {}
+        self.active_consumers: dict[str, ActiveConsumer] = {}
         #: raised by the next call, whatever it is
         self.next_error: Exception | None = None
         #: (slot_name, write, flush, apply) of every confirm, in order
@@ -433,17 +433,17 @@ class FakeEngine:
         self._check_options(options or {})
         assert slot.confirmed_flush_lsn is not None
         begin = max(start_lsn or Lsn(0), slot.confirmed_flush_lsn)
-        holder = Holder(slot_name, "stream")
+        active = ActiveConsumer(slot_name, "stream")
         if not peek:
             self.change_slot(slot_name, active=True, active_pid=os.getpid())
-            self.holders[slot_name] = holder
+            self.active_consumers[slot_name] = active
         self.streams_open += 1
         try:
-            yield FakeStream(self, slot_name, begin, upto_lsn, batch_bytes, holder, peek=peek)
+            yield FakeStream(self, slot_name, begin, upto_lsn, batch_bytes, active, peek=peek)
         finally:
             self.streams_open -= 1
             if not peek:
-                self.holders.pop(slot_name, None)
+                self.active_consumers.pop(slot_name, None)
             if not peek and slot_name in self.slots:
                 self.change_slot(slot_name, active=False, active_pid=None)
 
@@ -458,12 +458,12 @@ class FakeEngine:
 
     async def end_session(self, slot_name: str) -> Consumer:
         self._slot(slot_name)
-        holder = self.holders.get(slot_name)
-        if holder is None:
+        active = self.active_consumers.get(slot_name)
+        if active is None:
             raise NoConsumer(f'nobody has replication slot "{slot_name}"', slot=slot_name)
-        consumer = holder.consumer()
-        holder.end()
-        while self.holders.get(slot_name) is holder:  # noqa: ASYNC110 - as the engine does
+        consumer = active.consumer()
+        active.end()
+        while self.active_consumers.get(slot_name) is active:  # noqa: ASYNC110 - as the engine does
             await asyncio.sleep(0.001)
         return consumer
 
@@ -541,13 +541,13 @@ class FakeEngine:
 
     def _now(self, slot: SlotInfo) -> SlotInfo:
         running = Decoding("running", self._end, CREATED_AT)
-        holder = self.holders.get(slot.slot_name)
+        active = self.active_consumers.get(slot.slot_name)
         decoding = self.decodings.get(slot.source, running)
         return dataclasses.replace(
             slot,
             decoded_lsn=decoding.decoded_lsn,
             decoding=decoding,
-            consumer=slot.consumer if holder is None else holder.consumer(),
+            consumer=slot.consumer if active is None else active.consumer(),
         )
 
     def _check_options(self, options: Mapping[str, str]) -> None:
@@ -590,11 +590,11 @@ class FakeStream:
         begin: Lsn,
         upto_lsn: Lsn | None,
         batch_bytes: int,
-        holder: Holder,
+        active: ActiveConsumer,
         *,
         peek: bool,
     ) -> None:
-        self.holder = holder
+        self.active_consumer = active
         self.engine = engine
         self.slot_name = slot_name
         self._next = begin
@@ -620,7 +620,7 @@ class FakeStream:
     async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:
         if self._peek:
             raise InvalidRequest("a peek does not confirm")
-        self.holder.fed_back()
+        self.active_consumer.fed_back()
         self.engine.feedback.append((self.slot_name, write_lsn, flush_lsn, apply_lsn))
         slot = self.engine.slots[self.slot_name]
         assert slot.confirmed_flush_lsn is not None
@@ -629,7 +629,7 @@ class FakeStream:
         )
 
     async def ended(self) -> None:
-        await self.holder.ended()
+        await self.active_consumer.ended()
 
     def _ready(self) -> list[FakeTransaction]:
         source = self.engine.slots[self.slot_name].source

@@ -43,7 +43,8 @@ LAYERS = (
     ("txlog",),
     ("plugins", "receiver", "store"),
     ("replay",),
-    ("engine",),
+    ("sessions", "delivery"),
+    ("service",),
     ("subscriber",),
     ("slot_manager", "stream", "admin"),
     ("consumer",),
@@ -75,6 +76,11 @@ KNOWS_ONLY = {
     "receiver": GROUND | {"storage"},
     # What is durable is the same whatever it means.
     "storage": GROUND,
+    # What a worker runs, from a source to its logs: what anybody reads there, and as what, is nothing to it.
+    "sessions": GROUND
+    | {"memory", "storage", "wal", "catalog", "decoding", "txlog", "receiver", "store.rows"},
+    # What serves slots begins at the log, wherever that comes from: no WAL, no catalog, no source.
+    "delivery": GROUND | {"decoding", "txlog", "plugins", "store"},
     # Metadata is rows of slots and sources.
     "store": GROUND,
     # A client like any other: it knows the wire, and could be a package of its own. Of the source's tables it asks the
@@ -93,12 +99,12 @@ KNOWS_ONLY = {
         "receiver.conninfo",
     }
     | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
-    # What it starts are clients; slots are the engine's, and what must be remembered the store's.
-    "subscriber": GROUND | {"engine", "storage", "store"},
-    # Interfaces serve the engine; what is below is the engine's business, but for what its values are made of.
-    "slot_manager": GROUND | {"engine", "subscriber"},
-    "stream": GROUND | {"engine", "plugins.messages", "subscriber", "v1"},
-    "admin": GROUND | {"engine", "subscriber"},
+    # What it starts are clients; slots are the service's, and what must be remembered the store's.
+    "subscriber": GROUND | {"service", "storage", "store"},
+    # Interfaces stand on the service; what is below is its business, but for what its values are made of.
+    "slot_manager": GROUND | {"service", "subscriber"},
+    "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1"},
+    "admin": GROUND | {"service", "subscriber"},
     # The demo uses the service as a user does: as a program, over its interfaces.
     "demo": GROUND | {"stream.client", "lake"},
 }
@@ -156,8 +162,7 @@ class Module:
         first, _, rest = self.name.partition(".")
         if first == "_kernels":
             return KERNEL_ROOMS.get(rest.split(".")[0], "")
-        # Rooms that still know each other's insides.
-        return "engine" if first in {"sessions", "delivery", "service"} else first
+        return first
 
 
 def _modules() -> list[Module]:
@@ -211,10 +216,8 @@ def _layer(imported: str) -> str:
     return Module(imported, Path()).layer
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.path.relative_to(SOURCE)))
-def test_imports_point_downward(module: Module) -> None:
-    if module.name in {"", "_kernels"}:
-        return
+def _check_imports(module: Module) -> None:
+    """Wherever one stands: within a function and under TYPE_CHECKING, too."""
     own = module.layer
     assert own in RANK, f"{module.name} belongs to no layer: name it in LAYERS or KERNEL_ROOMS"
     for imported in _imports(module.path) - {"_kernels", "__version__"}:
@@ -228,6 +231,42 @@ def test_imports_point_downward(module: Module) -> None:
             assert other in known or imported in known, (
                 f"{module.name} imports {imported}: {own} may not know it"
             )
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.path.relative_to(SOURCE)))
+def test_imports_point_downward(module: Module) -> None:
+    if module.name not in {"", "_kernels"}:
+        _check_imports(module)
+
+
+@pytest.mark.parametrize(
+    ("name", "imported"),
+    [
+        ("delivery.stream", "sessions.session"),
+        ("delivery.slots", "sessions.model"),
+        ("delivery.slots", "service.model"),
+        ("delivery.reader", "wal.reader"),
+        ("sessions.session", "delivery.slots"),
+        ("sessions.source", "plugins.registry"),
+        ("txlog.cursor", "delivery.reader"),
+        ("stream.wire", "delivery.model"),
+        ("admin.views", "sessions.model"),
+    ],
+)
+def test_rooms_of_the_service_do_not_know_each_other(
+    name: str, imported: str, tmp_path: Path
+) -> None:
+    """Sessions and delivery meet at the log, and whoever stands on the service at what it says."""
+    assert {name, imported} <= NAMES
+    path = tmp_path / "module.py"
+    path.write_text("from spillway.txlog.cursor import TransactionCursor\n")
+    if name.startswith(("sessions.", "delivery.")):
+        _check_imports(Module(name, path))
+    for number, form in enumerate(("{}", "if TYPE_CHECKING:\n    {}", "def f():\n    {}")):
+        path = tmp_path / f"module_{number}.py"
+        path.write_text(form.format(f"from spillway.{imported} import x"))
+        with pytest.raises(AssertionError, match=f"{name} imports {imported}"):
+            _check_imports(Module(name, path))
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ class Decoder:
 
     def _build_with(self, builder: SnapshotBuilder) -> None:
         self._builder = builder
-        self._delivery = TransactionEnds(
+        self._ends = TransactionEnds(
             self._database_oid,
             self._mirror,
             self._buffer,
@@ -228,7 +228,7 @@ class Decoder:
         self._buffer.set_state(int(self._builder.state), 0, self._builder.start_decoding_at)
         if carried is not None:
             self._held = carried.restore(self._buffer, self._mirror.registry, spill_dir)
-            self._delivery.prepared.update(carried.prepared)
+            self._ends.prepared.update(carried.prepared)
             self._carried_lsn = state.lsn
         else:
             for xid, top_xid, first_lsn, flags in state.transactions:
@@ -257,7 +257,7 @@ class Decoder:
             DiskFull, StorageError: a spill file can't be written or synced.
         """
         self._check_consistent()
-        prepared, registry = self._delivery.prepared, self._mirror.registry
+        prepared, registry = self._ends.prepared, self._mirror.registry
         carried = Carried.of(self._buffer, self._position, prepared, registry, self._spill_dir)
         state = self._serialize(carried)
         self._carried_files = carried.file_names
@@ -353,7 +353,7 @@ class Decoder:
     @property
     def stats(self) -> DecoderStats:
         """Counters since the decoder was made."""
-        return self._delivery.stats
+        return self._ends.stats
 
     def skim(self) -> None:
         """Leave changes out from here on, and follow only the catalog and who begins and ends: transactions come empty."""
@@ -368,11 +368,11 @@ class Decoder:
 
         The state was serialised where decoding was consistent: what is missing of them is another decoder's matter.
         """
-        self._delivery.take_piece = take_piece
+        self._ends.take_piece = take_piece
 
     def piece(self, xid: int) -> Piece:
         """Take out what was read so far of a top-level transaction in progress; the caller closes it."""
-        return self._delivery.piece(xid)
+        return self._ends.piece(xid)
 
     def stream_from(self, lsn: int, stream_bytes: int) -> None:
         """Hand on transactions that begin at *lsn* or later while they are in progress, too.
@@ -385,7 +385,7 @@ class Decoder:
             stream_bytes: of a transaction's own changes, with its subtransactions'.
         """
         self._buffer.set_streaming(lsn, stream_bytes)
-        self._delivery.streaming = True
+        self._ends.streaming = True
 
     def close(self) -> None:
         """Free memory and remove spill files; safe to repeat."""
@@ -415,7 +415,7 @@ class Decoder:
             self._run(batch, start)
         finally:
             # What committed before an error is delivered, too.
-            self._delivery.hand_over()
+            self._ends.hand_over()
         self._position = self._buffer.end_lsn(batch)
         if len(self._held) >= self._held_max:
             self._forget_relations()
@@ -462,11 +462,11 @@ class Decoder:
             elif stop == reorder.FOR_INVALIDATIONS:
                 self._invalidate(batch, index)
             elif stop == reorder.FOR_RUN:
-                self._delivery.hand_over()
+                self._ends.hand_over()
             elif stop != reorder.FOR_PART:
-                self._delivery.message(batch, index)
+                self._ends.message(batch, index)
             if buffer.part_due:
-                self._delivery.part(batch, index)
+                self._ends.part(batch, index)
             index += 1
 
     def _handle(self, batch: RecordBatch, index: int) -> None:
@@ -586,13 +586,13 @@ class Decoder:
         op = info & rmgr.XLOG_XACT_OPMASK
         if op == rmgr.XLOG_XACT_PREPARE:
             prepare = parse_prepare(self._version, data, lsn)
-            self._delivery.prepare(prepare, lsn, end_lsn, origin)
+            self._ends.prepare(prepare, lsn, end_lsn, origin)
             return
         end = parse_transaction_end(self._version, info, xid, data, lsn)
         if op in (rmgr.XLOG_XACT_COMMIT, rmgr.XLOG_XACT_COMMIT_PREPARED):
-            if self._delivery.commit(end, info, lsn, end_lsn, origin):
+            if self._ends.commit(end, info, lsn, end_lsn, origin):
                 self._follow_tracked()
-        elif xids := self._delivery.abort(end, info, lsn, end_lsn, origin):
+        elif xids := self._ends.abort(end, info, lsn, end_lsn, origin):
             self._mirror.abort(xids, lsn)
             self._follow_tracked()
         if self._audit is not None:
@@ -604,7 +604,7 @@ class Decoder:
         """Advance the snapshot builder; drop what a crash of the server ended without a record."""
         if self._builder.process_running_xacts(lsn, running):
             self._state_changed(lsn)
-        self._delivery.abandon(running.oldest_running_xid, lsn, end_lsn)
+        self._ends.abandon(running.oldest_running_xid, lsn, end_lsn)
         self._mirror.advance(running.oldest_running_xid, lsn)
         self._follow_tracked()
 
@@ -622,7 +622,7 @@ class Decoder:
     def _invalidate(self, batch: RecordBatch, index: int) -> None:
         """Queue a command's invalidation messages; one without a transaction's take effect at once."""
         _, _, xid, lsn, end_lsn, _, data = self._buffer.fields(batch, index)
-        self._delivery.invalidate(self._invalidations.record(xid, data, lsn), lsn, end_lsn)
+        self._ends.invalidate(self._invalidations.record(xid, data, lsn), lsn, end_lsn)
 
     def _parameter_change(self, data: bytes, lsn: int) -> None:
         with contextlib.suppress(struct.error):

@@ -1,6 +1,6 @@
-"""A consumer's hold on a slot, as long as it lasts: who it is, how it stands, and the way to end it.
+"""The consumer that has a slot, as long as it has it: who it is, how it stands, and the way to end its session.
 
-Who holds a slot looks at :meth:`Holder.ended` wherever it waits for long. So a session that is ended leaves the slot at
+Whoever works for it looks at :meth:`ActiveConsumer.ended` wherever it waits for long. So a session that is ended leaves the slot at
 once, whatever its client does: a stream whose client reads nothing, too. What is not long is not interrupted: a
 confirmation that has begun is stored.
 """
@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from spillway.caller import caller
+from spillway.delivery.model import Consumer
 from spillway.errors import SessionEnded
-from spillway.service.model import Consumer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Holder:
-    """Used on the event loop."""
+class ActiveConsumer:
+    """One consumer's session on a slot. Used on the event loop."""
 
     def __init__(self, slot_name: str, kind: str) -> None:
         """Take note of the present task's client; *kind* is what it does."""

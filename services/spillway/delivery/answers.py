@@ -20,7 +20,7 @@ from spillway.errors import AnswersFull
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from spillway.service.model import Change
+    from spillway.delivery.model import Change
 
 #: Memory of all answers at a time. One alone may have 256 MiB of payload, which as hexadecimal text is twice that.
 ANSWERS_BYTES_MAX: Final = 512 << 20

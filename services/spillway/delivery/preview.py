@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from spillway.delivery.model import Preview
 from spillway.delivery.reader import SlotReader, changes_of
 from spillway.pg.lsn import Lsn
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin
-from spillway.service.model import Preview
 
 if TYPE_CHECKING:
-    from spillway.service.model import Change
-    from spillway.sessions.session import Session
+    from spillway.delivery.decoded_database import DecodedDatabase
+    from spillway.delivery.model import Change
 
 _STEP_BYTES: Final = 256 << 10
 #: a wide row's JSON may be long: a preview ends here too
@@ -33,7 +33,7 @@ _OPTIONS: Final = {"format-version": "2", "include-timestamp": "true", "include-
 
 
 def read_preview(
-    session: Session, slot_name: str, start_lsn: int, limit: int, skip: int = 0
+    decoded: DecodedDatabase, slot_name: str, start_lsn: int, limit: int, skip: int = 0
 ) -> Preview:
     """Read up to *limit* changes that commit at *start_lsn* or later, less the first transaction's first *skip*. Blocking.
 
@@ -41,10 +41,10 @@ def read_preview(
         LsnNotRetained: the log begins after *start_lsn*.
     """
     context = PluginContext(
-        slot_name, session.database, session.server_version_num, session.encoding
+        slot_name, decoded.database, decoded.server_version_num, decoded.encoding
     )
     plugin = create_plugin("wal2json", _OPTIONS, context)
-    reader = SlotReader.on_log(session.log, plugin, start_lsn, None)
+    reader = SlotReader.on_log(decoded.log, plugin, start_lsn, None)
     changes: list[Change] = []
     kept_bytes = 0
     # Of the transaction at hand: where its commit record is, and what was made of it so far.

@@ -27,8 +27,8 @@ from spillway._kernels.messages.buffer import MessageBuffer
 from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.transaction import Streamed, TransactionKind
+from spillway.delivery.model import Change
 from spillway.pg.lsn import Lsn
-from spillway.service.model import Change
 from spillway.txlog import TransactionCursor
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from spillway.store.rows import Owner, Presence
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from spillway.delivery.active_consumer import Holder
+    from spillway.delivery.active_consumer import ActiveConsumer
     from spillway.pg.lsn import Lsn
     from spillway.store.leases import Leases
     from spillway.store.metadata import MetadataStore
@@ -107,8 +107,8 @@ class SlotRows:
     # -- who has one ----------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def claimed(self, slot: Slot, holder: Holder) -> AsyncIterator[None]:
-        """Have the slot in the store, too, for the consumer that *holder* describes. What it confirmed is stored at the end.
+    async def claimed(self, slot: Slot, active: ActiveConsumer) -> AsyncIterator[None]:
+        """Have the slot in the store, too, for the *active* consumer. What it confirmed is stored at the end.
 
         Raises:
             SlotActive: another process has it.
@@ -119,7 +119,7 @@ class SlotRows:
             slot.check_valid()
             # Whatever comes of it: the store may have it from here on.
             slot.is_claimed = True
-            slot.note_stored(await self._stored.acquire(slot.name, _told_now(holder), owner))
+            slot.note_stored(await self._stored.acquire(slot.name, _told_now(active), owner))
         try:
             yield
         finally:
@@ -139,9 +139,13 @@ class SlotRows:
         for source in {slot.row.source for slot in self.slots.values() if not slot.is_lost}:
             signs: dict[str, Presence] = {}
             for slot in self.of(source):
-                moment = now if slot.holder is not None else slot.inactive_since
+                moment = now if slot.active_consumer is not None else slot.inactive_since
                 if moment is not None and moment != slot.stored_inactive_since:
-                    told = _told_now(slot.holder) if slot.holder and slot.is_claimed else None
+                    told = (
+                        _told_now(slot.active_consumer)
+                        if slot.active_consumer and slot.is_claimed
+                        else None
+                    )
                     signs[slot.name] = Presence(moment, told)
             if not signs:
                 continue
@@ -164,7 +168,7 @@ class SlotRows:
             with contextlib.suppress(LeaseLost):
                 await self._store(source)
         for slot in tuple(self.slots.values()):
-            if slot.is_claimed and slot.holder is None:
+            if slot.is_claimed and slot.active_consumer is None:
                 with contextlib.suppress(LeaseLost):
                     await self._release(slot)
 
@@ -274,6 +278,6 @@ class SlotRows:
         self.slots.update(found)
 
 
-def _told_now(holder: Holder) -> dict[str, str | None]:
+def _told_now(active: ActiveConsumer) -> dict[str, str | None]:
     """Say of a consumer what other processes are to show of it, and that it was so now."""
-    return {**stored_form(holder.consumer()), "as_of": datetime.now(UTC).isoformat()}
+    return {**stored_form(active.consumer()), "as_of": datetime.now(UTC).isoformat()}

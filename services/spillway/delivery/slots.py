@@ -1,4 +1,4 @@
-"""A slot while the service runs: who has it, how far it is confirmed, and what it costs.
+"""A slot while the service runs: who has it, how far it is confirmed, and whether it can still be read.
 
 The metadata store owns the slot; :class:`Slot` is what this process has cached of it, and knows beside that: which of its own
 clients has it, and what that one confirmed a moment ago. As in
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from spillway.delivery.active_consumer import Holder
+from spillway.delivery.active_consumer import ActiveConsumer
+from spillway.delivery.model import Consumer
 from spillway.delivery.reader import Counts
 from spillway.errors import (
     InvalidSlotName,
@@ -29,15 +29,13 @@ from spillway.errors import (
     SpillwayError,
 )
 from spillway.pg.lsn import Lsn
-from spillway.service.model import Consumer, Decoding, SlotInfo, SlotStats
-from spillway.sessions.healing import DATABASE_DROPPED
 from spillway.store.leases import held_by_another
 from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from spillway.sessions.session import Session
+    from spillway.delivery.decoded_database import DecodedDatabase
     from spillway.store.rows import SlotRow
     from spillway.txlog import LogReader
 
@@ -47,6 +45,8 @@ log = logging.getLogger(__name__)
 _EPOCH_S: Final = 946_684_800
 _NAME_MAX: Final = 63
 _END_POLL_S: Final = 0.005
+#: A reason of invalidation that PostgreSQL has no word for: there, a database with slots can't be dropped.
+_DATABASE_DROPPED: Final = "database_dropped"
 _NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
@@ -77,7 +77,7 @@ def _latest(*moments: datetime | None) -> datetime | None:
     return max((moment for moment in moments if moment is not None), default=None)
 
 
-def _active(slot_name: str, consumer: Consumer) -> SlotActive:
+def _held(slot_name: str, consumer: Consumer) -> SlotActive:
     return SlotActive(
         f'replication slot "{slot_name}" is active for {consumer}',
         hint=f"Wait until its consumer is done, or end its session: POST /v1/slots/{slot_name}/end-session. "
@@ -127,8 +127,8 @@ class Slot:
         self.storing = asyncio.Lock()
         #: whether the metadata store may have it that this process has the slot
         self.is_claimed = False
-        #: who of this process's clients has it
-        self.holder: Holder | None = None
+        #: which of this process's clients has it
+        self.active_consumer: ActiveConsumer | None = None
         #: As of a restart what was stored counts: no later than the consumer was there last.
         self.inactive_since: datetime | None = _latest(row.inactive_since, row.confirmed_at)
         #: inactive_since as the metadata store has it
@@ -145,7 +145,8 @@ class Slot:
         self._lost_to: int | None = None
         #: what it needs before this is in another service's directory
         self._elsewhere_to: int | None = None
-        self._counts = Counts()
+        #: what its readers handed out since the service began
+        self.counts = Counts()
         #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit time, None without one
         self._first_unconfirmed: tuple[tuple[int, int], int | None] = ((-1, -1), None)
 
@@ -159,8 +160,8 @@ class Slot:
         return self.row.two_phase_at or 0
 
     @contextmanager
-    def acquired(self, kind: str) -> Iterator[Holder]:
-        """Hold the slot; one consumer at a time. *kind* is what it does, as in :class:`~spillway.service.model.Consumer`.
+    def acquired(self, kind: str) -> Iterator[ActiveConsumer]:
+        """Hold the slot; one consumer at a time. *kind* is what it does, as in :class:`~spillway.delivery.model.Consumer`.
 
         Raises:
             SlotActive: somebody has it; the error names him.
@@ -168,14 +169,14 @@ class Slot:
             LeaseLost: another process serves it.
         """
         self.check_valid()
-        if self.holder is not None:
-            raise _active(self.name, self.holder.consumer())
-        holder = self.holder = Holder(self.name, kind)
+        if self.active_consumer is not None:
+            raise _held(self.name, self.active_consumer.consumer())
+        active = self.active_consumer = ActiveConsumer(self.name, kind)
         self.inactive_since = None
         try:
-            yield holder
+            yield active
         finally:
-            self.holder = None
+            self.active_consumer = None
             self.inactive_since = datetime.now(UTC)
 
     @property
@@ -194,8 +195,8 @@ class Slot:
     @property
     def consumer(self) -> Consumer | None:
         """Who has it: a client of this process, or of the one that serves it, as that one has stored it; None: nobody."""
-        if self.holder is not None:
-            return self.holder.consumer()
+        if self.active_consumer is not None:
+            return self.active_consumer.consumer()
         elsewhere = self.row.consumer if self.is_shown_as_stored else None
         return None if elsewhere is None else consumer_of(elsewhere)
 
@@ -229,16 +230,16 @@ class Slot:
         """
         if self.is_lost:
             raise held_by_another(self.row.source)
-        holder = self.holder
-        if holder is None:
+        active = self.active_consumer
+        if active is None:
             raise NoConsumer(
                 f'nobody has replication slot "{self.name}"',
                 hint="A new consumer may take it.",
                 slot=self.name,
             )
-        consumer = holder.consumer()
-        holder.end()
-        while self.holder is holder:  # noqa: ASYNC110 - a task of its own ends it
+        consumer = active.consumer()
+        active.end()
+        while self.active_consumer is active:  # noqa: ASYNC110 - a task of its own ends it
             await asyncio.sleep(_END_POLL_S)
         return consumer
 
@@ -272,27 +273,27 @@ class Slot:
                 invalidation_reason=self.invalidation_reason,
             )
 
-    def judge(self, session: Session) -> None:
+    def judge(self, decoded: DecodedDatabase) -> None:
         """Invalidate the slot if its history is gone: the log that it reads begins behind it, or is another database's.
 
         Whoever finds it so writes it down (the engine's upkeep); it is so again after a crash.
         """
         if self.invalidation_reason is not None:
             return
-        begins = session.log_start_lsn
-        if self.row.datoid != session.database_oid:
-            self.invalidate(DATABASE_DROPPED)
+        begins = decoded.log_start_lsn
+        if self.row.datoid != decoded.database_oid:
+            self.invalidate(_DATABASE_DROPPED)
             log.warning(
                 'slot "%s" was of a database "%s" that was dropped: it is invalidated',
                 self.name,
                 self.row.database,
             )
-        elif self.confirmed_flush_lsn < begins and session.began_in_takeover:
+        elif self.confirmed_flush_lsn < begins and decoded.began_in_takeover:
             # Not lost: whoever served the source before has it, and may serve it again. PostgreSQL's word for that, in
             # wal_status, is unreserved.
             self._elsewhere_to = begins
         elif self.confirmed_flush_lsn < begins:
-            self.invalidate(session.lost_reason)
+            self.invalidate(decoded.lost_reason)
             self._lost_to = begins
             log.warning(
                 'slot "%s" is invalidated (%s): what was committed in database "%s" from %s to %s is not known',
@@ -341,74 +342,7 @@ class Slot:
 
     def count(self, counts: Counts, before: Counts | None = None) -> None:
         """Account for what a reader handed out, since it had counted *before*."""
-        self._counts = self._counts.plus(counts, before)
-
-    def info(
-        self, *, decoding: Decoding, retained_bytes: int | None, safe_bytes: int | None
-    ) -> SlotInfo:
-        """Describe the slot with PostgreSQL 18's columns.
-
-        What is not known while the source is not up is None.
-
-        ``restart_lsn`` equals ``confirmed_flush_lsn``, and ``catalog_xmin`` is null: the transaction log
-        holds whole transactions with the descriptors they need, so a slot keeps neither older WAL nor
-        old catalog rows.
-        """
-        row, lost, consumer = self.row, self.invalidation_reason is not None, self.consumer
-        kept = None if retained_bytes is None else "reserved"
-        if self.is_elsewhere:
-            kept = "unreserved"
-        return SlotInfo(
-            slot_name=row.slot_name,
-            plugin=row.plugin,
-            slot_type="logical",
-            datoid=row.datoid,
-            database=row.database,
-            temporary=row.temporary,
-            active=consumer is not None,
-            # As in PostgreSQL, the process that serves the consumer; ``consumer`` says who that is.
-            active_pid=row.active_pid
-            if self.is_shown_as_stored
-            else os.getpid()
-            if consumer
-            else None,
-            xmin=None,
-            catalog_xmin=None,
-            restart_lsn=None if lost else self.confirmed_flush_lsn,
-            confirmed_flush_lsn=self.confirmed_flush_lsn,
-            wal_status="lost" if lost else kept,
-            safe_wal_size=None if lost else safe_bytes,
-            two_phase=row.two_phase,
-            two_phase_at=row.two_phase_at,
-            inactive_since=None if consumer else self.inactive_since,
-            conflicting=False,
-            invalidation_reason=self.invalidation_reason,
-            failover=row.failover,
-            synced=False,
-            source=row.source,
-            options=row.options,
-            decoded_lsn=decoding.decoded_lsn,
-            retained_bytes=retained_bytes,
-            created_at=row.created_at,
-            consumer=consumer,
-            decoding=decoding,
-            confirmed_at=self.confirmed_at,
-        )
-
-    def stats(self, spill_txns: int, spill_count: int, spill_bytes: int) -> SlotStats:
-        """Describe the slot as pg_stat_replication_slots does; spilling is the shared session's."""
-        return SlotStats(
-            slot_name=self.name,
-            spill_txns=spill_txns,
-            spill_count=spill_count,
-            spill_bytes=spill_bytes,
-            stream_txns=self._counts.stream_txns,
-            stream_count=self._counts.stream_count,
-            stream_bytes=self._counts.stream_bytes,
-            total_txns=self._counts.total_txns,
-            total_bytes=self._counts.total_bytes,
-            stats_reset=None,
-        )
+        self.counts = self.counts.plus(counts, before)
 
 
 def oldest_positions(slots: Iterable[Slot]) -> dict[str, dict[str, int]]:

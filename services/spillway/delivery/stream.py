@@ -24,17 +24,17 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from spillway.delivery.model import StreamBatch
 from spillway.errors import InvalidRequest, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.plugins.messages import EncodedBatch
-from spillway.service.model import StreamBatch
 
 if TYPE_CHECKING:
-    from spillway.delivery.active_consumer import Holder
+    from spillway.delivery.active_consumer import ActiveConsumer
+    from spillway.delivery.decoded_database import DecodedDatabase
     from spillway.delivery.reader import Step
     from spillway.delivery.shared_steps import SharedSteps
     from spillway.delivery.slots import Slot
-    from spillway.sessions.session import Session
     from spillway.txlog.reader import Snapshot
 
 #: Behind a larger batch no step is taken ahead: a client that does not read would hold it, too.
@@ -48,20 +48,25 @@ class EngineStream:
 
     Args:
         slot: whose stream this is; counted into, and confirmed unless *peek*.
-        session: decodes what is read.
+        decoded: what is read.
         steps: of the reader that makes the batches; the stream's own from here on.
         begin: position that the stream begins at.
-        holder: its hold on the slot; None: it reads beside whoever holds it.
+        active: the consumer that has the slot for it; None: it reads beside whoever has it.
     """
 
     def __init__(
-        self, slot: Slot, session: Session, steps: SharedSteps, begin: int, holder: Holder | None
+        self,
+        slot: Slot,
+        decoded: DecodedDatabase,
+        steps: SharedSteps,
+        begin: int,
+        active: ActiveConsumer | None,
     ) -> None:
         self._slot = slot
-        self._holder = holder
-        self._session = session
+        self._active = active
+        self._decoded = decoded
         self._steps = steps
-        self._peek = holder is None
+        self._peek = active is None
         self._loop = asyncio.get_running_loop()
         #: what the caller may confirm: never what lies in a step ahead
         self._handed_out_lsn = begin
@@ -71,7 +76,7 @@ class EngineStream:
         self._more = False
         self._waiter: asyncio.Future[bool] | None = None
         self._notified = False
-        session.log.add_listener(self._notify)
+        decoded.log.add_listener(self._notify)
         slot.add_listener(self._wake)
 
     def _notify(self) -> None:
@@ -94,7 +99,7 @@ class EngineStream:
         while True:
             self._slot.check_valid()
             self._more = False
-            if self._end is None or self._end is not self._session.log.snapshot():
+            if self._end is None or self._end is not self._decoded.log.snapshot():
                 try:
                     step = await self._next_step()
                 except SpillwayError:
@@ -104,7 +109,7 @@ class EngineStream:
                 if step.messages.count or step.reached_end:
                     return self._batch(step.messages, final=step.reached_end)
             self._slot.check_valid()
-            self._session.check_readable()
+            self._decoded.check_readable()
             if not await self._wait(deadline):
                 return self._batch(_NOTHING)
 
@@ -138,34 +143,34 @@ class EngineStream:
 
     def _batch(self, messages: EncodedBatch, *, final: bool = False) -> StreamBatch:
         confirm_lsn = self._handed_out_lsn
-        if self._holder is not None:
-            self._holder.sent_lsn = Lsn(confirm_lsn)
+        if self._active is not None:
+            self._active.sent_lsn = Lsn(confirm_lsn)
         first = int.from_bytes(messages.lsns[:8], "little") if messages.count else confirm_lsn
         return StreamBatch(
             messages=messages,
             wal_start=Lsn(first),
-            wal_end=Lsn(self._session.decoded_lsn),
+            wal_end=Lsn(self._decoded.decoded_lsn),
             confirm_lsn=Lsn(confirm_lsn),
             final=final,
         )
 
     async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:  # noqa: ARG002
         """Advance the slot to *flush_lsn*, but never past what was handed out."""
-        if self._holder is None:
+        if self._active is None:
             raise InvalidRequest(
                 "a peeking stream can't confirm", hint="Open it without peek, or advance the slot."
             )
         self._slot.check_valid()
-        self._holder.fed_back()
+        self._active.fed_back()
         self._slot.confirm(min(flush_lsn, self._handed_out_lsn))
 
     async def ended(self) -> None:
         """Wait until somebody ends the session; see the interface."""
-        await (self._loop.create_future() if self._holder is None else self._holder.ended())
+        await (self._loop.create_future() if self._active is None else self._active.ended())
 
     async def close(self) -> None:
         """Stop; waits for a step that is under way, since it uses the cursor."""
-        self._session.log.remove_listener(self._notify)
+        self._decoded.log.remove_listener(self._notify)
         self._slot.remove_listener(self._wake)
         await self._steps.close()
 

@@ -57,6 +57,7 @@ from spillway.service import inventory
 from spillway.service.inventory import TABLES_MAX
 from spillway.service.model import PluginInfo, SlotSpec
 from spillway.service.readiness import MetadataWatch, obstacles_of, warnings_of
+from spillway.service.slot_view import describe, statistics
 from spillway.service.sources import Sources
 from spillway.store.leases import Leases
 from spillway.store.rows import SlotRow
@@ -408,9 +409,9 @@ class Engine:
     ) -> list[Change]:
         """Return changes without consuming them; costs what it returns, not the backlog."""
         slot = self._slot(slot_name)
-        with slot.acquired("peek") as holder:
+        with slot.acquired("peek") as active:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
-            changes, _ = await holder.unless_ended(reading)
+            changes, _ = await active.unless_ended(reading)
         return changes
 
     async def get_changes(
@@ -422,9 +423,9 @@ class Engine:
     ) -> list[Change]:
         """Return changes and confirm them."""
         slot = self._slot(slot_name)
-        with slot.acquired("get") as holder:
+        with slot.acquired("get") as active:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
-            changes, confirm_lsn = await holder.unless_ended(reading)
+            changes, confirm_lsn = await active.unless_ended(reading)
             await self._rows.advance(slot, Lsn(confirm_lsn))
         return changes
 
@@ -491,11 +492,11 @@ class Engine:
         slot = self._slot(slot_name)
         slot.check_valid()
         async with AsyncExitStack() as held:
-            holder = None if peek else held.enter_context(slot.acquired("stream"))
+            active = None if peek else held.enter_context(slot.acquired("stream"))
             step_bytes = held.enter_context(self._large_batches.granted(batch_bytes))
             session = await self._session(slot)
-            if holder is not None:
-                await held.enter_async_context(self._rows.claimed(slot, holder))
+            if active is not None:
+                await held.enter_async_context(self._rows.claimed(slot, active))
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:
@@ -523,7 +524,7 @@ class Engine:
                 step_bytes,
                 at_once=built_in,
             )
-            stream = EngineStream(slot, session, steps, begin, holder)
+            stream = EngineStream(slot, session, steps, begin, active)
             try:
                 yield stream
             finally:
@@ -552,7 +553,7 @@ class Engine:
         slot = self._slot(slot_name)
         session = self._sources.find_session(slot.row.source, slot.row.database)
         spilled = session.spill_stats() if session else (0, 0, 0)
-        return slot.stats(*spilled)
+        return statistics(slot, *spilled)
 
     async def preview(
         self, slot_name: str, start_lsn: Lsn | None, limit: int, skip: int = 0
@@ -683,9 +684,10 @@ class Engine:
         limit = self._settings.max_slot_retained_bytes
         if session is None:
             unknown = self._sources.unknown_decoding(slot.row.source)
-            return slot.info(decoding=unknown, retained_bytes=None, safe_bytes=None)
+            return describe(slot, decoding=unknown, retained_bytes=None, safe_bytes=None)
         retained = session.log.bytes_from(slot.confirmed_flush_lsn)
-        return slot.info(
+        return describe(
+            slot,
             decoding=session.signs.decoding(session.decoded_lsn),
             retained_bytes=retained,
             safe_bytes=None if limit is None else max(0, limit - retained),

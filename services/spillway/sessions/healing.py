@@ -57,7 +57,6 @@ _OID: Final = struct.Struct("<I")
 #: Reasons of invalidation: PostgreSQL's own where it has one (ReplicationSlotInvalidationCause, slot.h).
 WAL_REMOVED: Final = "wal_removed"
 WAL_LEVEL_INSUFFICIENT: Final = "wal_level_insufficient"
-DATABASE_DROPPED: Final = "database_dropped"
 
 
 class LogSink:

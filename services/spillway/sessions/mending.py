@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from spillway.decoding.transaction import Transaction
     from spillway.receiver.archive import WalArchive
     from spillway.receiver.wal_reader import WalReader
-    from spillway.service.settings import EngineSettings
     from spillway.sessions.layout import DatabaseLayout
+    from spillway.sessions.settings import SessionSettings
     from spillway.sessions.snapshots import Base, Snapshots
     from spillway.store.rows import SourceRow
 
@@ -75,7 +75,7 @@ class Mending:
         snapshots: Snapshots,
         layout: DatabaseLayout,
         store: WalReader,
-        settings: EngineSettings,
+        settings: SessionSettings,
         archive: Callable[[], WalArchive | None],
         mend_wal: Callable[[int, int], bool],
     ) -> None:

@@ -9,7 +9,7 @@ store, and written in an order that any kill leaves usable:
 
 A transaction that stays open keeps restart_lsn where it began. When that is far back a checkpoint *carries* what is in
 progress: the snapshot has it, partly by naming spill files, which were synced before (``decoding/carried.py``).
-So no transaction holds more WAL than ``EngineSettings.carry_bytes``, nor has a restart more to read again.
+So no transaction holds more WAL than ``SessionSettings.carry_bytes``, nor has a restart more to read again.
 
 Start: take the newest snapshot at or before the log's restart_lsn and decode again from there; the log drops
 what it has. Without a log: bootstrap the catalog from the running server. Slots may begin once a first
@@ -56,7 +56,6 @@ from spillway.pg.encoding import readable, server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.receiver.primary import check_wal_level, wal_flush_lsn
-from spillway.service.model import DatabaseSession
 from spillway.sessions import waiting
 from spillway.sessions.catalog_questions import CatalogQuestions
 from spillway.sessions.failure_clock import FailureClock
@@ -68,6 +67,7 @@ from spillway.sessions.healing import (
     begin_behind,
 )
 from spillway.sessions.mending import Mending
+from spillway.sessions.model import DatabaseSession
 from spillway.sessions.signs import DecodingSigns
 from spillway.sessions.snapshots import Snapshots
 from spillway.storage.file_errors import file_error
@@ -82,9 +82,9 @@ if TYPE_CHECKING:
     from spillway.receiver.archive import WalArchive
     from spillway.receiver.primary import SourceDatabase
     from spillway.receiver.wal_reader import WalReader
-    from spillway.service.settings import EngineSettings
     from spillway.sessions.change_source import Changes, ChangeSource
     from spillway.sessions.layout import DatabaseLayout
+    from spillway.sessions.settings import SessionSettings
     from spillway.store.rows import SourceRow
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Session:
         layout: DatabaseLayout,
         store: WalReader,
         changes: ChangeSource,
-        settings: EngineSettings,
+        settings: SessionSettings,
         mend_wal: Callable[[int, int], bool],
         archive: Callable[[], WalArchive | None],
         needed_lsn: int = 0,

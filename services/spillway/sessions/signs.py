@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from spillway.pg.lsn import Lsn
-from spillway.service.model import Decoding
+from spillway.sessions.model import Decoding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ class DecodingSigns:
 
     @property
     def state(self) -> str:
-        """Running, starting or stopped; see :class:`spillway.service.model.Decoding`."""
+        """Running, starting or stopped; see :class:`spillway.sessions.model.Decoding`."""
         if self.error is not None:
             return "stopped"
         return "running" if self.settled else "starting"

@@ -46,8 +46,8 @@ from spillway.receiver.refetch import mend_segments, primary_timeline, wal_of_pr
 from spillway.receiver.store_state import STATE_NAME
 from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
-from spillway.service.model import SourceInfo
 from spillway.sessions.change_source import StoredChanges
+from spillway.sessions.model import SourceInfo
 from spillway.sessions.session import Session
 from spillway.sessions.signs import newest_file_time
 from spillway.sessions.wal_horizon import wal_kept_from, what_holds, who_counts
@@ -56,9 +56,9 @@ from spillway.storage.file_errors import file_error, file_errors
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from spillway.service.settings import EngineSettings
     from spillway.sessions.change_source import ChangeSource
     from spillway.sessions.layout import SourceLayout
+    from spillway.sessions.settings import SessionSettings
     from spillway.store.rows import SourceRow
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ _ENDED: Final = (ReceiverState.FAILED, ReceiverState.STOPPED)
 class Source:
     """A PostgreSQL cluster that WAL comes from."""
 
-    def __init__(self, row: SourceRow, layout: SourceLayout, settings: EngineSettings) -> None:
+    def __init__(self, row: SourceRow, layout: SourceLayout, settings: SessionSettings) -> None:
         self.row = row
         self._layout = layout
         self._settings = settings

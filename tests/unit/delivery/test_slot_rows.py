@@ -12,6 +12,7 @@ from spillway.delivery.slot_rows import SlotRows
 from spillway.errors import Conflict, LeaseLost, MetadataError, SlotActive
 from spillway.pg.lsn import Lsn
 from spillway.service.model import Decoding
+from spillway.service.slot_view import describe
 from spillway.store.leases import Leases
 from spillway.store.metadata import MetadataStore
 from spillway.store.rows import Fence, Owner, SlotRow, SourceRow
@@ -110,34 +111,34 @@ async def test_a_consumer_is_shown_by_who_stands_by(engine: Engine) -> None:
     beside = Engine(engine.metadata, "beside")
     unknown: dict[str, Any] = {"retained_bytes": None, "safe_bytes": None}
     slot = engine.slot()
-    with calling("192.0.2.7:4711", "loader/1.2"), slot.acquired("stream") as holder:
-        async with engine.rows.claimed(slot, holder):
+    with calling("192.0.2.7:4711", "loader/1.2"), slot.acquired("stream") as active:
+        async with engine.rows.claimed(slot, active):
             await beside.stand_by()
-            info = beside.slot().info(decoding=DECODING, **unknown)
+            info = describe(beside.slot(), decoding=DECODING, **unknown)
             assert (info.active, info.active_pid) == (True, (await engine.stored()).active_pid)
-            assert (info.inactive_since, str(info.consumer)) == (None, str(holder.consumer()))
+            assert (info.inactive_since, str(info.consumer)) == (None, str(active.consumer()))
             with pytest.raises(LeaseLost):
                 await beside.slot().end_session()
             # How it stands is told now and then.
-            holder.fed_back()
-            holder.sent_lsn = Lsn(77)
+            active.fed_back()
+            active.sent_lsn = Lsn(77)
             assert info.consumer is not None
             assert info.consumer.last_feedback_at is None
             await engine.rows.note_presence()
             await beside.stand_by()
             consumer = beside.slot().consumer
             assert consumer is not None
-            assert (consumer.last_feedback_at, consumer.sent_lsn) == (holder.last_feedback_at, 77)
+            assert (consumer.last_feedback_at, consumer.sent_lsn) == (active.last_feedback_at, 77)
             assert consumer.as_of is not None
             slot.confirm(30)
     await beside.stand_by()
-    info = beside.slot().info(decoding=DECODING, **unknown)
+    info = describe(beside.slot(), decoding=DECODING, **unknown)
     assert (info.active, info.active_pid, info.consumer) == (False, None, None)
     # What was confirmed last went with the release.
     assert (info.confirmed_flush_lsn, slot.stored_lsn) == (30, 30)
     # Whoever loses the lease does not go on naming its own consumers.
-    with slot.acquired("stream") as holder:
-        async with engine.rows.claimed(slot, holder):
+    with slot.acquired("stream") as active:
+        async with engine.rows.claimed(slot, active):
             await engine.metadata.release_lease("source/main", engine.leases.held("main").token)
             await beside.take()
             with pytest.raises(LeaseLost):
@@ -154,8 +155,8 @@ async def test_a_release_that_could_not_be_stored_is_stored_later(
         raise MetadataError("the metadata store does not answer", hint="Try again.")
 
     async def consume(slot: Slot) -> None:
-        with slot.acquired("stream") as holder:
-            async with engine.rows.claimed(slot, holder):
+        with slot.acquired("stream") as active:
+            async with engine.rows.claimed(slot, active):
                 slot.confirm(20)
 
     slot = engine.slot()
@@ -165,7 +166,7 @@ async def test_a_release_that_could_not_be_stored_is_stored_later(
             with pytest.raises(MetadataError):
                 await consume(slot)
         assert slot.is_claimed
-        assert slot.holder is None
+        assert slot.active_consumer is None
         await engine.rows.store()
         assert not slot.is_claimed
         stored = await engine.stored()
@@ -174,13 +175,13 @@ async def test_a_release_that_could_not_be_stored_is_stored_later(
 
 async def test_a_slot_of_a_former_tenure_is_not_acquired_in_the_next(engine: Engine) -> None:
     former = engine.slot()
-    with former.acquired("stream") as holder:
+    with former.acquired("stream") as active:
         token = engine.leases.held("main").token
         engine.leases.lose("main")
         await engine.metadata.release_lease("source/main", token)
         await engine.take()
         with pytest.raises(LeaseLost):
-            await engine.rows.claimed(former, holder).__aenter__()
+            await engine.rows.claimed(former, active).__aenter__()
     assert (await engine.stored()).active_pid is None
 
 
@@ -226,8 +227,8 @@ async def test_a_slot_that_was_rewound_meanwhile_goes_on_from_there(engine: Engi
     for stands, begins in ((Lsn(7), 7), (Lsn(90), 7)):
         await engine.metadata.slots.rewind("s0", stands, engine.another())
         slot = engine.slot()
-        with slot.acquired("stream") as holder:
-            async with engine.rows.claimed(slot, holder):
+        with slot.acquired("stream") as active:
+            async with engine.rows.claimed(slot, active):
                 assert slot.confirmed_flush_lsn == begins
 
 
@@ -263,8 +264,8 @@ async def test_many_streams_of_a_process_do_not_wait_for_each_other(engine: Engi
     async def consume(number: int) -> None:
         slot = engine.slot(f"s{number}")
         for turn in range(5):
-            with slot.acquired("stream") as holder:
-                async with engine.rows.claimed(slot, holder):
+            with slot.acquired("stream") as active:
+                async with engine.rows.claimed(slot, active):
                     slot.confirm(100 * (turn + 1) + number)
                     await asyncio.sleep(0)
 

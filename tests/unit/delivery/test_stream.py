@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spillway.delivery import stream as stream_module
-from spillway.delivery.active_consumer import Holder
+from spillway.delivery.active_consumer import ActiveConsumer
 from spillway.delivery.reader import Counts, Step
 from spillway.delivery.shared_reader import AT_ONCE_BYTES, Boundary, SharedReader
 from spillway.delivery.shared_readers import SharedReaders
@@ -150,7 +150,7 @@ class Stream:
         steps = SharedSteps(readers, None, shared, shared.follow(0), _no_other_reader)
         slot: Any = self.slot
         session: Any = self.session
-        holder = None if peek else Holder("s", "stream")
+        holder = None if peek else ActiveConsumer("s", "stream")
         self.stream = EngineStream(slot, session, steps, 0, holder)
 
     async def lsn(self, timeout_s: float = 10.0) -> int:

@@ -1,21 +1,13 @@
-"""Signs of decoding and of slots, over attempts and restarts."""
+"""Signs of decoding, over attempts and restarts."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
-
-from spillway.caller import calling
-from spillway.delivery.active_consumer import Holder
-from spillway.delivery.slots import Slot
-from spillway.errors import CorruptWal, NoConsumer, SessionEnded, SlotActive
-from spillway.pg.lsn import Lsn
+from spillway.errors import CorruptWal
 from spillway.sessions.signs import DecodingSigns
-from spillway.store.rows import SlotRow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,53 +50,3 @@ def test_what_stood_still_before_the_start_did_not_begin_with_it(tmp_path: Path)
     assert not signs.is_current(0), "nothing is known yet"
     signs.failed(DAMAGE)
     assert abs(signs.since - before) < timedelta(seconds=1)
-
-
-def slot(**columns: Any) -> Slot:
-    return Slot(SlotRow(slot_name="s", source="m", database="d", datoid=1, plugin="p", **columns))
-
-
-async def test_a_restart_does_not_make_a_slot_fresh() -> None:
-    left, confirmed = datetime.now(UTC) - 3 * AN_HOUR, datetime.now(UTC) - AN_HOUR
-    assert slot(inactive_since=left).inactive_since == left
-    # A crash left no word of when the consumer left; it was there when it confirmed.
-    assert slot(inactive_since=left, confirmed_at=confirmed).inactive_since == confirmed
-    assert slot().inactive_since is None, "not known is not now"
-
-
-async def test_who_has_a_slot_is_named_and_can_be_ended() -> None:
-    one = slot(confirmed_flush_lsn=Lsn(5))
-    with pytest.raises(NoConsumer):
-        await one.end_session()
-    with (
-        calling("192.0.2.7:4711", "loader/1.2 spillway-subscription/orders"),
-        one.acquired("get"),
-        pytest.raises(SlotActive) as caught,
-        one.acquired("peek"),
-    ):
-        pass
-    for named in ("192.0.2.7:4711", "loader/1.2", "subscription orders"):
-        assert named in caught.value.message
-    assert str(os.getpid()) not in caught.value.message
-    consumer: Any = caught.value.details["consumer"]
-    assert (consumer["kind"], consumer["subscription"]) == ("get", "orders")
-    assert "end-session" in caught.value.hint
-
-    async def consume() -> None:
-        with one.acquired("stream") as holder:
-            await holder.unless_ended(asyncio.sleep(60))
-
-    consuming = asyncio.create_task(consume())
-    await asyncio.sleep(0)
-    assert (await one.end_session()).kind == "stream"
-    assert one.holder is None
-    with pytest.raises(SessionEnded):
-        await consuming
-
-
-async def test_a_programs_name_for_itself_is_cut_and_made_printable() -> None:
-    with calling(None, "evil\x1b[2J\udc80" + "x" * 1000):
-        client = Holder("s", "stream").consumer().client
-    assert client is not None
-    assert (len(client), "\x1b" in client) == (200, False)
-    client.encode()

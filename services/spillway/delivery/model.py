@@ -1,0 +1,89 @@
+"""What consumers are given, and who they are, as values.
+
+Plain frozen dataclasses, which ``service/model.py`` hands on to the interfaces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from spillway.pg.lsn import Lsn
+    from spillway.plugins.messages import EncodedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """Who has a slot."""
+
+    #: stream, or the call that is under way: get, peek, advance, rewind, alter, drop
+    kind: str
+    #: host:port that it came from; None: it did not come over the network
+    address: str | None
+    #: how its program names itself (User-Agent)
+    client: str | None
+    #: of the subscription whose program it is
+    subscription: str | None
+    since: datetime
+    #: when a stream's client last sent feedback; None: never
+    last_feedback_at: datetime | None = None
+    #: how far a stream was handed out; None: it is no stream
+    sent_lsn: Lsn | None = None
+    #: None: it is so now; else another process serves it, and stored this then
+    as_of: datetime | None = None
+
+    def __str__(self) -> str:
+        """Name it as a person would."""
+        what = {"stream": "a stream"}.get(self.kind, f"a {self.kind}")
+        if self.subscription is not None:
+            what += f" of subscription {self.subscription}"
+        if self.address is not None:
+            what += f" from {self.address}"
+        if self.client:
+            what += f" ({self.client})"
+        return f"{what} since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    r"""A row of pg_logical_slot_peek_changes; *data* is ``\\x…`` hex for a binary plugin."""
+
+    lsn: Lsn
+    xid: int
+    #: with U+FFFD for what is not UTF-8
+    data: str
+    #: the message itself when it is not UTF-8, as one of a database in SQL_ASCII may be
+    data_bytes: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Changes for a person to read; each ``data`` is a JSON object as wal2json's format 2 has it."""
+
+    changes: tuple[Change, ...]
+    #: where the next preview begins: behind the last transaction of which something is shown
+    next_lsn: Lsn
+    #: (start_lsn, skip) of the preview that goes on inside that one; None: it is shown whole, or too much of it came before
+    rest: tuple[Lsn, int] | None
+    #: something follows
+    more: bool
+    #: the last transaction is not shown whole
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """What a stream hands out in one step; ``messages.count`` may be 0: then it is a keepalive."""
+
+    messages: EncodedBatch
+    #: lsn of the first message, or where the stream stands
+    wal_start: Lsn
+    #: how far the source's WAL is decoded
+    wal_end: Lsn
+    #: a consumer that has processed everything so far may confirm up to here
+    confirm_lsn: Lsn
+    #: the stream reached the caller's upto_lsn: no more comes
+    final: bool = False
