@@ -24,6 +24,7 @@ LAYERS = (
     ("errors",),
     # What protoc makes of proto/: messages, without a line of ours.
     (
+        "collector",
         "failpoints",
         "installation",
         "loopback",

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from spillway.collector import collector
 from spillway.engine import inventory
 from spillway.engine.answers import Answers
 from spillway.engine.inventory import TABLES_MAX
@@ -622,6 +623,7 @@ class Engine:
     def _trim_before(self, horizons: Mapping[tuple[str, str], int]) -> None:
         self._reserve.look()
         self._sources.trim(horizons)
+        collector.look()
         # It reads a file of /proc. A process that is out of descriptors has other worries, and the next look comes soon.
         with contextlib.suppress(OSError):
             freed_memory.look()
