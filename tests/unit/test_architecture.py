@@ -24,6 +24,7 @@ LAYERS = (
     # What protoc makes of proto/: messages, without a line of ours.
     (
         "caller",
+        "collector",
         "failpoints",
         "installation",
         "loopback",

@@ -282,17 +282,22 @@ class SharedReader:
         own.made = made - after.steps * self.batch_bytes
         return own
 
-    def limit(self, limit_bytes: int) -> int:
-        """Forget steps that every follower has passed, oldest first, until what is kept fits *limit_bytes*.
+    def limit(self, limit_bytes: int, limit_steps: int) -> int:
+        """Forget steps that every follower has passed, oldest first, until what is kept fits both limits.
 
         Return the bytes that this frees.
         """
-        if self._bytes <= limit_bytes:
+        if self._fits(limit_bytes, limit_steps):
             return 0
         freed, passed = 0, min((each.number for each in self.followers), default=self.next)
-        while self._bytes > limit_bytes and self.first < passed and len(self._kept) > 1:
+        while self.first < passed and len(self._kept) > 1:
             freed += self.forget_before(self.first + 1)
+            if self._fits(limit_bytes, limit_steps):
+                break
         return freed
+
+    def _fits(self, limit_bytes: int, limit_steps: int) -> bool:
+        return self._bytes <= limit_bytes and len(self._kept) <= limit_steps
 
     def forget(self) -> int:
         """Keep nothing any more; return the bytes that this frees."""

@@ -16,7 +16,8 @@ together come within tenths of a second, in which the first has had more made th
 Only our own plugins share, those whose state can be told (``OutputPlugin.state``), and streams that end at the same place or never.
 
 Used on the event loop. Memory: KEPT_BYTES of kept steps, and the newest step of each reader. Of what all its streams have
-taken, a reader keeps PASSED_BYTES at most.
+taken, a reader keeps PASSED_BYTES and PASSED_STEPS at most: live, a step is a transaction, so that 8 MiB of them would be
+thousands, a dozen objects each, which Python's collector looks at again and again.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 KEPT_BYTES: Final = 32 << 20
 #: What a reader keeps though all its streams have taken it: for those who begin just behind them.
 PASSED_BYTES: Final = 8 << 20
+PASSED_STEPS: Final = 256
 
 
 class SharedReaders:
@@ -195,7 +197,7 @@ class SharedReaders:
         order = self._order
         order.append((shared, shared.next))
         self._bytes += shared.newest_cost
-        self._bytes -= shared.limit(PASSED_BYTES)
+        self._bytes -= shared.limit(PASSED_BYTES, PASSED_STEPS)
         while order and order[0][0].first >= order[0][1]:
             order.popleft()
         for _ in range(len(order)):

@@ -35,6 +35,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from spillway.catalog.bootstrap_database import bootstrap_database
+from spillway.collector import collector
 from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
@@ -185,6 +186,8 @@ class Session:
         self._streaming_wanted = False
         self._streams = False
         self._caught_up = False
+        #: the collector leaves alone what an attempt to decode has made
+        self._is_set_aside = False
         self._snapshots = Snapshots(layout)
         self._mending = Mending(
             source,
@@ -221,6 +224,8 @@ class Session:
         self._mending.stop()
         self._store.leave(self)
         self._log.close()
+        if self._is_set_aside:
+            collector.ask()
 
     def restart(self, needed_lsn: int) -> None:
         """Try again at once; where trying again can't help, begin anew behind what stopped decoding.
@@ -674,6 +679,14 @@ class Session:
                 # Told once a start, and measured: `make bench` takes the time of a restart from it.
                 self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
                 self._caught_up = self.signs.settled = True
+                self._set_aside()
+
+    def _set_aside(self) -> None:
+        """Have Python's collector leave alone what this attempt to decode has made, but for what a former one left."""
+        if self._is_set_aside:
+            collector.ask()
+        self._is_set_aside = True
+        collector.set_aside()
 
     def _is_called(self) -> bool:
         """Whether the thread has something else to do than to wait for changes."""

@@ -14,7 +14,7 @@ from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.catalog.descriptor import Memberships, TableMembership
 from spillway.decoding.transaction import TransactionHeader, TransactionKind
 from spillway.delivery.reader import SlotReader
-from spillway.delivery.shared_readers import SharedReaders
+from spillway.delivery.shared_readers import PASSED_STEPS, SharedReaders
 from spillway.delivery.shared_steps import share_steps
 from spillway.delivery.stragglers import Pace
 from spillway.errors import CorruptTransactionLog
@@ -320,6 +320,32 @@ async def test_live_steps_come_together_to_who_is_late(world: World) -> None:
     assert second.all == first.all
     for stream in (first, second):
         await stream.steps.close()
+
+
+async def test_live_only_few_steps_are_kept_that_all_have_passed(world: World) -> None:
+    world.readers = SharedReaders(world.workers)
+    world.log.transaction(small(0))
+    world.log.publish()
+    late, stream = Got(await world.steps(0)), Got(await world.steps(0))
+    assert late.steps._shared is stream.steps._shared
+    shared = stream.steps._shared
+    for n in range(1, 2 * PASSED_STEPS):
+        await stream.to_the_end()
+        world.log.transaction(small(n))
+        world.log.publish()
+    await stream.to_the_end()
+    # All, as long as somebody has yet to take them.
+    assert shared.next - shared.first == 2 * PASSED_STEPS
+    await late.to_the_end()
+    world.log.transaction(small(2 * PASSED_STEPS))
+    world.log.publish()
+    await stream.to_the_end()
+    assert shared.next - shared.first == PASSED_STEPS
+    await late.to_the_end()
+    assert late.all == stream.all == joined(world.alone(0))
+    for each in (stream, late):
+        await each.steps.close()
+    assert (world.number_of_readers, world.bytes_kept) == (0, 0)
 
 
 async def test_a_failure_is_everybodys(world: World) -> None:
