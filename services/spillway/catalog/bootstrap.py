@@ -276,14 +276,14 @@ def copy_pieces(messages: Iterable[bytes], piece_bytes: int = _PIECE_BYTES) -> I
     """
     header, parts, size = b"", [], 0
     for message in messages:
-        parts.append(message)
-        size += len(message)
         if size >= piece_bytes:
             piece = b"".join(parts)
             if not header:
                 header = piece[: _HEADER_BYTES + int.from_bytes(piece[_EXTENSION_AT:_HEADER_BYTES])]
             yield piece + _TRAILER
             parts, size = [header], 0
+        parts.append(message)
+        size += len(message)
     # Its trailer is the server's: without it, it is cut short.
     yield b"".join(parts)
 
