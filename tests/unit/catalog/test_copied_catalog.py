@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from spillway.catalog.bootstrap import copy_pieces
 from spillway.catalog.layout import NAMESPACE_BY_OID, PG_NAMESPACE, PgNamespace
 from spillway.catalog.packed_pages import pack_rows
 from spillway.catalog.serialization import serialize
+from spillway.decoding import serialization
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,3 +96,19 @@ def test_rows_of_a_block_that_come_later_are_added() -> None:
     for oid in (101, 203, 705):
         (tup,) = shown(torn).with_key(NAMESPACE_BY_OID, oid)
         assert tup.row.oid == oid
+
+
+def test_a_serialised_decoder_is_in_memory_twice_while_it_is_read() -> None:
+    """As what was read from the file, and as its pages."""
+    mirror = empty_mirror()
+    names = (PgNamespace(n, "x" * 20_000) for n in range(200))
+    pack_rows(shown(mirror), ((block, 1, 700, row) for block, row in enumerate(names)))
+    data = serialization.dump(serialization.DecoderState(5, 1000, 1000, (), mirror, b""))
+    tracemalloc.start()
+    try:
+        state = serialization.load(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(data) < peak < 1.2 * len(data)
+    assert len(shown(state.mirror).pages) == 200
