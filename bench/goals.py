@@ -19,6 +19,13 @@ _LINEAR: Final = 2.5
 #: likewise for what shall not grow at all
 _CONSTANT: Final = 1.5
 _RESTART_S: Final = 2.0
+#: what a start has to cope with, and the seconds that it may take until a consumer goes on
+_START_TABLES: Final = 20_000
+_START_DATABASES: Final = 41
+_START_TABLES_S: Final = 3.0
+_START_DATABASES_S: Final = 5.0
+_FIRST_SLOT_S: Final = 10.0
+_START_MB: Final = 400
 _P50_MS: Final = 3.0
 _FRESHNESS_P50_S: Final = 3.0
 _P99_MS: Final = 15.0
@@ -58,6 +65,7 @@ def goals(results: Results) -> list[Goal]:
         ),
         *_lake(results),
         _restart(results),
+        *_start(results),
     ]
 
 
@@ -241,3 +249,40 @@ def _restart(results: Results) -> Goal:
         f"{median_s:.2f} s, and {ready_s:.2f} s until the process answers; {figures['wal_mb']:,.0f} MB of WAL kept",
         median_s <= _RESTART_S,
     )
+
+
+def _start(results: Results) -> list[Goal]:
+    figures = results.figures.get("start", {})
+    tables, databases = figures.get("tables", {}), figures.get("databases", {})
+    # Few of them are for those who look whether it runs.
+    if tables.get("number") != _START_TABLES:
+        tables = {}
+    if databases.get("number") != _START_DATABASES:
+        databases = {}
+    with_tables = f"with {_START_TABLES:,} tables"
+    made = [
+        _within(f"restart {with_tables}", tables.get("restart"), "delivered_s", _START_TABLES_S),
+        _within(
+            f"restart with {_START_DATABASES} databases",
+            databases.get("restart"),
+            "delivered_s",
+            _START_DATABASES_S,
+        ),
+        _within(f"first slot {with_tables}", tables.get("first_slot"), "seconds", _FIRST_SLOT_S),
+    ]
+    name = f"memory {with_tables}, first slot and restart: the service stays within {_START_MB} MB"
+    peaks = [part["median"]["peak_mb"] for part in tables.values() if isinstance(part, dict)]
+    if not peaks:
+        return [*made, Goal(name, "", None)]
+    return [*made, Goal(name, f"{max(peaks):.0f} MB at most", max(peaks) <= _START_MB)]
+
+
+def _within(what: str, figures: dict[str, Any] | None, key: str, limit_s: float) -> Goal:
+    until = (
+        "until a waiting consumer has its change" if key == "delivered_s" else "until it is made"
+    )
+    name = f"{what}, {until}: ≤ {limit_s:g} s"
+    if figures is None:
+        return Goal(name, "", None)
+    median = figures["median"]
+    return Goal(name, f"{median[key]:.2f} s, {median['cpu_s']:.2f} CPU s", median[key] <= limit_s)

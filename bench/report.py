@@ -85,6 +85,7 @@ def _markdown(results: Results) -> Iterator[str]:
     yield from _latency(results)
     yield from _primary(results)
     yield from _operation(results)
+    yield from _start(results)
     yield from _lake(results)
     yield from _lake_compared(results)
 
@@ -214,6 +215,41 @@ def _operation(results: Results) -> Iterator[str]:
                     ("decoding", "decoding goes on"),
                 )
             ),
+        ],
+        numbers_from=1,
+    )
+
+
+def _start(results: Results) -> Iterator[str]:
+    figures = results.figures.get("start")
+    if figures is None:
+        return
+    tables, databases = figures["tables"], figures["databases"]
+    yield "## Starting with much that is known"
+    yield ""
+    yield (
+        "A restart is after SIGKILL, from exec until a client that waited has the change that it had not confirmed. CPU and peak memory "
+        "are the service's until then."
+    )
+    yield ""
+    yield from _table(
+        ("", "s", "CPU s", "peak MB"),
+        [
+            (
+                name,
+                f"{s.get('delivered_s', s.get('seconds')):.2f}",
+                f"{s['cpu_s']:.2f}",
+                f"{s['peak_mb']:.0f}",
+            )
+            for name, s in (
+                (f"first slot, {tables['number']:,} tables", tables["first_slot"]["median"]),
+                ("the same, tables just made", tables["first_slot_just_made"]["median"]),
+                (f"restart, {tables['number']:,} tables", tables["restart"]["median"]),
+                (
+                    f"restart, {databases['number']} databases with slots",
+                    databases["restart"]["median"],
+                ),
+            )
         ],
         numbers_from=1,
     )

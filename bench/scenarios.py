@@ -25,6 +25,7 @@ from bench.postgresql import (
 from bench.ranges import call, copy_rows
 from bench.service import bench_source, restart_seconds
 from bench.source import flushed_lsn, wait_until
+from bench.start import start
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Scene], dict[str, Any]]]] = {
     "primary": primary_cpu,
     "operation": operation,
     "databases": many_databases,
+    "start": start,
     "lake": lake,
     "lake_compared": lake_compared,
 }

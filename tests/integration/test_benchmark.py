@@ -79,3 +79,16 @@ def test_scenarios(tmp_path: Path, major: int) -> None:
     pinned = results["figures"]["operation"]["pinned_mb"]
     assert pinned["PostgreSQL"] > pinned["Spillway"]
     assert (tmp_path / "commit-to-delivery.png").stat().st_size
+
+
+@pytest.mark.long
+def test_starts(tmp_path: Path) -> None:
+    results = run_bench(tmp_path, "--only", "start")
+    figures = results["figures"]["start"]
+    assert (figures["tables"]["number"], figures["databases"]["number"]) == (40, 3)
+    for restart in (figures["tables"]["restart"], figures["databases"]["restart"]):
+        (run,) = restart["runs"]
+        assert run["delivered_s"] > run["ready_s"] > 0
+        assert run["cpu_s"] >= run["ready_cpu_s"] > 0
+        assert run["peak_mb"] > 0
+    assert "restart, 40 tables" in (tmp_path / "report.md").read_text()

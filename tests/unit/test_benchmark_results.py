@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from bench.goals import goals
@@ -9,6 +11,9 @@ from bench.latency import summary
 from bench.report import write_report
 from bench.results import POSTGRESQL, SPILLWAY, BenchFailed, Measurement, Results, Run
 from bench.throughput import GRPC, GRPC_COLD, IN_PROCESS, PEEK, RECVLOGICAL, check_same
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ENVIRONMENT = {
     "date": "2026-01-01 00:00 UTC",
@@ -135,6 +140,33 @@ def test_eight_slots_count_what_was_done_once_for_all() -> None:
     (goal,) = [goal for goal in goals(results) if goal.goal.startswith("b: 8 slots")]
     assert goal.met
     assert goal.measured == "8.0 x (10.00 against 80.00 CPU s)"
+
+
+def started(seconds: float, peak_mb: float) -> dict[str, Any]:
+    figures = {"ready_s": 0.5, "delivered_s": seconds, "seconds": seconds}
+    return {"median": figures | {"cpu_s": 1.0, "peak_mb": peak_mb}, "runs": []}
+
+
+def test_starts_are_held_against_their_goals(tmp_path: Path) -> None:
+    tables = {
+        "number": 20_000,
+        "first_slot_just_made": started(30, 410),
+        "first_slot": started(9, 200),
+        "restart": started(3.1, 100),
+    }
+    databases = {"number": 41, "restart": started(4, 500)}
+    results = Results(
+        ENVIRONMENT, SETTINGS, figures={"start": {"tables": tables, "databases": databases}}
+    )
+    assert verdict(results, "restart with 20,000 tables") is False
+    assert verdict(results, "restart with 41 databases")
+    assert verdict(results, "first slot with 20,000 tables")
+    # The peak of what is no goal by its seconds counts, too.
+    assert verdict(results, "memory with 20,000 tables") is False
+    report = write_report(results, tmp_path)
+    assert "| the same, tables just made | 30.00 | 1.00 | 410 |" in report
+    tables["number"] = 40
+    assert verdict(results, "restart with 20,000 tables") is None
 
 
 def test_every_row_must_have_come() -> None:

@@ -48,7 +48,7 @@ def project(tmp_path: Path) -> dict[str, str]:
         (tools / name).chmod(0o755)
     python = root / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\n")
+    python.write_text('#!/bin/sh\n[ "$2" = compileall ] && echo "$*" >> compiled.txt\nexit 0\n')
     python.chmod(0o755)
     environment = {k: v for k, v in os.environ.items() if k not in {"CI", "JAVA_HOME"}}
     return environment | {
@@ -81,6 +81,29 @@ def test_without_a_terminal_it_says_each_stage_and_not_each_package(
     assert all(line.startswith("install: ") for line in said.splitlines()), said
     left = [path.name for path in tmp_path.iterdir()]
     assert sorted(left) == ["project", "tools"], "the file of its progress is gone"
+
+
+def test_packages_are_compiled_when_the_lock_has_changed(
+    project: dict[str, str], tmp_path: Path
+) -> None:
+    def compiled() -> list[str]:
+        subprocess.run(
+            [project["SCRIPT"]], env=project, capture_output=True, check=True, timeout=60
+        )
+        calls = root / "compiled.txt"
+        directories = [line.split()[-1] for line in calls.read_text().splitlines()]
+        calls.unlink()
+        return directories
+
+    root = tmp_path / "project"
+    lock = root / "uv.lock"
+    lock.touch()
+    assert compiled() == [".venv/lib", "services"]
+    os.utime(lock, (0, 0))
+    assert compiled() == ["services"]
+    later = (root / ".venv" / "compiled").stat().st_mtime + 10
+    os.utime(lock, (later, later))
+    assert compiled() == [".venv/lib", "services"]
 
 
 def test_it_says_why_it_failed(project: dict[str, str]) -> None:

@@ -40,14 +40,7 @@ from psycopg import sql
 
 from spillway._kernels.catalog import heap
 from spillway.catalog.heaps import CatalogHeaps
-from spillway.catalog.layout import (
-    PG_ATTRIBUTE,
-    PG_ENUM,
-    PG_PROC,
-    PG_RANGE,
-    PG_TYPE,
-    catalogs_of,
-)
+from spillway.catalog.layout import PG_ATTRIBUTE, catalogs_of
 from spillway.catalog.mirror import CatalogMirror
 from spillway.catalog.packed_pages import pack_rows
 from spillway.catalog.send_format import SentValues
@@ -70,7 +63,7 @@ from spillway.errors import SourceError
 from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from spillway.catalog.database_facts import DatabaseFacts
     from spillway.catalog.descriptor_registry import DescriptorRegistry
@@ -83,6 +76,11 @@ _uncollected = 0
 _was_collecting = True
 #: Every so much of a catalog is worth saying.
 _TELL_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 1 << 20
+#: of COPY's binary format: its fixed header, of which the last four bytes are the length of what extends it
+_HEADER_BYTES: Final = 19
+_EXTENSION_AT: Final = 15
+_TRAILER: Final = b"\xff\xff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,27 +163,16 @@ def _read_in_snapshot(
         )
         layouts = read_layouts(connection, catalogs, facts)
         locations, relation_map = read_locations(connection, catalogs, facts)
+        heaps = CatalogHeaps(facts, layouts, horizon=checkpoint.next_xid & 0xFFFFFFFF)
+        heaps.locations.relation_map = relation_map
+        for oid in layouts:
+            heaps.locations.current[oid] = heaps.locations.add(locations[oid], oid, complete=False)
         with uncollected():
-            tables = _copy_catalogs(connection, layouts, facts, progress)
+            _copy_catalogs(connection, heaps, progress)
         consistent_lsn = Lsn.parse(
             query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
         )
     provoke_running_xacts(connection)
-    heaps = CatalogHeaps(facts, layouts, horizon=checkpoint.next_xid & 0xFFFFFFFF)
-    heaps.locations.relation_map = relation_map
-    for oid, rows in tables.items():
-        storage = heaps.locations.add(locations[oid], oid, complete=False)
-        heaps.locations.current[oid] = storage
-        storage.unplaced = any(block == NO_BLOCK for block, *_ in rows)
-        if not storage.unplaced:
-            # As after a restart: rows that nobody asks for are bytes, and no objects.
-            with uncollected():
-                pack_rows(storage, rows)
-                rows.clear()
-        for block, offset, row_xmin, row in rows:
-            heaps.admit(
-                CatalogTuple(storage, block << 16 | offset, xmin=row_xmin, xmax=None, row=row)
-            )
     return Bootstrap(
         mirror=CatalogMirror(heaps, consistent_lsn=consistent_lsn, registry=registry),
         redo_lsn=checkpoint.redo_lsn,
@@ -202,8 +189,8 @@ def _read_in_snapshot(
 def uncollected() -> Iterator[None]:
     """Keep Python's collector off within the block; several may be at work.
 
-    Rows of a large catalog are a million objects for a few seconds, none of them in a cycle, and the collector walks all that
-    there are each time that they have grown by a quarter: for 20,000 tables two of five seconds.
+    Rows of a large catalog are a million objects within a few seconds, none of them in a cycle, and the collector would go through
+    those that there are again and again: for 20,000 tables two of five seconds, when all were there at once.
     """
     global _uncollected, _was_collecting  # noqa: PLW0603 - the collector is the process's
     with _collector:
@@ -222,44 +209,84 @@ def uncollected() -> Iterator[None]:
 
 def _copy_catalogs(
     connection: psycopg.Connection[tuple[Any, ...]],
-    layouts: dict[int, CatalogLayout],
-    facts: DatabaseFacts,
+    heaps: CatalogHeaps,
     progress: Callable[[str], None],
-) -> dict[int, list[tuple[int, int, int, Any]]]:
-    """Read every catalog: block, offset, xmin, row. The block is NO_BLOCK of what only a view shows."""
-    # Names come as they are stored: SQL_ASCII means no conversion.
-    connection.execute("SET LOCAL client_encoding = 'SQL_ASCII'")
-    tables: dict[int, list[tuple[int, int, int, Any]]] = {}
-    for oid, layout in layouts.items():
+) -> None:
+    """Read every catalog into its storage, a piece at a time: what is kept of a row is bytes, as after a restart."""
+    # Names come as they are stored: SQL_ASCII means no conversion. Rows come in the order in which they lie.
+    connection.execute(
+        "SET LOCAL client_encoding = 'SQL_ASCII'; SET LOCAL max_parallel_workers_per_gather = 0"
+    )
+    sent = SentValues(heaps)
+    # What attmissingval is made of is read before it.
+    for oid, layout in sorted(heaps.layouts.items(), key=lambda of: of[0] == PG_ATTRIBUTE.oid):
         if layout.catalog.is_toast:
-            tables[oid] = []
             continue
+        storage = heaps.locations.current[oid]
         name, place = layout.catalog.name, "ctid, xmin"
         if layout.catalog.view and not query_value(
             connection, f"SELECT has_table_privilege('pg_catalog.{name}', 'SELECT')"
         ):
             name, place = layout.catalog.view, f"'({NO_BLOCK},0)'::tid, '2'::xid"
+            storage.unplaced = True
         query = sql.SQL("COPY (SELECT {}, {} FROM pg_catalog.{}) TO STDOUT (FORMAT binary)").format(
             sql.SQL(place),
             sql.SQL(", ").join(map(sql.Identifier, layout.names)),
             sql.Identifier(name),
         )
         with connection.cursor() as cursor, cursor.copy(query) as copy:
-            content = b"".join(_told(copy, name, progress))
-        tables[oid] = [
-            (block, offset, xmin, layout.sent_row(values))
-            for block, offset, xmin, values in heap.parse_copy(
-                content, layout.kinds, facts.encoding, layout.errors
-            )
-        ]
+            rows = _rows(copy_pieces(_told(copy, name, progress)), layout, heaps.facts)
+            if storage.unplaced:
+                for block, offset, xmin, row in rows:
+                    tid = block << 16 | offset
+                    heaps.admit(CatalogTuple(storage, tid, xmin=xmin, xmax=None, row=row))
+            else:
+                pack_rows(storage, _with_missing(rows, sent) if oid == PG_ATTRIBUTE.oid else rows)
     connection.execute("SET LOCAL client_encoding = 'UTF8'")
-    sent = _sent_values(tables, facts)
-    attributes = tables[PG_ATTRIBUTE.oid]
-    for position, (block, offset, xmin, row) in enumerate(attributes):
-        if row.attmissingval is not None:
+
+
+def _rows(
+    pieces: Iterable[bytes], layout: CatalogLayout, facts: DatabaseFacts
+) -> Iterator[tuple[int, int, int, Any]]:
+    """Yield block, offset, xmin, row. The block is NO_BLOCK of what only a view shows."""
+    for piece in pieces:
+        for block, offset, xmin, values in heap.parse_copy(
+            piece, layout.kinds, facts.encoding, layout.errors
+        ):
+            yield block, offset, xmin, layout.sent_row(values)
+
+
+def _with_missing(
+    attributes: Iterable[tuple[int, int, int, Any]], sent: SentValues
+) -> Iterator[tuple[int, int, int, Any]]:
+    for block, offset, xmin, row in attributes:
+        if row.attmissingval is None:
+            yield block, offset, xmin, row
+        else:
             value = sent.missing_value(row.attmissingval, row.atttypid)
-            attributes[position] = (block, offset, xmin, row._replace(attmissingval=value))
-    return tables
+            yield block, offset, xmin, row._replace(attmissingval=value)
+
+
+def copy_pieces(messages: Iterable[bytes], piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+    """Cut what ``COPY … (FORMAT binary)`` sends, a message a row, into pieces that have header and trailer each.
+
+    A catalog of 500,000 rows is 70 MB as it comes, and several times that as objects; nobody needs all of it at once.
+
+    Source: protocol.sgml, "COPY Operations" (the backend's messages are one row each)
+    """
+    header, size = b"", 0
+    parts: list[bytes] = []
+    for message in messages:
+        if size >= piece_bytes:
+            piece = b"".join(parts)
+            if not header:
+                header = piece[: _HEADER_BYTES + int.from_bytes(piece[_EXTENSION_AT:_HEADER_BYTES])]
+            yield piece + _TRAILER
+            parts, size = [header], 0
+        parts.append(message)
+        size += len(message)
+    # Its trailer is the server's: without it, it is cut short.
+    yield b"".join(parts)
 
 
 def _told(copy: psycopg.Copy, name: str, progress: Callable[[str], None]) -> Iterator[bytes]:
@@ -271,18 +298,3 @@ def _told(copy: psycopg.Copy, name: str, progress: Callable[[str], None]) -> Ite
             told = size
             progress(f"{size >> 20} MB of {name}")
         yield bytes(block)
-
-
-def _sent_values(
-    tables: dict[int, list[tuple[int, int, int, Any]]], facts: DatabaseFacts
-) -> SentValues:
-    enums: dict[int, list[Any]] = {}
-    for *_, row in tables[PG_ENUM.oid]:
-        enums.setdefault(row.enumtypid, []).append(row)
-    return SentValues(
-        types={row.oid: row for *_, row in tables[PG_TYPE.oid]},
-        enums=enums,
-        functions={row.oid: row.proname for *_, row in tables[PG_PROC.oid]},
-        range_subtypes={row.rngtypid: row.rngsubtype for *_, row in tables[PG_RANGE.oid]},
-        facts=facts,
-    )

@@ -25,6 +25,8 @@ import json
 import struct
 from array import array
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog.layout import PG_ATTRIBUTE
@@ -124,14 +126,17 @@ def _pack(storage: Storage, block: int, page: Page) -> bytes:
 
 
 def pack_rows(storage: Storage, rows: Iterable[tuple[int, int, int, Any]]) -> None:
-    """Enter rows that SQL showed, (block, offset, xmin, row) each, into *storage*, which is empty, as packed pages."""
-    by_block: dict[int, list[tuple[int, int, int, Any]]] = {}
-    for entry in rows:
-        by_block.setdefault(entry[0], []).append(entry)
+    """Enter rows that SQL showed, (block, offset, xmin, row) each, into *storage*, which is empty, as packed pages.
+
+    Rows of a block come one after the other, so that one page's are objects at a time; what comes of it later is added.
+    """
     keys = [array("Q") for _ in storage.indexes]
     plain = _plain_attribute if storage.catalog is PG_ATTRIBUTE else None
     state = _XMAX_UNKNOWN | _FROM_SQL
-    for block, entries in by_block.items():
+    for block, of_block in groupby(rows, itemgetter(0)):
+        entries = list(of_block)
+        if block in storage.pages:
+            entries = _entries(storage, storage.pages[block]) + entries
         shown = [entry[3] for entry in entries]
         tuples = b"".join(
             [
@@ -152,6 +157,15 @@ def pack_rows(storage: Storage, rows: Iterable[tuple[int, int, int, Any]]) -> No
     keep_keys(storage, keys)
 
 
+def _entries(storage: Storage, page: Page) -> list[tuple[int, int, int, Any]]:
+    """Return the rows of a packed page that SQL showed, as :func:`pack_rows` takes them."""
+    packed = page.packed
+    assert packed is not None
+    block, _, _, count, body_size, rows_size = _PAGE.unpack_from(packed)
+    tuples = _tuples(storage, packed, len(packed) - body_size - rows_size, count, body_size)
+    return [(block, tup.tid & 0xFFFF, tup.xmin, tup.row) for tup in tuples]
+
+
 def _packed(
     keys_found: Iterable[set[int]],
     block: int,
@@ -168,7 +182,7 @@ def _packed(
 
 
 def read_page(
-    storage: Storage, keys: Sequence[array[int]], content: bytes, at: int
+    storage: Storage, keys: Sequence[array[int]], content: memoryview, at: int
 ) -> tuple[int, list[CatalogTuple]]:
     """Enter the page that is packed at *at* of *content*; return where it ends and its tuples if it is unpacked at once.
 
@@ -183,7 +197,7 @@ def read_page(
     end = at + body_at + body_size + rows_size
     if end > len(content):
         raise ValueError("a page is cut short")
-    packed = content[at:end]
+    packed = bytes(content[at:end])
     page = storage.pages[block] = Page(lsn, physical=bool(flags & _PHYSICAL))
     page.packed = packed
     if flags & _UNPACK_AT_ONCE:

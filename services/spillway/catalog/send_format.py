@@ -15,17 +15,27 @@ jsonb,inet,geo_decls,varbit,rangetypes}.h, numeric.c
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spillway.catalog.jsonb_datum import jsonb_body
+from spillway.catalog.layout import (
+    ENUM_BY_TYPE,
+    PG_ENUM,
+    PG_PROC,
+    PG_RANGE,
+    PG_TYPE,
+    PROC_BY_OID,
+    RANGE_BY_TYPE,
+    TYPE_BY_OID,
+)
 from spillway.catalog.missing_value import MissingValue, UnreadableMissing
 from spillway.catalog.numeric_datum import numeric_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
-    from spillway.catalog.database_facts import DatabaseFacts
-    from spillway.catalog.layout import PgEnum, PgType
+    from spillway.catalog.heaps import CatalogHeaps
+    from spillway.catalog.layout import PgType, TrackedCatalog
 
 _I32: Final = struct.Struct(">i")
 _ARRAY_HEADER: Final = struct.Struct(">iiI")
@@ -66,23 +76,13 @@ class _UnknownSendFormat(Exception):
 class SentValues:
     """Rebuilds datums by the types of one database."""
 
-    def __init__(
-        self,
-        types: Mapping[int, PgType],
-        enums: Mapping[int, Sequence[PgEnum]],
-        functions: Mapping[int, str],
-        range_subtypes: Mapping[int, int],
-        facts: DatabaseFacts,
-    ) -> None:
-        """Take rows of pg_type by oid, of pg_enum by type, names of pg_proc by oid, rngsubtype by type.
+    def __init__(self, heaps: CatalogHeaps) -> None:
+        """Look up types, enums, functions and ranges in *heaps* when they are asked for, which is seldom.
 
         Text is in the server's encoding throughout, in what is sent and in what is made.
         """
-        self._types: Final = types
-        self._enums: Final = enums
-        self._functions: Final = functions
-        self._range_subtypes: Final = range_subtypes
-        self._facts: Final = facts
+        self._heaps: Final = heaps
+        self._facts: Final = heaps.facts
         self._by_name: Final[dict[str, Callable[[PgType, bytes], bytes]]] = {
             "array_send": self._array,
             "enum_send": self._enum,
@@ -92,7 +92,7 @@ class SentValues:
 
     def missing_value(self, array: bytes, type_oid: int) -> MissingValue:
         """Rebuild the element of an attmissingval: *array* is the one-element array as it was sent."""
-        type_ = self._types.get(type_oid)
+        type_ = self._type(type_oid)
         if type_ is None:
             return UnreadableMissing(str(type_oid))
         try:
@@ -112,15 +112,15 @@ class SentValues:
             _UnknownSendFormat: a type has no send format that is known here.
             ValueError: *value* contradicts its type.
         """
-        type_ = self._types.get(type_oid)
+        type_ = self._type(type_oid)
         if type_ is None:
             raise _UnknownSendFormat
         while type_.typtype == "d":
-            base = self._types.get(type_.typbasetype)
+            base = self._type(type_.typbasetype)
             if base is None:
                 raise _UnknownSendFormat
             type_ = base
-        name = self._functions.get(type_.typsend, "")
+        name = self._function_name(type_.typsend)
         fields = _FIELDS.get(name)
         if fields is not None:
             if name == "tidsend":
@@ -138,9 +138,25 @@ class SentValues:
             raise _UnknownSendFormat
         return method(type_, value)
 
+    def _rows(self, catalog: TrackedCatalog, index: int, key: int) -> list[Any]:
+        storage = self._heaps.locations.current[catalog.oid]
+        return [tup.row for tup in storage.with_key(index, key)]
+
+    def _type(self, oid: int) -> PgType | None:
+        found = self._rows(PG_TYPE, TYPE_BY_OID, oid)
+        return found[0] if found else None
+
+    def _function_name(self, oid: int) -> str:
+        found = self._rows(PG_PROC, PROC_BY_OID, oid)
+        return str(found[0].proname) if found else ""
+
+    def _range_subtype(self, oid: int) -> int:
+        found = self._rows(PG_RANGE, RANGE_BY_TYPE, oid)
+        return int(found[0].rngsubtype) if found else 0
+
     def _enum(self, type_: PgType, value: bytes) -> bytes:
         label = value.decode(self._facts.encoding, self._facts.encoding_errors)
-        for row in self._enums.get(type_.oid, ()):
+        for row in self._rows(PG_ENUM, ENUM_BY_TYPE, type_.oid):
             if row.enumlabel == label:
                 return struct.pack("<I", row.oid)
         raise _UnknownSendFormat
@@ -154,7 +170,7 @@ class SentValues:
         dimensions, _, element_oid = _ARRAY_HEADER.unpack_from(value)
         if dimensions == 0:
             return varlena(struct.pack("<iiI", 0, 0, element_oid))
-        element = self._types.get(element_oid)
+        element = self._type(element_oid)
         if element is None:
             raise _UnknownSendFormat
         at = _ARRAY_HEADER.size
@@ -193,7 +209,7 @@ class SentValues:
 
     def _range(self, type_: PgType, value: bytes) -> bytes:
         """Header with the range type, the bounds that are there, and last the flags."""
-        subtype = self._types.get(self._range_subtypes.get(type_.oid, 0))
+        subtype = self._type(self._range_subtype(type_.oid))
         if subtype is None:
             raise _UnknownSendFormat
         flags, at = value[0], 1

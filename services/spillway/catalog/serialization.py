@@ -103,7 +103,9 @@ def serialized_parts(mirror: CatalogMirror) -> list[bytes]:
     return [_HEADER.pack(_MAGIC, _VERSION, crc, sum(map(len, parts))), *parts]
 
 
-def deserialize(data: bytes, registry: DescriptorRegistry | None = None) -> CatalogMirror:
+def deserialize(
+    data: bytes | memoryview, registry: DescriptorRegistry | None = None
+) -> CatalogMirror:
     """Return the mirror that :func:`serialize` was given; *registry* as for :class:`CatalogMirror`.
 
     Raises:
@@ -117,7 +119,8 @@ def deserialize(data: bytes, registry: DescriptorRegistry | None = None) -> Cata
         raise _damaged("it is no serialised catalog")
     if version != _VERSION:
         raise _damaged(f"its format {version} is not the one of this release, {_VERSION}")
-    body = data[_HEADER.size :]
+    # Of a large catalog these are megabytes, and each page copies its own: none of it is copied before.
+    body = memoryview(data)[_HEADER.size :]
     if len(body) != size or crc32c(body) != crc:
         raise _damaged("its checksum does not match")
     try:
@@ -126,9 +129,9 @@ def deserialize(data: bytes, registry: DescriptorRegistry | None = None) -> Cata
         raise _damaged(f"it contradicts itself: {error}") from error
 
 
-def _read(body: bytes, registry: DescriptorRegistry | None) -> CatalogMirror:
+def _read(body: memoryview, registry: DescriptorRegistry | None) -> CatalogMirror:
     (size,) = _SIZE.unpack_from(body)
-    head = json.loads(body[_SIZE.size : _SIZE.size + size])
+    head = json.loads(bytes(body[_SIZE.size : _SIZE.size + size]))
     facts = DatabaseFacts(**head["facts"])
     layouts = {
         int(oid): CatalogLayout(
@@ -189,7 +192,7 @@ def _write_storage(storage: Storage, parts: list[bytes]) -> None:
     parts += pack_storage(storage)
 
 
-def _read_storage(heaps: CatalogHeaps, storage: Storage, body: bytes, at: int) -> int:
+def _read_storage(heaps: CatalogHeaps, storage: Storage, body: memoryview, at: int) -> int:
     (page_count,) = _SIZE.unpack_from(body, at)
     at += _SIZE.size
     keys = [array("Q") for _ in storage.indexes]

@@ -124,7 +124,7 @@ def load(data: bytes) -> DecoderState:
     invalidations = bytes(rest[at : at + size])
     at += size
     carried = Carried.load(rest[at : at + carried_size]) if carried_size else None
-    mirror = catalog_serialization.deserialize(bytes(rest[at + carried_size :]))
+    mirror = catalog_serialization.deserialize(rest[at + carried_size :])
     return DecoderState(
         database_oid, lsn, start_decoding_at, tuple(transactions), mirror, invalidations, carried
     )

@@ -6,8 +6,9 @@ Made afresh of facts at each question. The service is ready when nothing of this
   a row every few seconds, since a store that can be read may well be locked, full or read-only.
 - *disk*: it is full; the reserve for metadata is in use.
 - *certificate*: it has expired or is not valid yet, so that clients refuse the service.
-- *source*: it was not heard since the service started; or does not stream for longer than :data:`NOT_STREAMING_S`, which a
-  restart of the primary or a failover takes; or its receiver has failed, or waits for space, or another process has its lease.
+- *source*: it was not heard since the service started, or not every database of it was opened; or does not stream for longer
+  than :data:`NOT_STREAMING_S`, which a restart of the primary or a failover takes; or its receiver has failed, or waits for
+  space, or another process has its lease.
 - *database*: its decoding has stopped; or has not come to where it stood before the service started.
 
 A database that was dropped on the source is not in the list: its decoding is over, not broken. Nor is one that is decoded
@@ -174,6 +175,16 @@ def _of_source(source: Source) -> Iterator[Obstacle]:
                 info.hint or "It goes on by itself; GET /v1/sources shows how far it is.",
                 info.since,
             )
+    elif not source.is_complete:
+        # It is received before the databases are opened, one after the other: nothing tells of those that have no session yet.
+        yield Obstacle(
+            "source",
+            info.name,
+            info.error_code or "not_ready",
+            info.error or f'not every database of source "{info.name}" is opened yet',
+            info.hint or "It goes on by itself; GET /v1/sources shows those that are.",
+            info.since,
+        )
     continuing = source.continuing()
     for session in info.sessions:
         stopped = session.state == "stopped" and session.error_code != DatabaseDropped.code

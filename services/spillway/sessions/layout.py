@@ -66,10 +66,16 @@ class DatabaseLayout:
         return self.root / "spill"
 
     def describe(self, **values: object) -> None:
-        """Write down *values* in database.json, beside what it says of others; durable on return."""
+        """Write down *values* in database.json, beside what it says of others; durable on return.
+
+        Nothing is written when both files say so already: the copy is begun only once the other is durable. A start says of each
+        database what it is called, and a sync of two files and their names for each would be most of what it waits for.
+        """
         text = json.dumps({**self._description(), **values})
         with file_errors(self.root, "write to"):
             self.root.mkdir(parents=True, exist_ok=True)
+            if all(_has(self.root / name, text) for name in _DESCRIPTIONS):
+                return
             for name in _DESCRIPTIONS:
                 replace_file(self.root / name, text)
 
@@ -116,6 +122,13 @@ class DatabaseLayout:
 _SOURCE_MARK: Final = "source.json"
 #: The first that is sound counts.
 _DESCRIPTIONS: Final = ("database.json", "database.copy.json")
+
+
+def _has(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode()
+    except FileNotFoundError:
+        return False
 
 
 def _is_description(found: object) -> bool:

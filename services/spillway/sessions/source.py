@@ -56,6 +56,7 @@ from spillway.storage.file_errors import file_error, file_errors
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from spillway.receiver.primary import SourceDatabase
     from spillway.sessions.change_source import ChangeSource
     from spillway.sessions.layout import SourceLayout
     from spillway.sessions.settings import SessionSettings
@@ -135,9 +136,10 @@ class Source:
             self._needs_history = bool(needed)
             self._start_receiver()
             failure: SpillwayError | None = self._layout.unreadable()
-            for database in sorted({*databases, *self._layout.databases()}):
+            remembered = self._layout.databases()
+            for database in sorted({*databases, *remembered}):
                 try:
-                    self._open_session(database, needed.get(database, 0))
+                    self._open_session(database, needed.get(database, 0), remembered.get(database))
                 except SpillwayError as error:
                     # One database's trouble is not the others'.
                     failure = failure or error
@@ -325,6 +327,11 @@ class Source:
         return frozenset(d for d, s in tuple(self._sessions.items()) if s.signs.continues)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every database that is to be decoded has its session; what is known of the others is not known here yet."""
+        return self._complete
+
+    @property
     def is_settled(self) -> bool:
         """Whether its start failed, or each session has decoded what was stored."""
         return self._error is not None or (
@@ -347,7 +354,10 @@ class Source:
         with self._lock:
             return self._open_session(database)
 
-    def _open_session(self, database: str, needed_lsn: int = 0) -> Session:
+    def _open_session(
+        self, database: str, needed_lsn: int = 0, remembered: SourceDatabase | None = None
+    ) -> Session:
+        """Open it; what is *remembered* of the database need not be looked for, nor asked for."""
         session = self._sessions.get(database)
         if session is not None:
             return session
@@ -358,7 +368,11 @@ class Source:
                 hint="GET /v1/sources shows why.",
                 source=self.name,
             )
-        found = self._layout.databases().get(database) or find_database(self.row.dsn, database)
+        found = (
+            remembered
+            or self._layout.databases().get(database)
+            or find_database(self.row.dsn, database)
+        )
         conninfo = with_database(self.row.dsn, database)
         layout = self._layout.database(found.oid)
         elsewhere = self.taken_over and not layout.txlog.exists()
