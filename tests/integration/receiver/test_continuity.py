@@ -139,7 +139,7 @@ def test_copies_behind_beside_and_ahead(fresh_cluster: ClusterFactory, receive: 
     with copy_of(original) as copy:
         # A copy that has not parted yet can't be told from it, and is none the worse.
         copy.start()
-        check_continues(copy.dsn(), store)
+        check_continues(copy.dsn(), store.reader)
         original.start()
         receiver = WalReceiver(original.dsn(), SLOT, store)
         receiver.start()
@@ -147,19 +147,19 @@ def test_copies_behind_beside_and_ahead(fresh_cluster: ClusterFactory, receive: 
         end = Lsn.parse(original.value("SELECT pg_current_wal_flush_lsn()::text"))
         wait_until(lambda: store.received_lsn >= end)
         with pytest.raises(TimelineDiverged) as behind:
-            check_continues(copy.dsn(), store)
+            check_continues(copy.dsn(), store.reader)
         assert "Point the source at the original" in remedy(behind.value, "timeline_diverged")
-        check_continues(original.dsn(), store)
+        check_continues(original.dsn(), store.reader)
         # The same statement with the same effect: only its time and what it wrote differ.
         copy.execute("INSERT INTO load (filler) VALUES ('of a mere copy.')")
         ends = int(store.received_lsn)
         while Lsn.parse(copy.value("SELECT pg_current_wal_flush_lsn()::text")) < ends:
             copy.execute("INSERT INTO load (filler) VALUES ('one more')")
         with pytest.raises(WalDiverged) as beside:
-            check_continues(copy.dsn(), store)
+            check_continues(copy.dsn(), store.reader)
         write_wal(copy, 20_000)
         with pytest.raises(WalDiverged) as ahead:
-            check_continues(copy.dsn(), store)
+            check_continues(copy.dsn(), store.reader)
         # All that was received before is compared and equal, so where they part is known exactly.
         assert ahead.value.details["lsn"] == beside.value.details["lsn"]
         original.execute("SELECT 1")
@@ -198,7 +198,7 @@ def test_nothing_to_compare_with_is_no_difference(
         receiver.start()
         flushed = Lsn.parse(cluster.value("SELECT pg_current_wal_flush_lsn()::text"))
         wait_until(lambda: store.received_lsn >= flushed, what=str(receiver.error))
-        check_continues(cluster.dsn(), store)
+        check_continues(cluster.dsn(), store.reader)
         receiver.stop()
 
 
