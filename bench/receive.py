@@ -22,7 +22,7 @@ from harness.cluster import Cluster
 from harness.reception import SLOT, flush_lsn
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import create_physical_slot, drop_physical_slot
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import WalReceiver
 
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 _READ_BYTES = 1 << 20
 
 
-def nobody(_store: WalStore, _stop: threading.Event) -> None:
+def nobody(_store: WalWriter, _stop: threading.Event) -> None:
     """Leave the receiver alone."""
 
 
-def reader(store: WalStore, stop: threading.Event) -> None:
+def reader(store: WalWriter, stop: threading.Event) -> None:
     """Read everything that was received."""
     position = int(store.first_lsn)
     while not stop.is_set():
-        if store.wait(position, 0.1):
-            position += len(store.read(position, _READ_BYTES))
+        if store.reader.wait(position, 0.1):
+            position += len(store.reader.read(position, _READ_BYTES))
 
 
-def spinner(_store: WalStore, stop: threading.Event) -> None:
+def spinner(_store: WalWriter, stop: threading.Event) -> None:
     """Keep the interpreter busy."""
     while not stop.is_set():
         pass
@@ -51,7 +51,7 @@ def spinner(_store: WalStore, stop: threading.Event) -> None:
 
 @contextmanager
 def beside(
-    neighbour: Callable[[WalStore, threading.Event], None], store: WalStore
+    neighbour: Callable[[WalWriter, threading.Event], None], store: WalWriter
 ) -> Iterator[None]:
     """Run *neighbour* in a thread of its own for the length of a ``with``."""
     stop = threading.Event()
@@ -65,14 +65,14 @@ def beside(
 
 
 def receive_all(
-    cluster: Cluster, start_lsn: int, neighbour: Callable[[WalStore, threading.Event], None]
+    cluster: Cluster, start_lsn: int, neighbour: Callable[[WalWriter, threading.Event], None]
 ) -> tuple[float, float, float]:
     """Catch up from *start_lsn* into an empty store; return megabytes, wall and CPU seconds."""
     facts = check_source(cluster.dsn(), slot_name=SLOT)
     end = flush_lsn(cluster)
     with (
         tempfile.TemporaryDirectory(prefix="spillway-bench-") as directory,
-        WalStore(
+        WalWriter(
             Path(directory),
             system_id=facts.system_id,
             segment_size=facts.wal_segment_size,

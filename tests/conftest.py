@@ -31,7 +31,7 @@ from harness.servers import PINS, cache_directory
 from harness.tiers import LONG, collected, is_long, majors_by_tier, of_share, parse_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from harness.parallel import Sharing
     from spillway.demo.private_postgres import Setting
@@ -118,7 +118,9 @@ def pytest_collection_modifyitems(
 
 
 class ClusterFactory(Protocol):
-    def __call__(self, major: int = 15, **settings: Setting) -> Cluster: ...
+    def __call__(
+        self, major: int = 15, *, initdb_options: Sequence[str] = (), **settings: Setting
+    ) -> Cluster: ...
 
 
 def _session_cluster(major: int) -> Cluster:
@@ -185,8 +187,10 @@ def pg18(request: pytest.FixtureRequest) -> Iterator[Database]:
 def fresh_cluster(request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
     clusters: list[Cluster] = []
 
-    def make(major: int = 15, **settings: Setting) -> Cluster:
-        cluster = Cluster(major, **settings)  # type: ignore[arg-type]
+    def make(
+        major: int = 15, *, initdb_options: Sequence[str] = (), **settings: Setting
+    ) -> Cluster:
+        cluster = Cluster(major, initdb_options=initdb_options, **settings)  # type: ignore[arg-type]
         clusters.append(cluster)
         _watch(request.node, cluster)
         cluster.start()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from spillway.collector import collector
 from spillway.errors import InvalidRequest
 from spillway.loopback import is_loopback
 from spillway.open_files import connection_limits, raise_limit
@@ -178,6 +179,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
             await subscriptions.load()
             await engine.settle(_HEAD_START_S)
             interfaces = await asyncio.to_thread(_import_interfaces)
+            collector.begin()
             with _own_socket(data.root, needed=certificate is not None) as own_socket:
                 async with interfaces.listening(
                     engine,
@@ -203,6 +205,8 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
                     finally:
                         await subscriptions.stop()
         finally:
+            # What ends with the program need not be looked through.
+            collector.end()
             await engine.stop()
     finally:
         data.close()

@@ -133,12 +133,8 @@ def record(major: int) -> None:
         end = session.decoder.position
         version = session.context.server_version_num
         session.collect()
-        lines = [
-            [line.lsn, line.xid, line.data]
-            for line in session._collected
-            if start < Lsn.parse(line.lsn) <= end
-        ]
-        while not lines[0][2].startswith("BEGIN"):
+        lines = [line for line in session._collected if start < Lsn.parse(line.lsn) <= end]
+        while not lines[0].data.startswith("BEGIN"):
             # The end of a transaction that began before.
             del lines[0]
         wal = b"".join(

@@ -87,8 +87,10 @@ def record(major: int) -> None:
             _write_images(connection, major)
             end = Lsn.parse(str(_one(connection, "SELECT pg_current_wal_insert_lsn()")))
             records = _inspect(connection, start, end) if major >= 15 else None
-            system_id = int(_one(connection, "SELECT system_identifier FROM pg_control_system()"))
-            timeline = int(_one(connection, "SELECT timeline_id FROM pg_control_checkpoint()"))
+            system_id = int(
+                str(_one(connection, "SELECT system_identifier FROM pg_control_system()"))
+            )
+            timeline = int(str(_one(connection, "SELECT timeline_id FROM pg_control_checkpoint()")))
             connection.execute("SELECT pg_switch_wal()")
         wal = b"".join(
             (

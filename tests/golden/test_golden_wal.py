@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,9 @@ from spillway.pg.rmgr import (
 )
 from spillway.pg.versions import WAL_VERSIONS, version_of_magic
 from spillway.wal.reader import WalDirectory
+
+if TYPE_CHECKING:
+    from spillway.wal.record import Record
 
 MAJORS = sorted(WAL_VERSIONS)
 
@@ -53,6 +57,7 @@ def test_records_equal_pg_walinspect(major):
             ours.append((lsn, end_lsn, prev_lsn, xid, rmgr_name(rmid), total_len, main_len))
         if walker.position >= golden.end_lsn:
             break
+    assert golden.records is not None
     theirs = [tuple(r)[:7] for r in golden.records]
     assert ours == theirs
     assert walker.timeline == golden.timeline
@@ -128,13 +133,19 @@ def test_reading_may_begin_at_any_page_and_at_any_record(major):
         first = next(lsn for lsn in starts if lsn >= page)
         later = Walker(golden.version, page, golden.segment_size)
         later.feed(page, golden.data[page - golden.start_lsn :])
-        assert later.next_batch(1).record(0).lsn == first
+        assert _first_record(later).lsn == first
     for lsn in starts[:: len(starts) // 50]:
         later = Walker(golden.version, lsn, golden.segment_size)
         # Bytes before the start are ignored.
         before = max(golden.start_lsn, lsn - 5000)
         later.feed(before, golden.data[before - golden.start_lsn :])
-        assert later.next_batch(1).record(0).lsn == lsn
+        assert _first_record(later).lsn == lsn
+
+
+def _first_record(walker: Walker) -> Record:
+    batch = walker.next_batch(1)
+    assert batch is not None
+    return batch.record(0)
 
 
 @pytest.mark.parametrize("major", MAJORS)

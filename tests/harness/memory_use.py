@@ -19,7 +19,7 @@ from spillway.delivery.reader import SlotReader
 from spillway.pg.versions import version_of_server
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin
-from spillway.txlog import TransactionLog
+from spillway.txlog import LogWriter
 from spillway.wal.reader import WalDirectory
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def memory_use(task: Task) -> Use:
 
 
 class _Sink:
-    def __init__(self, log: TransactionLog) -> None:
+    def __init__(self, log: LogWriter) -> None:
         self._log = log
         self.parts = 0
 
@@ -93,7 +93,7 @@ class _Sink:
 def _run(task: Task) -> Use:
     directory = Path(task.work_directory)
     context = PluginContext("slot", task.database, task.server_version_num)
-    with TransactionLog(directory / "log", system_id=1, database_oid=task.database_oid) as log:
+    with LogWriter(directory / "log", system_id=1, database_oid=task.database_oid) as log:
         sink = _Sink(log)
         decoder = Decoder.restore(
             Path(task.state).read_bytes(),
@@ -116,7 +116,7 @@ def _run(task: Task) -> Use:
         decoding = _peak_bytes()
         readers = [
             SlotReader.on_log(
-                log, create_plugin(task.plugin, task.options, context), start, task.upto_lsn
+                log.reader, create_plugin(task.plugin, task.options, context), start, task.upto_lsn
             )
             for _ in range(task.slots)
         ]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness.cluster import Cluster
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_writer import WalWriter
     from spillway.receiver.walreceiver import WalReceiver
 
 
@@ -49,7 +49,7 @@ class Reception:
     """A store and its receiver on a cluster."""
 
     cluster: Cluster
-    store: WalStore
+    store: WalWriter
     receiver: WalReceiver
 
     def caught_up(self, timeout_s: float = 120.0) -> Lsn:

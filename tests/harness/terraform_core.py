@@ -274,6 +274,12 @@ class Core:
             return self._apply(plan.type_name, None, plan.planned, plan.config)
         return self._apply(plan.type_name, plan.prior, plan.planned, plan.config)
 
+    def change(self, plan: Plan) -> State:
+        """Do a plan that leaves a resource, and return what it is then."""
+        state = self.apply(plan)
+        assert state is not None
+        return state
+
     def _apply(
         self, type_name: str, prior: State | None, planned: State | None, config: State | None
     ) -> State | None:

@@ -191,7 +191,7 @@ def test_what_is_wrong_is_said(fresh_cluster: ClusterFactory, run: Run, tmp_path
         assert f"code: {code}" in err
         return err
 
-    here = ("--wal-dir", wal, "--data-directory", copied)
+    here: tuple[str | Path, ...] = ("--wal-dir", wal, "--data-directory", copied)
     fails("invalid_request", "--wal-dir", wal)
     fails("invalid_request", "--wal-dir", wal, "--dsn", database.dsn, "--state", tmp_path)
     fails("storage_error", "--wal-dir", tmp_path / "none", "--state", tmp_path)

@@ -26,9 +26,9 @@ from harness.tiers import deep
 from spillway.decoding import serialization
 from spillway.errors import CorruptSnapshot, CorruptTransactionLog
 from spillway.pg.lsn import Lsn
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 from spillway.service.settings import EngineSettings
-from spillway.txlog import TransactionCursor, TransactionLog
+from spillway.txlog import LogWriter, TransactionCursor
 from spillway.txlog.segment import Segment
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     from harness.cluster import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        defaults: dict[str, Any] = TransactionLog.__init__.__kwdefaults__
+        defaults: dict[str, Any] | None = LogWriter.__init__.__kwdefaults__
+        assert defaults is not None
         patch.setitem(defaults, "segment_bytes", LOG_SEGMENT_BYTES)
         cluster = Cluster(18, wal_segment_size_mb=1)
         cluster.start()
@@ -367,14 +368,10 @@ def test_damage_of_the_log_that_is_told_is_healed_as_it_says(
     shutil.copytree(recorded.database_root(recorded.directory) / "txlog", log)
     first = min(log.glob("*.txlog"))
     flip(0.5)([first])
-    identity = {
-        "system_id": int(
-            recorded.cluster.value("SELECT system_identifier FROM pg_control_system()")
-        ),
-        "database_oid": int(recorded.database_root(recorded.directory).name),
-    }
-    with TransactionLog(log, **identity) as opened:
-        cursor = TransactionCursor(opened, int(first.stem, 16))
+    system_id = int(recorded.cluster.value("SELECT system_identifier FROM pg_control_system()"))
+    database_oid = int(recorded.database_root(recorded.directory).name)
+    with LogWriter(log, system_id=system_id, database_oid=database_oid) as opened:
+        cursor = TransactionCursor(opened.reader, int(first.stem, 16))
         with pytest.raises(CorruptTransactionLog) as caught:
             read_all(cursor)
         cursor.close()
@@ -431,7 +428,7 @@ def test_the_store_has_the_wal_no_more(recorded: Recorded, tmp_path: Path, archi
     data, archives = tmp_path / "data", tmp_path / "archives"
     shutil.copytree(recorded.directory, data)
     (archives / "main").mkdir(parents=True)
-    with WalStore(data / "sources/main/wal") as store:
+    with WalWriter(data / "sources/main/wal") as store:
         for path in wal(data, recorded):
             shutil.copy(path, archives / "main")
         store.remove_before(store.flushed_lsn)

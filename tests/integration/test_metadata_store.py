@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from alembic import command
@@ -39,7 +39,7 @@ from spillway.store.rows import Fence, Owner, Presence, SlotRow, SourceRow, Subs
 from spillway.store.schema import METADATA, SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
     from sqlalchemy.engine import Connection
@@ -140,6 +140,7 @@ async def test_duplicates(store: MetadataStore) -> None:
 
 async def test_absent_things(store: MetadataStore) -> None:
     owner = await tenure(store)
+    call: Coroutine[Any, Any, object]
     for call in (
         store.get_source("x"),
         store.update_source("x", state="failed"),
@@ -528,10 +529,12 @@ async def test_sqlite_file_is_private_and_durable(tmp_path: Path) -> None:
     await store.migrate()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600, "it holds passwords"
     database = Database(f"sqlite:///{path}")
+
+    def pragma(name: str) -> Callable[[Connection], object]:
+        return lambda connection: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+
     pragmas = {
-        name: await database.read(
-            lambda c, name=name: c.exec_driver_sql(f"PRAGMA {name}").scalar_one()
-        )
+        name: await database.read(pragma(name))
         for name in ("journal_mode", "synchronous", "foreign_keys")
     }
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}

@@ -21,7 +21,7 @@ from spillway.errors import CheckpointNotStored
 from spillway.pg.lsn import Lsn
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import drop_physical_slot, physical_slot_name
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 from spillway.service.settings import EngineSettings
 from spillway.sessions import session as session_module
 from spillway.sessions import source as source_module
@@ -80,7 +80,7 @@ def _redo_lsn(cluster: Cluster) -> Lsn:
     return Lsn.parse(cluster.value("SELECT redo_lsn::text FROM pg_control_checkpoint()"))
 
 
-def _store(source: Source) -> WalStore:
+def _store(source: Source) -> WalWriter:
     store = source._store
     assert store is not None
     return store
@@ -245,9 +245,9 @@ def test_nothing_goes_before_every_session_is_there(
         for database in ("new", "old"):
             _consistent(source.open_session(database))
     removed: list[int] = []
-    remove_before = WalStore.remove_before
+    remove_before = WalWriter.remove_before
 
-    def note(store: WalStore, lsn: int) -> None:
+    def note(store: WalWriter, lsn: int) -> None:
         removed.append(lsn)
         remove_before(store, lsn)
 
@@ -261,7 +261,7 @@ def test_nothing_goes_before_every_session_is_there(
                 source.trim({})
                 assert removed == []
 
-    monkeypatch.setattr(WalStore, "remove_before", note)
+    monkeypatch.setattr(WalWriter, "remove_before", note)
     monkeypatch.setattr(source_module, "Session", Late)
     with _source(cluster, tmp_path) as source:
         source.start([])

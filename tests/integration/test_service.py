@@ -21,7 +21,7 @@ from spillway.demo.private_postgres import SUPERUSER
 from spillway.errors import MetadataError, SlotActive
 from spillway.failpoints import armed
 from spillway.pg.lsn import Lsn
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_reader import AppendedWal
 from spillway.service.settings import EngineSettings
 from spillway.store.slots import SlotTable
 from spillway.stream.client import open_stream
@@ -278,7 +278,7 @@ def test_metadata_on_postgresql(tmp_path: Path, pg15: Database, pg18: Database) 
                 service.call("DELETE", "/sources/main")
 
 
-BAD_SLOTS = [
+BAD_SLOTS: list[tuple[dict[str, object], str]] = [
     ({"slot_name": "Upper"}, "invalid_slot_name"),
     ({"slot_name": "taken"}, "duplicate_name"),
     ({"source": "nowhere"}, "unknown_source"),
@@ -292,7 +292,7 @@ BAD_SLOTS = [
 def test_bad_requests_for_slots(service: Service, table: Database) -> None:
     service.create_slot("taken", table.name)
     for change, code in BAD_SLOTS:
-        body = {
+        body: dict[str, object] = {
             "slot_name": "s",
             "source": "main",
             "database": table.name,
@@ -501,10 +501,10 @@ def test_a_flipped_byte_in_wal_is_named_and_lives_no_longer_than_the_damage(
     table.execute("INSERT INTO t VALUES (1, 'sound')")
     service.wait_decoded("s", table)
     sound = service.peek("s")
-    read = WalStore.read
+    read = AppendedWal.read
     damaged = Lsn.parse(service.slot("s")["decoded_lsn"])
 
-    def flip(store: WalStore, lsn: int, max_bytes: int) -> bytes:
+    def flip(store: AppendedWal, lsn: int, max_bytes: int) -> bytes:
         data = bytearray(read(store, lsn, max_bytes))
         at = damaged + 30 - lsn
         if 0 <= at < len(data):
@@ -516,7 +516,7 @@ def test_a_flipped_byte_in_wal_is_named_and_lives_no_longer_than_the_damage(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(WalStore, "read", flip)
+        patch.setattr(AppendedWal, "read", flip)
         table.execute("INSERT INTO t VALUES (2, 'after the damage')")
         wait_until(lambda: session()["error_code"] == "corrupt_wal", "the damage was not seen")
         # It says where, and what was decoded before is served all the same.

@@ -21,7 +21,7 @@ from harness.remedies import remedy
 from harness.service import Service, service_in_process
 from spillway.pg.lsn import Lsn
 from spillway.receiver import walreceiver
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_reader import AppendedWal
 from spillway.service import readiness
 from spillway.sessions import source
 from spillway.store import database
@@ -132,15 +132,15 @@ def test_each_fault_is_seen_and_goes(
             os.kill(walsender, signal.SIGCONT)
 
         # A byte flips in WAL that is not decoded yet.
-        read, damaged = WalStore.read, Lsn.parse(service.slot("s")["decoded_lsn"])
+        read, damaged = AppendedWal.read, Lsn.parse(service.slot("s")["decoded_lsn"])
 
-        def flip(store: WalStore, lsn: int, max_bytes: int) -> bytes:
+        def flip(store: AppendedWal, lsn: int, max_bytes: int) -> bytes:
             found = bytearray(read(store, lsn, max_bytes))
             if 0 <= damaged + 30 - lsn < len(found):
                 found[damaged + 30 - lsn] ^= 0x40
             return bytes(found)
 
-        monkeypatch.setattr(WalStore, "read", flip)
+        monkeypatch.setattr(AppendedWal, "read", flip)
         cluster.execute("INSERT INTO t VALUES (1)")
         with amiss(service, "database", "corrupt_wal") as found:
             assert found["name"] == "main/postgres"
@@ -153,7 +153,7 @@ def test_each_fault_is_seen_and_goes(
                 assert in_the_way(service)["database", "corrupt_wal"]["since"] == since
             assert "spillway_slot_lag_seconds" not in metrics(service)
             assert metrics(service)["spillway_session_decoding"] == 0
-            monkeypatch.setattr(WalStore, "read", read)
+            monkeypatch.setattr(AppendedWal, "read", read)
         wait_until(lambda: service.slot("s")["decoding"]["state"] == "running", 10)
         assert len(service.get("s")) == 3
         slot = service.slot("s")

@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,10 @@ def other_ids(monkeypatch):
 
     def renumber(offset):
         registry = descriptor_registry.DescriptorRegistry()
+        entries: Any = registry._entries
         for number in range(1, offset + 1):
             # Ids that another table has: whoever is given one next gets a larger one.
-            registry._entries[number] = (lambda: None, number)
+            entries[number] = (lambda: None, number)
         monkeypatch.setattr(descriptor_registry, "REGISTRY", registry)
 
     return renumber

@@ -117,11 +117,11 @@ def test_every_type(pg: Database, tmp_path: Path, options: Mapping[str, str]) ->
         of_copy = ours[table]
         assert of_copy.schema.equals(of_slot.schema), type_name
         assert of_copy.num_rows == of_slot.num_rows, type_name
-        values = (of_copy["v"], of_slot["v"])
+        v_of_copy, v_of_slot = of_copy["v"], of_slot["v"]
         if pa.types.is_floating(of_copy.schema.field("v").type):
-            assert str(values[0].to_pylist()) == str(values[1].to_pylist())  # NaN equals nothing
+            assert str(v_of_copy.to_pylist()) == str(v_of_slot.to_pylist())  # NaN equals nothing
         else:
-            assert values[0].equals(values[1]), (type_name, *values)
+            assert v_of_copy.equals(v_of_slot), (type_name, v_of_copy, v_of_slot)
         assert of_copy["id"].equals(of_slot["id"])
         assert set(of_copy["_op"].to_pylist()) <= {"R"}
 

@@ -226,7 +226,7 @@ def play(connection: psycopg.Connection, script: str) -> None:
 
 @pytest.fixture
 def make_session(pg, tmp_path):
-    sessions = []
+    sessions: list[DecodingSession] = []
 
     def make(**options):
         sessions.append(DecodingSession(pg, tmp_path / str(len(sessions)), **options))

@@ -19,7 +19,7 @@ from spillway.delivery.reader import SlotReader
 from spillway.pg.versions import version_of_server
 from spillway.plugins.interface import PluginContext
 from spillway.plugins.registry import create_plugin
-from spillway.txlog import TransactionLog, cursor
+from spillway.txlog import LogWriter, cursor
 from spillway.txlog.segment import SegmentReader
 from spillway.wal.reader import WalDirectory
 
@@ -55,7 +55,7 @@ END $$
 
 
 class _Sink:
-    def __init__(self, log: TransactionLog) -> None:
+    def __init__(self, log: LogWriter) -> None:
         self._log = log
 
     def consistent(self, lsn: int) -> None:
@@ -78,7 +78,7 @@ class Following:
         self.database = database
         self.registry = DescriptorRegistry()
         begun = bootstrap_sql(database.dsn, registry=self.registry)
-        self.log = TransactionLog(directory / "log", system_id=1, database_oid=database.oid)
+        self.log = LogWriter(directory / "log", system_id=1, database_oid=database.oid)
         self.decoder = Decoder(
             version_of_server(begun.server_version),
             database.oid,
@@ -93,7 +93,7 @@ class Following:
         published = {"proto_version": "1", "publication_names": "all_tables"}
         self.readers = [
             SlotReader.on_log(
-                self.log,
+                self.log.reader,
                 create_plugin(plugin, published if plugin == "pgoutput" else {}, context),
                 self.decoder.start_decoding_at,
                 None,

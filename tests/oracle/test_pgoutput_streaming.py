@@ -100,15 +100,13 @@ def test_parts_equal_postgresqls(
             plugin="pgoutput",
         )  # fmt: skip
         play(database, f"BEGIN\n{script}{ABORTS}{ANNOUNCED}")
-        ours = [tuple(line) for line in session.decode()]
+        ours = session.decode()
         last = session.decoder.position
-        theirs = [
-            tuple(line) for line in session.slot.peek_binary(options) if Lsn.parse(line.lsn) <= last
-        ]
+        theirs = [line for line in session.slot.peek_binary(options) if Lsn.parse(line.lsn) <= last]
         for i, (mine, expected) in enumerate(zip(ours, theirs, strict=False)):
             assert mine == expected, f"message {i} of {len(theirs)}"
         assert len(ours) == len(theirs)
-        assert any(data.startswith(r"\x53") for _, _, data in theirs)
+        assert any(line.data.startswith(r"\x53") for line in theirs)
         session.close()
     finally:
         cluster.drop_database(database.name)

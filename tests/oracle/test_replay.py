@@ -106,14 +106,15 @@ def assert_equal(
     stretch_bytes: int,
     *,
     plugins: Sequence[str] = ("arrow", "test_decoding"),
-    **range_: int,
+    from_lsn: int | None = None,
+    to_lsn: int | None = None,
 ) -> Replayed:
     """Hold a replay to one decoder, in text and in the columns that a lake gets; return the last plugin's."""
     for plugin in plugins:
         scratch = source.directory / f"scratch {plugin} {stretch_bytes}"
         found = replayed(
-            source.archive, scratch, plugin=plugin, stretch_bytes=stretch_bytes, **range_
-        )
+            source.archive, scratch, plugin=plugin, stretch_bytes=stretch_bytes, from_lsn=from_lsn, to_lsn=to_lsn,
+        )  # fmt: skip
         expected = decoded(source.archive, scratch, found.plan, plugin=plugin)
         shutil.rmtree(scratch)
         if plugin == "arrow":

@@ -116,12 +116,12 @@ def test_names_equal_postgresql(roles: _Roles, how: str, tmp_path: Path) -> None
     roles.run(";\n".join(f"CREATE ROLE {{{i}}}" for i in range(len(ROLES))))
     roles.run(SETUP)
     roles.run(GRANTS)
-    bootstrap = {
+    ways: dict[str, Callable[[str], Bootstrap]] = {
         "superuser": bootstrap_sql,
         "ordinary": partial(_ordinary, roles.here, roles.suffix),
         "raw": bootstrap_raw,
-    }[how]
-    decoding = DecodingSession(roles.here, tmp_path, bootstrap=bootstrap)
+    }
+    decoding = DecodingSession(roles.here, tmp_path, bootstrap=ways[how])
     audit = decoding.decoder.audit()
     roles.run(SNAPSHOT)
     # Renamed, made and dropped: between transactions, in them, in subtransactions, from another database.

@@ -297,11 +297,11 @@ def test_filters_equal_the_server(pg: Database, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     pg.execute(f"CREATE TABLE t ({COLUMNS}); CREATE PUBLICATION p FOR TABLE t")
-    session = AnnouncingSession(pg, tmp_path, sink=_Capture())
+    sink = _Capture()
+    session = AnnouncingSession(pg, tmp_path, sink=sink)
     for first in (0, 150, 300):
         pg.execute(f"INSERT INTO t VALUES {', '.join(_rows(rng, first, 150))}")
     session.decode()
-    (sink,) = [session.sink]
     ((relation, descriptor),) = sink.chunks[0][1].items()
     order = [i for chunk, _ in sink.chunks for i in _ids(chunk, relation)]
     assert len(order) == 450
@@ -310,10 +310,12 @@ def test_filters_equal_the_server(pg: Database, tmp_path: Path) -> None:
             connection.execute(
                 f"CREATE PUBLICATION f{number} FOR TABLE t WHERE ({condition}) WITH (publish = 'insert')"
             )
-            (tree,) = connection.execute(
+            row = connection.execute(
                 "SELECT prqual::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid"
                 f" WHERE pubname = 'f{number}'"
             ).fetchone()
+            assert row is not None
+            (tree,) = row
             if condition in REFUSED:
                 with pytest.raises(UnsupportedFeature, match=REFUSED[condition]):
                     compile_row_filter(descriptor, descriptor, [tree])
@@ -347,6 +349,7 @@ def _ids(chunk: bytes, relation: int) -> list[int]:
     ids = []
     for change in changes.parse([memoryview(chunk)]):
         if change.action == change_format.INSERT and change.relation == relation:
+            assert isinstance(change.new, tuple)
             _, _, hoff, data = change.new
             ids.append(int.from_bytes(data[hoff - 23 : hoff - 19], "little"))
     return ids

@@ -86,9 +86,9 @@ def test_a_slot_made_while_a_transaction_is_open_gets_it_whole(
             service.create_slot("new", pg.name)
             running.execute("INSERT INTO t VALUES ('after')")
         end = service.wait_decoded("new", pg)
-        theirs = [tuple(row) for row in oracle.peek(upto_lsn=end)]
+        theirs = oracle.peek(upto_lsn=end)
         assert service.peek("old", upto_lsn=end) == theirs
-        (start,) = [i for i, row in enumerate(theirs) if "before the slot" in row[2]]
+        (start,) = [i for i, row in enumerate(theirs) if "before the slot" in row.data]
         assert service.peek("new", upto_lsn=end) == theirs[start - 1 :]
         oracle.drop()
 
@@ -117,8 +117,8 @@ def test_a_two_phase_slot_made_between_prepare_and_commit_prepared(
         pg.execute("INSERT INTO t VALUES ('in between')")
         second.execute(f"COMMIT PREPARED '{name}'")
         end = service.wait_decoded("new", pg)
-        theirs = [tuple(row) for row in LogicalSlot(pg, name).peek(upto_lsn=end)]
-        assert [line for *_, line in theirs if line.startswith("PREPARE")]
+        theirs = LogicalSlot(pg, name).peek(upto_lsn=end)
+        assert [line for line in theirs if line.data.startswith("PREPARE")]
         assert service.peek("new", upto_lsn=end) == theirs
         pg.query("SELECT pg_drop_replication_slot(%s)", [name])
 

@@ -73,8 +73,9 @@ def test_damage_gives_typed_errors(pg18: Database) -> None:
         try:
             new, _ = deform_change(descriptor, change)
             for i in columns:
-                if new is not None and isinstance(new[i], bytes):
-                    sent = datum_send(descriptor.columns[i], descriptor.types, settings, new[i])
+                datum = new[i] if new is not None else None
+                if isinstance(datum, bytes):
+                    sent = datum_send(descriptor.columns[i], descriptor.types, settings, datum)
                     assert sent is None or len(sent) < MESSAGE_BYTES_MAX
         except DecodingError:
             pass

@@ -2,7 +2,8 @@
 
 WAL here is a function of position and timeline, as it is in reality: what is received again is the same. The
 model is that function, the forks and a few numbers. After every step the store must hold exactly the model's
-bytes; after a crash, which leaves anything behind the last sync, everything that was confirmed.
+bytes; after a crash, which leaves anything behind the last sync, everything that was confirmed. Somebody follows the directory
+all the while, and reads nothing but the model's bytes, and nothing that a crash takes away.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from spillway.errors import LsnNotRetained, StorageError
 from spillway.pg.wal_segment import parse_segment_name
 from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_reader import FollowedWal
+from spillway.receiver.wal_writer import WalWriter
 
 SIZE = 1 << 20
 START = 7 * SIZE
@@ -81,12 +83,28 @@ class WalStoreModel(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        self.store = WalStore(self.directory, system_id="1", segment_size=SIZE, start_lsn=START)
+        self.store = WalWriter(self.directory, system_id="1", segment_size=SIZE, start_lsn=START)
         self.received = START
         #: (fork, timeline) in order; the first has no fork
         self.forks = [(START, 1)]
         #: contents of the state file that are certainly durable; None: not known
         self.durable_state: bytes | None = self.state_path.read_bytes()
+        self.followed = FollowedWal(self.directory)
+        self.followed_to = START
+
+    def follow(self) -> None:
+        """Read on in the directory."""
+        while True:
+            try:
+                data = self.followed.read(self.followed_to, SIZE)
+            except LsnNotRetained:
+                assert self.followed_to < self.store.first_lsn
+                self.followed_to = int(self.followed.first_lsn)
+                continue
+            if not data:
+                break
+            assert data == self.expected(self.followed_to, len(data))
+            self.followed_to += len(data)
 
     def expected(self, lsn: int, count: int) -> bytes:
         pieces = []
@@ -132,7 +150,10 @@ class WalStoreModel(RuleBasedStateMachine):
             if not appended:
                 appended = True
                 self.append_bytes(count)
+            self.follow()
             original(segment)
+            self.follow()
+            assert self.followed_to <= flushed
 
         original = SegmentFile.sync
         with patch.object(SegmentFile, "sync", sync):
@@ -186,6 +207,7 @@ class WalStoreModel(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """kill -9: what was written is in the kernel's cache, what was not synced is cut off."""
+        self.follow()
         flushed = self.store.flushed_lsn
         self.store.close()
         self.open_again(at_least=flushed)
@@ -193,6 +215,7 @@ class WalStoreModel(RuleBasedStateMachine):
     @rule(revert=st.booleans())
     def power_cut(self, revert: bool) -> None:
         """What was not synced is noise, or not there; so is a state that was written and not synced."""
+        self.follow()
         flushed = self.store.flushed_lsn
         self.store.close()
         if revert and self.durable_state is not None:
@@ -211,8 +234,9 @@ class WalStoreModel(RuleBasedStateMachine):
         self.open_again(at_least=flushed)
 
     def open_again(self, at_least: int) -> None:
-        self.store = WalStore(self.directory, system_id="1")
+        self.store = WalWriter(self.directory, system_id="1")
         assert self.store.received_lsn == self.store.flushed_lsn >= at_least
+        assert self.followed_to <= self.store.flushed_lsn
         assert self.store.timeline == self.forks[-1][1]
         self.received = int(self.store.received_lsn)
         self.succeeded()
@@ -224,13 +248,15 @@ class WalStoreModel(RuleBasedStateMachine):
         store = self.store
         assert store.first_lsn <= store.flushed_lsn <= store.received_lsn == self.received
         position = int(store.first_lsn)
-        while data := store.read(position, SIZE):
+        while data := store.reader.read(position, SIZE):
             assert data == self.expected(position, len(data))
             position += len(data)
         assert position == self.received
+        self.follow()
+        assert self.followed_to == store.flushed_lsn
         if store.first_lsn > START:
             try:
-                store.read(store.first_lsn - 1, 1)
+                store.reader.read(store.first_lsn - 1, 1)
             except LsnNotRetained:
                 pass
             else:
@@ -239,6 +265,7 @@ class WalStoreModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.store.close()
+            self.followed.close()
         shutil.rmtree(self.scratch)
 
 

@@ -24,6 +24,7 @@ LAYERS = (
     # What protoc makes of proto/: messages, without a line of ours.
     (
         "caller",
+        "collector",
         "failpoints",
         "installation",
         "loopback",
@@ -448,7 +449,7 @@ _SYNCS_ITSELF = {
     "receiver/wal_": "O_DIRECTORY|fsync: the directory is open for its lock; new segments' names are synced with what is in them",
     "receiver/segment_file.py": "fdatasync: a segment of WAL stays open while it is filled: the receiver's hot path",
     "receiver/store_state.py": "fsync|fdatasync: two pages of one open file, written in turn",
-    "txlog/log": "fsync: a segment of the log stays open while it is filled",
+    "txlog/writer.py": "fsync: a segment of the log stays open while it is filled",
     "_kernels/reorder/carry.pyx": "fdatasync: spill files stay open, and C knows their descriptors",
 }
 

@@ -309,7 +309,9 @@ def test_columns_are_the_values_of_a_slot() -> None:
 
     names = {**vars(model), "datetime": datetime, "Lsn": Lsn, "Mapping": Mapping}
     values = get_type_hints(model.SlotInfo, names)
-    values["lag_bytes"] = get_type_hints(model.SlotInfo.lag_bytes.fget, names)["return"]
+    lag_bytes = vars(model.SlotInfo)["lag_bytes"]
+    assert isinstance(lag_bytes, property)
+    values["lag_bytes"] = get_type_hints(lag_bytes.fget, names)["return"]
     # Looked up beside it, as it takes the log.
     values["lag_seconds"] = float | None
     records = {"consumer": model.Consumer, "decoding": model.Decoding}

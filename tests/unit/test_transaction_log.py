@@ -7,6 +7,7 @@ import os
 import random
 import struct
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,11 +21,14 @@ from spillway.errors import (
     StorageError,
     TransactionLogError,
 )
-from spillway.txlog import TransactionCursor, TransactionLog, frames
+from spillway.txlog import LogWriter, TransactionCursor, frames
 from spillway.txlog import cursor as cursor_module
-from spillway.txlog import log as log_module
+from spillway.txlog import writer as writer_module
 from spillway.txlog.segment import Segment
 from spillway.txlog.verification import PERIOD_S, Verification
+
+if TYPE_CHECKING:
+    from spillway.txlog.reader import Snapshot
 
 SYSTEM_ID = 7_000_000_000_000_000_001
 
@@ -64,17 +68,25 @@ def transaction(number: int, chunks: int = 1, name: str = "t", relation_id: int 
     return FakeTransaction(header, {relation_id: relation(name)}, pieces)
 
 
-def open_log(directory, **options) -> TransactionLog:
-    return TransactionLog(directory, system_id=SYSTEM_ID, database_oid=5, **options)
+def open_log(directory, **options) -> LogWriter:
+    return LogWriter(directory, system_id=SYSTEM_ID, database_oid=5, **options)
 
 
-def begin(log: TransactionLog) -> None:
+def begin(log: LogWriter) -> None:
     log.start(0x1000)
     log.checkpoint(0x800)
 
 
-def read(log: TransactionLog, lsn: int):
-    cursor = TransactionCursor(log, lsn)
+def visible(log: LogWriter) -> Snapshot:
+    """Return what readers see of *log*, which must have begun."""
+    snapshot = log.reader.snapshot()
+    assert snapshot is not None
+    return snapshot
+
+
+def read(log: LogWriter, lsn: int | None):
+    assert lsn is not None, "the log has not begun"
+    cursor = TransactionCursor(log.reader, lsn)
     found = []
     while (entry := cursor.next()) is not None:
         names = {i: d.name for i, d in entry.relations.items()}
@@ -119,7 +131,7 @@ def test_descriptors_are_parsed_when_they_are_asked_for(tmp_path, monkeypatch):
         for n in range(1000):
             log.transaction(transaction(n, name=f"table_{n}", relation_id=1 + n))
         log.publish()
-        cursor = TransactionCursor(log, 0x1000 + 999 * 0x100)
+        cursor = TransactionCursor(log.reader, 0x1000 + 999 * 0x100)
         entry = cursor.next()
         assert entry is not None
         assert entry.header.xid == 1699
@@ -127,7 +139,8 @@ def test_descriptors_are_parsed_when_they_are_asked_for(tmp_path, monkeypatch):
         assert (len(entry.relations), 1000 in entry.relations) == (1000, True)
         parsed.clear()
         for _ in range(2):
-            assert entry.relations.get(1000)["name"] == "table_999"
+            descriptor: Any = entry.relations.get(1000)
+            assert descriptor["name"] == "table_999"
         assert entry.relations.get(1001) is None
         assert len(parsed) <= 1
         cursor.close()
@@ -156,20 +169,20 @@ def test_remove_before_keeps_what_is_still_asked_for(tmp_path):
             log.transaction(transaction(n))
         log.publish()
         keep = 0x1000 + 200 * 0x100
-        behind = TransactionCursor(log, 0x1000)
+        behind = TransactionCursor(log.reader, 0x1000)
         first = behind.next()
         log.remove_before(keep)
         assert log.start_lsn is not None
         assert 0x1000 < log.start_lsn <= keep
         assert len(read(log, keep)) == 100
         with pytest.raises(LsnNotRetained) as error:
-            TransactionCursor(log, 0x1000)
+            TransactionCursor(log.reader, 0x1000)
         assert error.value.details["first_lsn"]
         assert first is not None
         behind.close()
-        before = log.retained_bytes
+        before = log.reader.retained_bytes
         log.remove_before(1 << 62, keep_bytes=before)
-        assert log.retained_bytes == before
+        assert log.reader.retained_bytes == before
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -182,7 +195,7 @@ def test_a_torn_tail_is_cut_off(tmp_path, seed):
         for n in range(40):
             log.transaction(transaction(n, chunks=1 + n % 4))
             log.publish()
-            ends.append(log.snapshot().end)
+            ends.append(visible(log).end)
     (path,) = tmp_path.glob("*.txlog")
     cut = rng.randrange(200, path.stat().st_size)
     if seed % 2:
@@ -240,7 +253,7 @@ def test_another_clusters_log_is_refused(tmp_path):
     with open_log(tmp_path) as log:
         begin(log)
     with pytest.raises(CorruptTransactionLog, match="belongs to database 5"):
-        TransactionLog(tmp_path, system_id=SYSTEM_ID + 1, database_oid=5)
+        LogWriter(tmp_path, system_id=SYSTEM_ID + 1, database_oid=5)
 
 
 def test_a_damaged_sealed_segment_names_the_place(tmp_path):
@@ -270,7 +283,7 @@ def test_a_disk_that_fails_for_a_while_loses_nothing(tmp_path, monkeypatch):
             raise OSError(5, "Input/output error")
 
         with monkeypatch.context() as patched:
-            patched.setattr(log_module.os, "write", write)
+            patched.setattr(writer_module.os, "write", write)
             log.transaction(transaction(1))
             with pytest.raises(StorageError, match="Input/output"):
                 log.publish()
@@ -291,7 +304,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         log.transaction(transaction(0))
         log.publish()
 
-        written = []
+        written: list[int] = []
 
         def write(fd, data):
             if written:
@@ -300,7 +313,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
             return os_write(fd, data[: len(data) // 2])
 
         os_write = os.write
-        monkeypatch.setattr(log_module.os, "write", write)
+        monkeypatch.setattr(writer_module.os, "write", write)
         log.transaction(transaction(1))
         with pytest.raises(DiskFull) as error:
             log.publish()
@@ -333,7 +346,7 @@ def test_a_disk_that_is_full_between_two_segments_loses_nothing(tmp_path, monkey
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr(log_module.os, "fsync", fsync)
+            patched.setattr(writer_module.os, "fsync", fsync)
             if step == "save its index":
                 patched.setattr(Segment, "save_index", save_index)
             with pytest.raises(DiskFull):
@@ -364,12 +377,12 @@ def test_listeners_hear_of_more(tmp_path):
     with open_log(tmp_path) as log:
         begin(log)
         listener = lambda: heard.append(log.decoded_lsn)  # noqa: E731
-        log.add_listener(listener)
+        log.reader.add_listener(listener)
         log.progress(0x2000)
         log.publish()
         log.publish()
         assert heard == [0x2000]
-        log.remove_listener(listener)
+        log.reader.remove_listener(listener)
         log.progress(0x3000)
         log.publish()
         assert heard == [0x2000]
@@ -473,7 +486,9 @@ def test_a_hole_is_put_back(tmp_path, damage):
             if not log.is_damaged:
                 # Links and index say so at the next start, too.
                 break
-            first, end = log.damage()
+            hole = log.damage()
+            assert hole is not None
+            first, end = hole
             with open_log(tmp_path / "beside", segment_bytes=1 << 40) as beside:
                 beside.start(first)
                 for n in range(100):
@@ -556,8 +571,8 @@ def test_no_reader_goes_over_a_gap(tmp_path):
         begin(log)
         log.transaction(transaction(0))
         log.checkpoint(0x1000)
-        cursor = TransactionCursor(log, 0x1000)
-        early = TransactionCursor(log, 0x1000)
+        cursor = TransactionCursor(log.reader, 0x1000)
+        early = TransactionCursor(log.reader, 0x1000)
         assert cursor.next() is not None
         assert cursor.next() is None
         log.begin_anew(0x900000)

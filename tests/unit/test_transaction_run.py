@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,10 +13,20 @@ from spillway._kernels.reorder.transaction_run import TransactionRun, find_run
 from spillway.decoding.transaction import Streamed, TransactionHeader, TransactionKind
 from spillway.delivery.reader import SlotReader
 from spillway.errors import CorruptTransactionLog, DecodingError, TransactionLogError
-from spillway.plugins.interface import PluginContext
+from spillway.plugins.interface import OutputPlugin, PluginContext
 from spillway.plugins.registry import create_plugin
-from spillway.txlog import TransactionCursor, TransactionLog, frames
-from unit.test_transaction_log import FakeTransaction, begin, open_log, relation, transaction
+from spillway.txlog import LogWriter, TransactionCursor, frames
+from unit.test_transaction_log import (
+    FakeTransaction,
+    begin,
+    open_log,
+    relation,
+    transaction,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from spillway.txlog.cursor import LoggedTransaction
 
 RELATIONS = {1: relation("t")}
 CONTEXT = PluginContext("s", "d", 180000)
@@ -32,8 +43,11 @@ def run_of(*numbers: int) -> TransactionRun:
     return TransactionRun(b"".join(entry(transaction(n)) for n in numbers), RELATIONS)
 
 
-def xids(run: TransactionRun | None) -> list[int]:
-    return [] if run is None else [t.header.xid for t in run]
+def xids(run: LoggedTransaction | TransactionRun | None) -> list[int]:
+    if run is None:
+        return []
+    assert isinstance(run, TransactionRun)
+    return [t.header.xid for t in run]
 
 
 def test_is_read_once_up_to_a_limit():
@@ -69,7 +83,7 @@ def test_what_is_no_run_is_refused():
             next(TransactionRun(data, RELATIONS))
 
 
-OTHERS = {
+OTHERS: dict[str, dict[str, Any]] = {
     "a prepared transaction": {"kind": TransactionKind.COMMIT_PREPARED},
     "a message": {"kind": TransactionKind.MESSAGE},
     "one from an origin": {"origin_id": 3, "origin_name": "there"},
@@ -113,8 +127,8 @@ def test_find_run_passes_over_what_was_read_before():
 # ---- the log
 
 
-def read(log: TransactionLog, lsn: int) -> list[tuple[TransactionHeader, bytes]]:
-    cursor = TransactionCursor(log, lsn)
+def read(log: LogWriter, lsn: int) -> list[tuple[TransactionHeader, bytes]]:
+    cursor = TransactionCursor(log.reader, lsn)
     found = []
     while (piece := cursor.next_run()) is not None:
         for one in piece if isinstance(piece, TransactionRun) else (piece,):
@@ -124,8 +138,8 @@ def read(log: TransactionLog, lsn: int) -> list[tuple[TransactionHeader, bytes]]
     return found
 
 
-def read_one_by_one(log: TransactionLog, lsn: int) -> list[tuple[TransactionHeader, bytes]]:
-    cursor = TransactionCursor(log, lsn)
+def read_one_by_one(log: LogWriter, lsn: int) -> list[tuple[TransactionHeader, bytes]]:
+    cursor = TransactionCursor(log.reader, lsn)
     found = []
     while (one := cursor.next()) is not None:
         found.append((one.header, b"".join(map(bytes, one.chunks()))))
@@ -186,10 +200,10 @@ def test_reading_begins_near_the_lsn(tmp_path):
         for first in range(0, 20_000, 1000):
             log.transactions(run_of(*range(first, first + 1000)))
         log.publish()
-        (segment,) = log.snapshot().segments
+        (segment,) = visible(log).segments
         steps = [b - a for a, b in zip(segment.offsets, segment.offsets[1:], strict=False)]
         assert max(steps) < 130 * 1024
-        assert log.bytes_from(transaction(19_999).header.final_lsn) < 200 * 1024
+        assert log.reader.bytes_from(transaction(19_999).header.final_lsn) < 200 * 1024
 
 
 def test_a_damaged_transaction_is_named(tmp_path):
@@ -197,11 +211,11 @@ def test_a_damaged_transaction_is_named(tmp_path):
         begin(log)
         log.transactions(run_of(*range(10)))
         log.publish()
-        (segment,) = log.snapshot().segments
+        (segment,) = visible(log).segments
         data = bytearray(segment.path.read_bytes())
         data[-20] ^= 1
         segment.path.write_bytes(data)
-        cursor = TransactionCursor(log, 0x1000)
+        cursor = TransactionCursor(log.reader, 0x1000)
         assert xids(cursor.next_run()) == [*range(700, 709)]
         with pytest.raises(CorruptTransactionLog):
             cursor.next_run()
@@ -217,6 +231,7 @@ class Pieces:
 
     pieces: list
     decoded_lsn: int = 1 << 40
+    place: int = 0
     _at: int = field(default=0)
 
     def next_run(self):
@@ -302,7 +317,7 @@ def test_a_plugin_makes_the_same_of_a_run_as_of_its_transactions(plugin, options
             if as_run:
                 made.transactions(run, out, 400, None)
             else:
-                super(type(made), made).transactions(run, out, 400, None)
+                OutputPlugin.transactions(made, run, out, 400, None)
             batches.append(out.take())
         results.append(batches)
     assert results[0] == results[1]

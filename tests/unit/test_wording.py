@@ -100,8 +100,9 @@ def test_actions_are_in_the_contract_and_on_the_command_line(action) -> None:
 
     from spillway.cli.program import app
 
-    command = typer.main.get_command(app)
-    assert name in command.commands[group].commands
+    command = typer.main.get_group(app).commands[group]
+    assert isinstance(command, typer.core.TyperGroup)
+    assert name in command.commands
 
 
 def test_what_a_hint_says_to_look_at_can_be_typed_as_it_stands() -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from spillway.txlog import TransactionLog
+    from spillway.txlog import LogReader
 
 
 class DecodedDatabase(Protocol):
     """A database whose transactions are in a log. For any thread."""
 
     #: what slots read
-    log: TransactionLog
+    log: LogReader
     #: its name, and its oid: another database may have its name one day
     database: str
     database_oid: int

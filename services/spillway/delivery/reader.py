@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spillway.decoding.transaction import Transaction, TransactionHeader
     from spillway.plugins.interface import OutputPlugin
     from spillway.plugins.messages import EncodedBatch
-    from spillway.txlog import TransactionLog
+    from spillway.txlog import LogReader
 
     Callback = Callable[[TransactionHeader, MessageBuffer], None]
 
@@ -141,7 +141,7 @@ class SlotReader:
     @classmethod
     def on_log(
         cls,
-        log: TransactionLog,
+        log: LogReader,
         plugin: OutputPlugin,
         start_lsn: int,
         upto_lsn: int | None,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from spillway.delivery.reader import Counts, SlotReader, Step
     from spillway.delivery.stragglers import StragglerWait
-    from spillway.txlog.log import Snapshot, TransactionLog
+    from spillway.txlog.reader import LogReader, Snapshot
 
 #: What the event loop may spend on one step: some 500 small rows, which take the slowest of our plugins
 #: less than a millisecond.
@@ -83,7 +83,7 @@ class SharedReader:
     def __init__(
         self,
         reader: SlotReader,
-        log: TransactionLog,
+        log: LogReader,
         workers: Executor,
         batch_bytes: int,
         place: int,
@@ -282,17 +282,22 @@ class SharedReader:
         own.made = made - after.steps * self.batch_bytes
         return own
 
-    def limit(self, limit_bytes: int) -> int:
-        """Forget steps that every follower has passed, oldest first, until what is kept fits *limit_bytes*.
+    def limit(self, limit_bytes: int, limit_steps: int) -> int:
+        """Forget steps that every follower has passed, oldest first, until what is kept fits both limits.
 
         Return the bytes that this frees.
         """
-        if self._bytes <= limit_bytes:
+        if self._fits(limit_bytes, limit_steps):
             return 0
         freed, passed = 0, min((each.number for each in self.followers), default=self.next)
-        while self._bytes > limit_bytes and self.first < passed and len(self._kept) > 1:
+        while self.first < passed and len(self._kept) > 1:
             freed += self.forget_before(self.first + 1)
+            if self._fits(limit_bytes, limit_steps):
+                break
         return freed
+
+    def _fits(self, limit_bytes: int, limit_steps: int) -> bool:
+        return self._bytes <= limit_bytes and len(self._kept) <= limit_steps
 
     def forget(self) -> int:
         """Keep nothing any more; return the bytes that this frees."""

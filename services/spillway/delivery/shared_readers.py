@@ -16,7 +16,8 @@ together come within tenths of a second, in which the first has had more made th
 Only our own plugins share, those whose state can be told (``OutputPlugin.state``), and streams that end at the same place or never.
 
 Used on the event loop. Memory: KEPT_BYTES of kept steps, and the newest step of each reader. Of what all its streams have
-taken, a reader keeps PASSED_BYTES at most.
+taken, a reader keeps PASSED_BYTES and PASSED_STEPS at most: live, a step is a transaction, so that 8 MiB of them would be
+thousands, a dozen objects each, which Python's collector looks at again and again.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ if TYPE_CHECKING:
     from spillway.delivery.reader import SlotReader
     from spillway.delivery.shared_reader import Boundary, Follower
     from spillway.plugins.interface import OutputPlugin
-    from spillway.txlog.log import TransactionLog
+    from spillway.txlog import LogReader
 
 KEPT_BYTES: Final = 32 << 20
 #: What a reader keeps though all its streams have taken it: for those who begin just behind them.
 PASSED_BYTES: Final = 8 << 20
+PASSED_STEPS: Final = 256
 
 
 class SharedReaders:
@@ -60,7 +62,7 @@ class SharedReaders:
     async def join(
         self,
         key: Hashable | None,
-        log: TransactionLog,
+        log: LogReader,
         begin: int,
         plugin: OutputPlugin,
         open_reader: Callable[[OutputPlugin, int], SlotReader],
@@ -104,7 +106,7 @@ class SharedReaders:
         return shared, shared.follow(0)
 
     async def _number_at(
-        self, shared: SharedReader, log: TransactionLog, begin: int, state: object
+        self, shared: SharedReader, log: LogReader, begin: int, state: object
     ) -> int | None:
         """Return the number of the step of *shared* that a stream may begin with at *begin*, None for none."""
         head, number = shared.head, shared.next
@@ -195,7 +197,7 @@ class SharedReaders:
         order = self._order
         order.append((shared, shared.next))
         self._bytes += shared.newest_cost
-        self._bytes -= shared.limit(PASSED_BYTES)
+        self._bytes -= shared.limit(PASSED_BYTES, PASSED_STEPS)
         while order and order[0][0].first >= order[0][1]:
             order.popleft()
         for _ in range(len(order)):
@@ -213,7 +215,7 @@ class SharedReaders:
 _NOT_DECODED: Final = -1
 
 
-def _first_lsns(log: TransactionLog, head: int, begin: int) -> tuple[int, int]:
+def _first_lsns(log: LogReader, head: int, begin: int) -> tuple[int, int]:
     """Return final_lsn of the first transaction from *head* on and from *begin* on.
 
     When they are equal, none lies between the two. In this order: what was before *head* is visible, also when *begin* is looked at.
@@ -221,7 +223,7 @@ def _first_lsns(log: TransactionLog, head: int, begin: int) -> tuple[int, int]:
     return _first_lsn(log, head), _first_lsn(log, begin)
 
 
-def _first_lsn(log: TransactionLog, begin: int) -> int:
+def _first_lsn(log: LogReader, begin: int) -> int:
     """Return final_lsn of the first transaction from *begin* on; 0 when there is none yet."""
     cursor = TransactionCursor(log, begin)
     try:

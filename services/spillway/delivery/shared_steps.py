@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from spillway.delivery.shared_reader import Boundary, Follower, KeptStep, SharedReader
     from spillway.delivery.shared_readers import SharedReaders
     from spillway.plugins.interface import OutputPlugin
-    from spillway.txlog.log import TransactionLog
+    from spillway.txlog import LogReader
 
 
 async def share_steps(
     readers: SharedReaders,
     key: Hashable | None,
-    log: TransactionLog,
+    log: LogReader,
     begin: int,
     plugin: OutputPlugin,
     new_plugin: Callable[[], OutputPlugin],

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from spillway.delivery.decoded_database import DecodedDatabase
     from spillway.store.rows import SlotRow
-    from spillway.txlog import TransactionLog
+    from spillway.txlog import LogReader
 
 log = logging.getLogger(__name__)
 
@@ -308,7 +308,7 @@ class Slot:
         """Have nobody read the slot any more."""
         self.invalidation_reason = reason
 
-    def lag_seconds(self, transactions: TransactionLog, *, current: bool) -> float | None:
+    def lag_seconds(self, transactions: LogReader, *, current: bool) -> float | None:
         """Return how long ago the first transaction was committed that is not confirmed; 0.0 without one. Reads the log.
 
         By the source's clock and this machine's. None: the log can't be read there, or has no such transaction while

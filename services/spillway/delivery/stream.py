@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spillway.delivery.reader import Step
     from spillway.delivery.shared_steps import SharedSteps
     from spillway.delivery.slots import Slot
-    from spillway.txlog.log import Snapshot
+    from spillway.txlog.reader import Snapshot
 
 #: Behind a larger batch no step is taken ahead: a client that does not read would hold it, too.
 AHEAD_BYTES_MAX: Final = 2 << 20

@@ -56,7 +56,7 @@ from spillway.receiver.timeline_history import fork_lsn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_reader import WalReader
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ _NOT_THE_ORIGINAL: Final = (
 )
 
 
-def check_history(connection: ReplicationConnection, store: WalStore, end: int) -> None:
+def check_history(connection: ReplicationConnection, store: WalReader, end: int) -> None:
     """Check that what is stored up to *end* is in the history of the server, as far as that says.
 
     START_REPLICATION checks the same, but in messages without an SQLSTATE of their own.
@@ -137,7 +137,7 @@ def check_history(connection: ReplicationConnection, store: WalStore, end: int) 
         )
 
 
-def overlaps(store: WalStore, end: int) -> Iterator[Overlap]:
+def overlaps(store: WalReader, end: int) -> Iterator[Overlap]:
     """Yield what of the store may be compared, best first: the server may have removed where one begins."""
     if end <= store.first_lsn:
         return
@@ -150,7 +150,7 @@ def overlaps(store: WalStore, end: int) -> Iterator[Overlap]:
 class Overlap:
     """What a server sends again of what is stored, in [*start*, *end*). Used once, by one thread."""
 
-    def __init__(self, store: WalStore, start: int, end: int) -> None:
+    def __init__(self, store: WalReader, start: int, end: int) -> None:
         self.start = start
         self._store = store
         self._end = end
@@ -227,7 +227,7 @@ class Overlap:
         return None
 
 
-def check_continues(dsn: str, store: WalStore) -> None:
+def check_continues(dsn: str, store: WalReader) -> None:
     """Check that the server behind *dsn* has the WAL that is stored, and none instead of it. Blocking.
 
     Takes nothing and needs no slot: a receiver may be at work meanwhile. For a DSN that is to replace another.

@@ -21,7 +21,7 @@ from spillway.receiver.replication_connection import (
 
 if TYPE_CHECKING:
     from spillway.receiver.archive import WalArchive
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_writer import WalWriter
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _SILENCE_MAX_S: Final = 20.0
 
 
 def mend_segments(
-    dsn: str, archive: WalArchive | None, store: WalStore, first_lsn: int, last_lsn: int
+    dsn: str, archive: WalArchive | None, store: WalWriter, first_lsn: int, last_lsn: int
 ) -> bool:
     """Put right the stored segments from that of *first_lsn* to that of *last_lsn*; return whether any was wrong.
 
@@ -73,10 +73,10 @@ def _from_archive(archive: WalArchive | None, start: int, length: int) -> bytes 
     return data
 
 
-def _from_primary(dsn: str, store: WalStore, start: int, length: int) -> bytes | None:
+def _from_primary(dsn: str, store: WalWriter, start: int, length: int) -> bytes | None:
     try:
         # Not of a copy that went its own way.
-        check_continues(dsn, store)
+        check_continues(dsn, store.reader)
         return wal_of_primary(dsn, store.system_id, store.timeline, start, length)
     except SpillwayError as error:
         log.warning("WAL at %s can't be had from the primary: %s", Lsn(start), error)

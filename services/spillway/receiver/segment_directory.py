@@ -78,6 +78,25 @@ class SegmentDirectory:
             self.missing.add(number)
         return stale
 
+    def find(self, state: StoreState) -> None:
+        """Find the files of ``[first_lsn, flushed_lsn)`` in a directory that another process writes: they come and go.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        size = self._segment_size
+        first, end = state.first_lsn // size, -(-state.flushed_lsn // size)
+        for path in self.path.iterdir():
+            named = parse_segment_name(path.name, size)
+            if named is None:
+                continue
+            timeline, number = named
+            if (
+                first <= number < end
+                and self._timelines.get(number, 0) < timeline <= state.timeline
+            ):
+                self._timelines[number] = timeline
+
     def file_path(self, number: int) -> Path:
         """Return the path of a segment that is there."""
         return self.path / segment_name(self._timelines[number], number, self._segment_size)

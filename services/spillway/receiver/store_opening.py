@@ -49,7 +49,7 @@ def open_state(
     timeline: int,
     start_lsn: int | None,
 ) -> StateFile:
-    """Open the state file of the store in *directory*, or make it; see :class:`~spillway.receiver.wal_store.WalStore`.
+    """Open the state file of the store in *directory*, or make it; see :class:`~spillway.receiver.wal_writer.WalWriter`.
 
     Raises:
         SystemIdMismatch, NotReady, InvalidRequest, StorageError: as there.

@@ -21,7 +21,7 @@ from spillway.errors import SpillwayError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_writer import WalWriter
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class SyncThread:
         done: called on the thread after each sync.
     """
 
-    def __init__(self, store: WalStore, name: str, done: Callable[[], None]) -> None:
+    def __init__(self, store: WalWriter, name: str, done: Callable[[], None]) -> None:
         self._store = store
         self._done = done
         self._asked = threading.Semaphore(0)

@@ -1,7 +1,7 @@
 """The receiver: streams WAL from the primary into the WAL store and confirms what is durable there.
 
 A thread of its own for each source. It speaks physical streaming replication as a standby does and feeds
-:class:`~spillway.receiver.wal_store.WalStore`; consumers wait on the store, not on the receiver.
+:class:`~spillway.receiver.wal_writer.WalWriter`; consumers wait on the store, not on the receiver.
 
 ::
 
@@ -85,7 +85,7 @@ from spillway.receiver.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from spillway.receiver.archive import WalArchive
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_writer import WalWriter
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class WalReceiver:
         self,
         conninfo: str,
         slot_name: str,
-        store: WalStore,
+        store: WalWriter,
         *,
         archive: WalArchive | None = None,
         status_interval_s: float = 1.0,
@@ -267,7 +267,7 @@ class WalReceiver:
         self._state = ReceiverState.CONNECTING
         with ReplicationConnection.connect(self._conninfo, self._wake_up) as connection:
             try:
-                check_history(connection, self._store, self._store.received_lsn)
+                check_history(connection, self._store.reader, self._store.received_lsn)
                 self.server_version_num = connection.server_version_num
                 compared = False
                 while True:
@@ -308,7 +308,7 @@ class WalReceiver:
     def _compare(self, connection: ReplicationConnection) -> bool:
         """Open the stream before the store's end and compare what comes again; False if there was nothing to compare."""
         store = self._store
-        for overlap in overlaps(store, store.received_lsn):
+        for overlap in overlaps(store.reader, store.received_lsn):
             try:
                 self._start(connection, overlap.start)
                 rest = overlap.compare(connection)

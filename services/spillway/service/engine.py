@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
+from spillway.collector import collector
 from spillway.delivery.answers import Answers
 from spillway.delivery.large_batches import LargeBatches
 from spillway.delivery.preview import read_preview
@@ -623,6 +624,7 @@ class Engine:
     def _trim_before(self, horizons: Mapping[tuple[str, str], int]) -> None:
         self._reserve.look()
         self._sources.trim(horizons)
+        collector.look()
         # It reads a file of /proc. A process that is out of descriptors has other worries, and the next look comes soon.
         with contextlib.suppress(OSError):
             freed_memory.look()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from spillway.decoding.decoder import Decoder
     from spillway.pg.versions import WalVersion
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_reader import WalReader
     from spillway.wal.shared_walk import RecordReader
 
 
@@ -59,7 +59,7 @@ class ChangeSource(Protocol):
 class StoredChanges:
     """Changes that are decoded from the WAL that a store has."""
 
-    def __init__(self, store: WalStore) -> None:
+    def __init__(self, store: WalReader) -> None:
         self._walk = SharedWalk(store, store.segment_size, int(store.system_id))
 
     def follow(self, decoder: Decoder, version: WalVersion) -> _Decoding:

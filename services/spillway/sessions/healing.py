@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
     from spillway.pg.versions import WalVersion
-    from spillway.receiver.wal_store import WalStore
-    from spillway.txlog import TransactionLog
+    from spillway.receiver.wal_reader import WalReader
+    from spillway.txlog import LogWriter
     from spillway.wal.record import Record
 
 _READ_BYTES: Final = 1 << 20
@@ -62,7 +62,7 @@ WAL_LEVEL_INSUFFICIENT: Final = "wal_level_insufficient"
 class LogSink:
     """Hands transactions to the log, and begins it where the decoder became consistent."""
 
-    def __init__(self, transaction_log: TransactionLog, whole: WholeFrom) -> None:
+    def __init__(self, transaction_log: LogWriter, whole: WholeFrom) -> None:
         self._log = transaction_log
         self._whole = whole
         self._is_consistent = False
@@ -94,7 +94,7 @@ class WholeFrom:
     """Finds from where on nothing is missed of one database, by the WAL that is stored."""
 
     def __init__(
-        self, store: WalStore, version: WalVersion, database_oid: int, stop: threading.Event
+        self, store: WalReader, version: WalVersion, database_oid: int, stop: threading.Event
     ) -> None:
         self._store = store
         self._version = version

@@ -41,7 +41,7 @@ from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.pg.wal_segment import XLOG_BLCKSZ
 from spillway.storage.file_errors import file_error
-from spillway.txlog import TransactionLog
+from spillway.txlog import LogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from spillway._kernels.reorder.transaction_run import TransactionRun
     from spillway.decoding.transaction import Transaction
     from spillway.receiver.archive import WalArchive
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_reader import WalReader
     from spillway.sessions.layout import DatabaseLayout
     from spillway.sessions.settings import SessionSettings
     from spillway.sessions.snapshots import Base, Snapshots
@@ -71,10 +71,10 @@ class Mending:
         self,
         source: SourceRow,
         database_oid: int,
-        transactions: TransactionLog,
+        transactions: LogWriter,
         snapshots: Snapshots,
         layout: DatabaseLayout,
-        store: WalStore,
+        store: WalReader,
         settings: SessionSettings,
         archive: Callable[[], WalArchive | None],
         mend_wal: Callable[[int, int], bool],
@@ -206,7 +206,7 @@ class Mending:
         begin = max(first, base.logged)
         shutil.rmtree(self._directory, ignore_errors=True)
         version = version_of_server(self._source.server_version_num)
-        with TransactionLog(
+        with LogWriter(
             self._directory / "txlog",
             system_id=int(self._source.system_id),
             database_oid=self._database_oid,
@@ -275,7 +275,7 @@ class Mending:
 class _Sink:
     """Hands transactions to a log that was started."""
 
-    def __init__(self, transactions: TransactionLog) -> None:
+    def __init__(self, transactions: LogWriter) -> None:
         self._log = transactions
 
     def consistent(self, lsn: int) -> None:

@@ -35,6 +35,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from spillway.catalog.bootstrap_database import bootstrap_database
+from spillway.collector import collector
 from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
 from spillway.decoding.snapshot_builder import SnapshotState
@@ -71,7 +72,7 @@ from spillway.sessions.model import DatabaseSession
 from spillway.sessions.signs import DecodingSigns
 from spillway.sessions.snapshots import Snapshots
 from spillway.storage.file_errors import file_error
-from spillway.txlog import TransactionLog
+from spillway.txlog import LogWriter
 from spillway.txlog.verification import Verification
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
     from spillway.catalog.mirror import CatalogMirror
     from spillway.receiver.archive import WalArchive
     from spillway.receiver.primary import SourceDatabase
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_reader import WalReader
     from spillway.sessions.change_source import Changes, ChangeSource
     from spillway.sessions.layout import DatabaseLayout
     from spillway.sessions.settings import SessionSettings
@@ -120,7 +121,7 @@ class Session:
         database: SourceDatabase,
         conninfo: str,
         layout: DatabaseLayout,
-        store: WalStore,
+        store: WalReader,
         changes: ChangeSource,
         settings: SessionSettings,
         mend_wal: Callable[[int, int], bool],
@@ -149,15 +150,17 @@ class Session:
         self._settings = settings
         #: how it stands and since when
         self.signs = DecodingSigns(layout.txlog)
-        self.log = TransactionLog(
+        self._log = LogWriter(
             layout.txlog,
             system_id=int(source.system_id),
             database_oid=database.oid,
             admit=layout.reserve.admit,
             is_low=lambda: layout.reserve.is_low,
         )
+        #: what slots read
+        self.log = self._log.reader
         if needed_lsn:
-            self.log.miss(needed_lsn)
+            self._log.miss(needed_lsn)
         #: what is before the log's beginning was decoded by another service, in whose directory it is
         self.began_in_takeover = False
         #: why slots are invalidated that stand before the log's beginning
@@ -183,11 +186,13 @@ class Session:
         self._streaming_wanted = False
         self._streams = False
         self._caught_up = False
+        #: the collector leaves alone what an attempt to decode has made
+        self._is_set_aside = False
         self._snapshots = Snapshots(layout)
         self._mending = Mending(
             source,
             database.oid,
-            self.log,
+            self._log,
             self._snapshots,
             layout,
             store,
@@ -195,7 +200,7 @@ class Session:
             archive,
             mend_wal,
         )
-        self._verification = Verification(self.log, layout.root / "verified.json")
+        self._verification = Verification(self._log, layout.root / "verified.json")
         self._questions = CatalogQuestions(database.name)
         #: somebody waits for it to get further
         self._is_asked = False
@@ -218,7 +223,9 @@ class Session:
             self._thread.join()
         self._mending.stop()
         self._store.leave(self)
-        self.log.close()
+        self._log.close()
+        if self._is_set_aside:
+            collector.ask()
 
     def restart(self, needed_lsn: int) -> None:
         """Try again at once; where trying again can't help, begin anew behind what stopped decoding.
@@ -278,6 +285,10 @@ class Session:
             return min(self._required_lsn, self._store.first_lsn)
         return self._required_lsn
 
+    def remove_before(self, lsn: int, keep_bytes: int) -> None:
+        """Remove what no slot needs of the log: see :meth:`LogWriter.remove_before`."""
+        self._log.remove_before(lsn, keep_bytes)
+
     def tend(self) -> None:
         """Look after the log: verify a little of it, and mend what is damaged. The engine's upkeep calls it; blocks for a moment.
 
@@ -336,7 +347,7 @@ class Session:
             SpillwayError: what the question raises.
         """
         decoder = self._decoder
-        if decoder is None or self._error is not None or not self.log.restart_lsn:
+        if decoder is None or self._error is not None or not self._log.restart_lsn:
             self.check_readable()
             raise NotReady(
                 f'the catalog of database "{self.database}" is not read yet',
@@ -364,7 +375,7 @@ class Session:
             state=self.signs.state,
             since=self.signs.since,
             current=self.signs.is_current(self._store.received_lsn - decoded),
-            log_damaged=self.log.is_damaged,
+            log_damaged=self._log.is_damaged,
             log_verified_at=self._verification.all_verified_at(),
         )
 
@@ -397,7 +408,7 @@ class Session:
         """
         database = self.database
         await self._wait(
-            lambda: self.log.restart_lsn != 0,
+            lambda: self._log.restart_lsn != 0,
             timeout_s,
             lambda: f'no consistent point yet for database "{database}": {self._waiting.what}',
             lambda: self._waiting.hint,
@@ -453,7 +464,7 @@ class Session:
                 self._fail(error)
                 while not self._stop.wait(_IDLE_WAIT_S):
                     with contextlib.suppress(SpillwayError):
-                        self.log.seal_damaged()
+                        self._log.seal_damaged()
             except (CorruptWal, WalGap) as error:
                 if self._mend_wal(begin_behind(error, 0) or self._read_lsn, self._read_lsn):
                     continue
@@ -494,7 +505,7 @@ class Session:
 
     def _decode(self) -> None:
         """Start from durable state and decode until told to stop."""
-        self.log.recover()
+        self._log.recover()
         decoder = self._open_decoder()
         self._decoder = decoder
         self._resume_streaming(decoder)
@@ -524,7 +535,7 @@ class Session:
         else:
             # What was streamed in other parts can't be made again as it was.
             self._snapshots.remove_bases()
-            logged = max(self.log.last_final_lsn + 1, self.log.decoded_lsn, before[0])
+            logged = max(self._log.last_final_lsn + 1, self._log.decoded_lsn, before[0])
             self._begin_streaming(decoder, logged)
 
     @property
@@ -540,8 +551,8 @@ class Session:
         if self._anew_behind is None:
             found = self._snapshots.candidates(
                 self._store.first_lsn,
-                self.log.restart_lsn,
-                self.log.complete_to,
+                self._log.restart_lsn,
+                self._log.complete_to,
                 self._whole.needed_lsn,
             )
             for lsn, path, logged in found:
@@ -554,7 +565,7 @@ class Session:
                 self._required_lsn = lsn
                 self._snapshots.restored(lsn, decoder)
                 return decoder
-            if self.log.restart_lsn:
+            if self._log.restart_lsn:
                 self._say("no snapshot reaches back to the log's end: the catalog is read anew")
         return self._bootstrap()
 
@@ -562,7 +573,7 @@ class Session:
         return Decoder.restore(
             path.read_bytes(),
             version_of_server(self.server_version_num),
-            LogSink(self.log, self._whole),
+            LogSink(self._log, self._whole),
             work_mem_bytes=self._settings.logical_decoding_work_mem,
             spill_dir=self._layout.spill,
             start_decoding_at=logged,
@@ -588,7 +599,7 @@ class Session:
             version_of_server(self.server_version_num),
             self.database_oid,
             bootstrap.mirror,
-            LogSink(self.log, self._whole),
+            LogSink(self._log, self._whole),
             work_mem_bytes=self._settings.logical_decoding_work_mem,
             spill_dir=self._layout.spill,
             start=bootstrap.redo_lsn,
@@ -624,8 +635,8 @@ class Session:
             self._questions.answer(decoder.mirror)
             if self._streaming_wanted and not self._streams:
                 self._begin_streaming(decoder, decoder.position)
-            if self.log.is_damaged:
-                self.log.seal_damaged()
+            if self._log.is_damaged:
+                self._log.seal_damaged()
             held, before = decoder.memory_bytes, decoder.position
             self._is_asked = False
             try:
@@ -633,14 +644,14 @@ class Session:
             finally:
                 lsn = self._read_lsn = self.signs.lsn = changes.read_lsn
             if decoder.position > before:
-                self.log.publish()
+                self._log.publish()
                 if held - decoder.memory_bytes >= WORTH_BYTES:
                     freed_memory.give_back()
                 self._store.passed(self, lsn)
             caught_up = changes.caught_up
             # What is there is taken before anything waits for more.
             wait_s = _IDLE_WAIT_S if caught_up else 0.0
-            if not self.log.restart_lsn:
+            if not self._log.restart_lsn:
                 self._waiting = waiting.decoding(decoder, lsn, self._store.flushed_lsn)
             if self.signs.is_past_failure(caught_up=caught_up):
                 if self._error is not None or (self._failing.runs and caught_up):
@@ -654,7 +665,7 @@ class Session:
             if grown and (
                 time.monotonic() - checkpoint_at >= pause_s * pauses
                 or grown >= self._settings.checkpoint_bytes
-                or not self.log.restart_lsn
+                or not self._log.restart_lsn
                 or (grown >= _LOW_CHECKPOINT_BYTES and self._layout.reserve.is_low)
             ):
                 began = time.monotonic()
@@ -668,6 +679,14 @@ class Session:
                 # Told once a start, and measured: `make bench` takes the time of a restart from it.
                 self._say(f"decoded what is stored, from {Lsn(started_at)} to {Lsn(lsn)}")
                 self._caught_up = self.signs.settled = True
+                self._set_aside()
+
+    def _set_aside(self) -> None:
+        """Have Python's collector leave alone what this attempt to decode has made, but for what a former one left."""
+        if self._is_set_aside:
+            collector.ask()
+        self._is_set_aside = True
+        collector.set_aside()
 
     def _is_called(self) -> bool:
         """Whether the thread has something else to do than to wait for changes."""
@@ -678,24 +697,24 @@ class Session:
     def _checkpoint(self, decoder: Decoder) -> None:
         """Serialise, sync the log, then give up what a restart no longer needs."""
         if decoder.snapshot_state != SnapshotState.CONSISTENT:
-            if not self.log.restart_lsn:
+            if not self._log.restart_lsn:
                 self._required_lsn = decoder.position
             return
         # The first one carries, too: before it there is nothing to restart from.
         behind = decoder.position - decoder.restart_lsn
-        carries = behind > (self._settings.carry_bytes if self.log.restart_lsn else 0)
+        carries = behind > (self._settings.carry_bytes if self._log.restart_lsn else 0)
         self._snapshots.write(decoder, carries=carries)
         restart_lsn = decoder.restart_lsn
         needed = max((lsn for lsn, _ in self._snapshots.all() if lsn <= restart_lsn), default=None)
         if needed is None:
             return
         failpoint("session.before_log_sync")
-        self.log.checkpoint(restart_lsn)
+        self._log.checkpoint(restart_lsn)
         failpoint("session.after_log_sync")
-        self._snapshots.keep_base(needed, self.log.complete_to)
+        self._snapshots.keep_base(needed, self._log.complete_to)
         self._snapshots.remove_before(needed)
         self._snapshots.remove_bases(
-            (segment.start_lsn for segment in self.log.segments()),
+            (segment.start_lsn for segment in self._log.segments()),
             0 if self._settings.wal_archives is not None else self._store.first_lsn,
         )
         self._required_lsn = needed

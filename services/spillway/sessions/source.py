@@ -44,7 +44,7 @@ from spillway.receiver.physical_slot import renew_physical_slot
 from spillway.receiver.primary import find_database, with_database
 from spillway.receiver.refetch import mend_segments, primary_timeline, wal_of_primary
 from spillway.receiver.store_state import STATE_NAME
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 from spillway.sessions.change_source import StoredChanges
 from spillway.sessions.model import SourceInfo
@@ -79,7 +79,7 @@ class Source:
         self._layout = layout
         self._settings = settings
         self._lock = threading.Lock()
-        self._store: WalStore | None = None
+        self._store: WalWriter | None = None
         #: made of what is in the store, for all sessions
         self._changes: ChangeSource | None = None
         self._receiver: WalReceiver | None = None
@@ -154,7 +154,7 @@ class Source:
         if self._store is None:
             try:
                 # After the first start nothing here needs the primary: slots are served while it is down.
-                self._store = WalStore(
+                self._store = WalWriter(
                     self._layout.wal,
                     system_id=row.system_id,
                     segment_size=row.wal_segment_size,
@@ -164,14 +164,14 @@ class Source:
             except NotReady:
                 self._store = self._new_store(row)
             self._store.explain_full = self._what_holds
-            self._changes = StoredChanges(self._store)
+            self._changes = StoredChanges(self._store.reader)
         if self._receiver is None:
             self._receiver = WalReceiver(
                 row.dsn, row.slot_name, self._store, archive=self._archive(self._store)
             )
             self._receiver.start()
 
-    def _new_store(self, row: SourceRow) -> WalStore:
+    def _new_store(self, row: SourceRow) -> WalWriter:
         """Make the WAL store, of a new source or of one whose WAL is lost."""
         # Of a slot that was invalidated nothing can be had any more.
         start_lsn = int(renew_physical_slot(row.dsn, row.slot_name).restart_lsn)
@@ -181,7 +181,7 @@ class Source:
             timeline = primary_timeline(row.dsn)
         if wanted is not None and wanted < start_lsn and self._can_begin(wanted, timeline):
             start_lsn = wanted
-        return WalStore(
+        return WalWriter(
             self._layout.wal,
             system_id=row.system_id,
             segment_size=row.wal_segment_size,
@@ -223,7 +223,7 @@ class Source:
         store = self._store
         # Without a store the receiver does it, when it connects.
         if store is not None and not self._stopped:
-            check_continues(dsn, store)
+            check_continues(dsn, store.reader)
 
     def reconnect(self, row: SourceRow) -> None:
         """Receive by *row*'s DSN from now on. Sessions and what is stored stay as they are.
@@ -264,7 +264,7 @@ class Source:
             for session in self._sessions.values():
                 session.server_version_num = row.server_version_num
 
-    def _archive(self, store: WalStore) -> WalArchive | None:
+    def _archive(self, store: WalWriter) -> WalArchive | None:
         """Return the archive that fills in for WAL which the primary has removed, if the source has one."""
         return self._archive_of(store.segment_size)
 
@@ -368,7 +368,7 @@ class Source:
             found,
             conninfo,
             layout,
-            store,
+            store.reader,
             changes,
             self._settings,
             self._mend_wal,
@@ -477,7 +477,7 @@ class Source:
         keep_bytes = 0 if self._layout.reserve.is_low else self._settings.log_keep_bytes
         for session in sessions:
             horizon = horizons.get(session.database, session.decoded_lsn)
-            session.log.remove_before(horizon, keep_bytes)
+            session.remove_before(horizon, keep_bytes)
             try:
                 session.tend()
             except StorageError as error:
@@ -497,7 +497,7 @@ class Source:
             with contextlib.suppress(OSError):
                 os.utime(self._layout.wal / STATE_NAME, (at, at))
 
-    def _wal_kept_from(self, store: WalStore) -> int:
+    def _wal_kept_from(self, store: WalWriter) -> int:
         sessions = tuple(self._sessions.values())
         self._redo_lsn = max(self._redo_lsn, *(session.redo_lsn for session in sessions))
         spare_bytes = store.max_bytes
@@ -513,7 +513,7 @@ class Source:
             spare_bytes=spare_bytes,
         )
 
-    def _what_holds(self, store: WalStore) -> str:
+    def _what_holds(self, store: WalWriter) -> str:
         return what_holds(tuple(self._sessions.values()), store, complete=self._complete)
 
     # -- looking ------------------------------------------------------------------------------

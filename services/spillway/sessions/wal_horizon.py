@@ -23,7 +23,7 @@ from spillway.pg.wal_segment import XLOG_BLCKSZ
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_writer import WalWriter
     from spillway.sessions.session import Session
 
 #: Long enough for an operator who is called, short beside what the primary's disk usually takes.
@@ -53,14 +53,14 @@ def wal_kept_from(
     return min((*required, spare))
 
 
-def is_full(store: WalStore) -> bool:
+def is_full(store: WalWriter) -> bool:
     """Say whether the store has no room for another segment."""
     return (
         store.max_bytes is not None and store.retained_bytes + store.segment_size > store.max_bytes
     )
 
 
-def who_counts(sessions: Collection[Session], store: WalStore) -> list[Session]:
+def who_counts(sessions: Collection[Session], store: WalWriter) -> list[Session]:
     """Return the sessions whose need of WAL is met: not those whose WAL is gone, or given up now."""
     full = is_full(store)
     return [
@@ -73,14 +73,14 @@ def who_counts(sessions: Collection[Session], store: WalStore) -> list[Session]:
     ]
 
 
-def bytes_for_record(store: WalStore, lsn: int) -> int:
+def bytes_for_record(store: WalWriter, lsn: int) -> int:
     """Return how large a store must be to hold the record that begins at *lsn* whole, in bytes; 0 if that is not known."""
     if lsn % store.segment_size == 0:
         lsn += _SEGMENT_HEADER
     elif lsn % XLOG_BLCKSZ == 0:
         lsn += _PAGE_HEADER
     try:
-        length = int.from_bytes(store.read(lsn, _LENGTH_BYTES), "little")
+        length = int.from_bytes(store.reader.read(lsn, _LENGTH_BYTES), "little")
     except SpillwayError:
         return 0
     if not _RECORD_BYTES_MIN <= length <= _RECORD_BYTES_MAX:
@@ -91,7 +91,7 @@ def bytes_for_record(store: WalStore, lsn: int) -> int:
     return (last - lsn // store.segment_size + 1) * store.segment_size
 
 
-def what_holds(sessions: Collection[Session], store: WalStore, *, complete: bool) -> str:
+def what_holds(sessions: Collection[Session], store: WalWriter, *, complete: bool) -> str:
     """Return what an operator can do about a full store, for the database that holds the oldest WAL."""
     waits = "Receiving resumes by itself."
     if not complete or not sessions:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spillway.decoding.transaction import TransactionHeader
-    from spillway.txlog.log import TransactionLog
+    from spillway.txlog.reader import LogReader
 
 
 #: Descriptors that a cursor keeps parsed: some 20 kB each, which cursors share.
@@ -130,13 +130,13 @@ class LoggedTransaction:
 
 
 class TransactionCursor:
-    """A place in a :class:`TransactionLog`.
+    """A place in a transaction log.
 
     ``next`` returns what has its ``final_lsn`` (a transaction's commit record starts there) at *lsn* or later, in that
     order: transactions, and what else the log has headers for.
     """
 
-    def __init__(self, log: TransactionLog, lsn: int) -> None:
+    def __init__(self, log: LogReader, lsn: int) -> None:
         """Place the cursor at *lsn*.
 
         Raises:
@@ -209,6 +209,8 @@ class TransactionCursor:
         while True:
             segment = self._segment
             assert segment is not None
+            if segment.cut:
+                raise self._gap()
             self._limit = visible.end if segment is newest else segment.size
             while self._offset < self._limit:
                 piece = (self._run() if runs else None) or self._transaction()
@@ -311,6 +313,7 @@ class TransactionCursor:
         except FileNotFoundError as error:
             raise self._gap() from error
         self._segment, self._reader = segment, reader
+        self._log.index(segment, limit)
         self._offset = segment.offset_for(self._lsn, limit)
         self._relations = LoggedRelations(reader)
         for offset in tuple(segment.relations):

@@ -3,7 +3,8 @@
 The index answers two questions: where to begin reading for an LSN, and which relation descriptors hold
 there. It is sparse (an entry each :data:`INDEX_STEP_BYTES`), kept in memory while the segment is written,
 and saved beside a sealed segment as ``<name>.idx`` so that a restart does not read the whole log. The
-sidecar is only a cache: when it is missing or damaged the segment is scanned again.
+sidecar is only a cache: when it is missing or damaged the segment is scanned again. A reader in another process makes the
+index of the segment that is being written as far as it needs it (:meth:`Segment.index_to`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from spillway._kernels.pg.crc32c import crc32c
+from spillway._kernels.reorder.transaction_run import find_run
 from spillway.storage.durable_files import replace_cache
 from spillway.storage.file_errors import file_error
 from spillway.txlog import frames
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 INDEX_STEP_BYTES: Final = 64 * 1024
 _INDEX_HEADER: Final = struct.Struct("<IIIQQQQQ")
 _INDEX_FORMAT: Final = 1
+#: Later than any transaction: entries are gone over, and none is taken out.
+NONE_WANTED: Final = (1 << 64) - 1
 
 
 class Frame(NamedTuple):
@@ -63,15 +67,22 @@ class Segment:
     follows: int | None = None
     #: its file is gone or of no use: nothing of it can be read until it is put back
     lost: bool = False
+    #: how far the index goes, of a segment that another process writes; None: it has everything
+    indexed_to: int | None = None
+    #: it is not what readers were shown: whoever has it open reads again from a position
+    cut: bool = False
 
     def note_transaction(self, final_lsn: int, end_lsn: int, offset: int) -> None:
         """Account for a transaction whose first frame is at *offset*."""
+        self._index(final_lsn, offset)
+        self.last_final_lsn = final_lsn
+        self.last_end_lsn = end_lsn
+
+    def _index(self, final_lsn: int, offset: int) -> None:
         if not self.offsets or offset - self.offsets[-1] >= INDEX_STEP_BYTES:
             # Readers look without a lock: an LSN is only there once its offset is.
             self.offsets.append(offset)
             self.lsns.append(final_lsn)
-        self.last_final_lsn = final_lsn
-        self.last_end_lsn = end_lsn
 
     def offset_for(self, lsn: int, limit: int) -> int:
         """Return an offset ≤ *limit* from which reading meets every transaction with final_lsn ≥ *lsn*."""
@@ -79,6 +90,31 @@ class Segment:
         while at >= 0 and self.offsets[at] > limit:
             at -= 1
         return self.offsets[at] if at >= 0 else frames.SEGMENT_HEADER_SIZE
+
+    def index_to(self, limit: int) -> None:
+        """Extend the index up to *limit*, where a frame ends; to before the first frame that is damaged, if one is."""
+        offset = self.indexed_to
+        if offset is None:
+            return
+        with SegmentReader(self.path) as reader:
+            while offset < limit:
+                window = reader.window(offset, min(limit, offset + INDEX_STEP_BYTES))
+                _, size, _ = find_run(window, NONE_WANTED, {})
+                if size:
+                    header, _ = frames.decode_transaction_header(window[frames.FRAME_HEADER_SIZE :])
+                    self._index(header.final_lsn, offset)
+                    offset += size
+                else:
+                    frame = reader.frame(offset, limit)
+                    if frame is None:
+                        break
+                    if frame.kind == frames.RELATION:
+                        self.relations.append(offset)
+                    elif frame.kind in (frames.TRANSACTION, frames.BEGIN):
+                        header, _ = frames.decode_transaction_header(frame.payload)
+                        self._index(header.final_lsn, offset)
+                    offset = frame.next_offset
+        self.indexed_to = offset
 
     def save_index(self) -> None:
         """Write the sidecar; not synced, since it can be made again."""

@@ -18,29 +18,27 @@ from spillway._kernels.reorder.transaction_run import find_run
 from spillway.errors import StorageError
 from spillway.storage.durable_files import replace_cache
 from spillway.txlog import frames
-from spillway.txlog.segment import SegmentReader
+from spillway.txlog.segment import NONE_WANTED, SegmentReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from spillway.txlog.log import TransactionLog
     from spillway.txlog.segment import Segment
+    from spillway.txlog.writer import LogWriter
 
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 24 * 3600.0
 STEP_BYTES: Final = 1 << 20
 _RETRY_S: Final = 60.0
-#: Later than any transaction: entries are checked, and none is taken out.
-_NONE_WANTED: Final = (1 << 64) - 1
 
 
 class Verification:
     """Of one log. One thread calls :meth:`step`."""
 
     def __init__(
-        self, transactions: TransactionLog, path: Path, now: Callable[[], float] = time.time
+        self, transactions: LogWriter, path: Path, now: Callable[[], float] = time.time
     ) -> None:
         """Go on as the file *path* says, which is a cache: without it, all segments are verified anew."""
         self._log = transactions
@@ -132,7 +130,7 @@ class Verification:
             while self._offset < upto:
                 window = reader.window(self._offset, segment.size)
                 # Most of a log are entries of runs, which need no look of Python's.
-                _, size, _ = find_run(window, _NONE_WANTED, {})
+                _, size, _ = find_run(window, NONE_WANTED, {})
                 if not size:
                     frame = reader.frame(self._offset, segment.size)
                     if frame is None:

@@ -68,7 +68,7 @@ class Interest(Protocol):
 
 
 class StoredWal(Protocol):
-    """Where WAL is read: see :class:`spillway.receiver.wal_store.WalStore`."""
+    """Where WAL is read: see :class:`spillway.receiver.wal_reader.WalReader`."""
 
     def read(self, lsn: int, max_bytes: int) -> bytes:
         """Return up to *max_bytes* from *lsn* on; ``b""`` when there is nothing yet."""

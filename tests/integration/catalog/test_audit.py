@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness.decoding_session import DecodingSession
@@ -51,7 +53,7 @@ def test_a_mirror_that_lost_something_is_found_out(pg, session, monkeypatch, met
     run_ddl(pg, "CREATE TABLE t (id int); DROP TABLE t")
     with pytest.raises(CatalogAuditFailed, match=says) as failed:
         session.decode()
-    details = failed.value.details
+    details: Any = failed.value.details
     assert details["relation"].startswith("pg_")
     assert details["lsn"]
     assert len(details["ctid"]) == 2

@@ -91,7 +91,7 @@ def _missing(mirror: CatalogMirror, relation_oid: int) -> dict[str, object]:
 def test_sql_gives_the_datum_that_is_stored(pg: Database) -> None:
     pg.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN positive AS int")
     pg.execute("CREATE TABLE t (id int); INSERT INTO t VALUES (1)")
-    columns = {}
+    columns: dict[str, str] = {}
     for type_, defaults in _DEFAULTS.items():
         for default in defaults:
             name = f"c{len(columns)}"

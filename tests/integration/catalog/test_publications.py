@@ -169,7 +169,9 @@ def test_publications_as_of_a_point(pg: Database) -> None:
             ("DROP PUBLICATION q", {"r": (True, True)}),
         ):
             connection.execute(statement)
-            xid = int(connection.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
+            row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+            assert row is not None
+            xid = int(row[0])
             replay.run()
             own = replay.own_xids(xid)
             seen = {n: (p.insert, p.update) for n, p in _published(replay, pg, "t", *own).items()}

@@ -24,6 +24,7 @@ from spillway.lake.tables.maintenance import Upkeep, maintain
 from spillway.lake.verify.run import VerifySettings, verify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -93,7 +94,7 @@ def test_columns_by_id(iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> N
 
     # Names change places, one goes and comes back as another column, types become wider.
     after = before.without_column("a").renamed_column("b", "a").with_columns(b=pa.int64())
-    after = replace(after, columns=after.columns | {"id": pa.int64(), "n": pa.int32()})
+    after = after.with_columns(id=pa.int64(), n=pa.int32())
     lake.slot.commit(insert(after, id=1 << 40, a="x", n=70000, b=9))
     lake.run()
     now = [(row["id"], row["a"], row["n"], row["b"]) for row in lake.current("public.items")]
@@ -104,7 +105,7 @@ def test_columns_by_id(iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> N
     assert dict(first.current("public.items").dtypes)["id"] == "int"
 
     # What is not one of Iceberg's promotions: current is written anew, history has a column beside it.
-    other = replace(after, columns=after.columns | {"n": pa.decimal128(12, 2)})
+    other = after.with_columns(n=pa.decimal128(12, 2))
     other = other.with_columns(filled=pa.int32()).with_default("filled", "7")
     lake.slot.commit(update(other, {"id": 2, "a": "y", "n": None, "b": 1, "filled": 8}))
     lake.run()
@@ -180,7 +181,7 @@ def test_only_touched_files_are_written_anew(
     assert lake.current("public.items") == [{"id": 1, "name": "only"}]
 
 
-def _lowest(lake: Lake) -> object:
+def _lowest(lake: Lake) -> Callable[[str], int]:
     low = {
         task.file.file_path: task.file.lower_bounds[1]
         for task in lake.iceberg("current", "public.items").scan().plan_files()

@@ -9,6 +9,7 @@ import pyarrow as pa
 from harness.arrow_slot import Table, delete, insert, truncate, update
 
 if TYPE_CHECKING:
+    from harness.arrow_slot import Change
     from harness.lake import Lake
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string(), "body": pa.string()})
@@ -97,7 +98,7 @@ def test_unchanged_toast_values_move_with_their_row(any_lake: Lake) -> None:
     lake.slot.commit(*(insert(ITEMS, **item(i, "n", f"body {i}")) for i in range(1, 6)))
     lake.run()
 
-    def move(old: int, new: int) -> object:
+    def move(old: int, new: int) -> Change:
         return update(ITEMS, item(new, "moved", None), old={"id": old}, unchanged=("body",))
 
     lake.slot.commit(

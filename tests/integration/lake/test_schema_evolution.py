@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.lake import Lake
 
 ITEMS = Table("items", {"id": pa.int32(), "n": pa.int16(), "v": pa.string()})
-WIDER = replace(ITEMS, columns=ITEMS.columns | {"id": pa.int64(), "n": pa.decimal128(12, 2)})
+WIDER = ITEMS.with_columns(id=pa.int64(), n=pa.decimal128(12, 2))
 #: dropped and created again under its name: columns of the same names, numbers and other types
 AGAIN = Table("items", {"id": pa.int64(), "v": pa.int32()}, oid=16999)
 OTHERS = Table("others", {"id": pa.int64()}, oid=17000)
@@ -132,7 +132,7 @@ def test_policies(lake: Lake) -> None:
     assert _events(lake)[2:] == [("public.items", "add column", "extra")]
 
     # What can't be followed stops the job exactly there, too.
-    other = replace(grown, columns=grown.columns | {"v": pa.int32()})
+    other = grown.with_columns(v=pa.int32())
     lake.slot.commit(insert(OTHERS, id=6))
     lake.slot.commit(insert(other, id=7, n=7, v=7, extra="z"))
     with pytest.raises(LakeSchemaConflict, match="column 'v' was string and is int") as conflict:

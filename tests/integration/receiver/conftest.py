@@ -10,7 +10,7 @@ import pytest
 from harness.reception import SLOT, Reception
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import create_physical_slot
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import WalReceiver
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def receive(tmp_path: Path) -> Iterator[Receive]:
         def start(cluster: Cluster, *, max_bytes: int | None = None, **options: Any) -> Reception:
             facts = check_source(cluster.dsn(), slot_name=SLOT)
             slot = create_physical_slot(cluster.dsn(), SLOT)
-            store = WalStore(
+            store = WalWriter(
                 tmp_path / "wal",
                 system_id=facts.system_id,
                 segment_size=facts.wal_segment_size,

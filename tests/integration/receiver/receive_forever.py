@@ -7,13 +7,13 @@ import time
 
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import create_physical_slot
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
 
 def main(dsn: str, slot_name: str, directory: str) -> None:
     facts = check_source(dsn, slot_name=slot_name)
-    store = WalStore(
+    store = WalWriter(
         directory,
         system_id=facts.system_id,
         segment_size=facts.wal_segment_size,

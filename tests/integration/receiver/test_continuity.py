@@ -23,7 +23,7 @@ from spillway.pg.lsn import Lsn
 from spillway.receiver.continuity import check_continues
 from spillway.receiver.physical_slot import get_physical_slot
 from spillway.receiver.store_state import STATE_NAME, StateFile
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def test_nothing_to_compare_with_is_no_difference(
         path.name[16:] < f"{end // (1 << 20):08X}"
         for path in cluster.wal_directory.glob("0000000100000000*")
     )
-    with WalStore(directory) as store:
+    with WalWriter(directory) as store:
         receiver = WalReceiver(cluster.dsn(), SLOT, store)
         receiver.start()
         flushed = Lsn.parse(cluster.value("SELECT pg_current_wal_flush_lsn()::text"))
@@ -225,7 +225,7 @@ def test_damage_of_ours_is_not_blamed_on_the_server(
         byte = file.read(1)[0]
         file.seek(-1, 1)
         file.write(bytes([byte ^ 0x40]))
-    with WalStore(directory) as store:
+    with WalWriter(directory) as store:
         receiver = WalReceiver(cluster.dsn(), SLOT, store)
         receiver.start()
         wait_until(state_is(receiver, ReceiverState.STREAMING), what=str(receiver.error))

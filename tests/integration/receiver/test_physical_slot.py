@@ -110,8 +110,8 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: object) -> None:
         assert drop_physical_slot(cluster.dsn(), SLOT)
         again = WalReceiver(cluster.dsn(), SLOT, reception.store)
         again.start()
-        wait_until(lambda receiver=again: receiver.state == ReceiverState.STREAMING)
         reception.receiver = again
+        wait_until(lambda: reception.receiver.state == ReceiverState.STREAMING)
     reception.receiver.stop()
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import psycopg
 import pytest
@@ -40,7 +40,7 @@ from spillway.receiver.archive import WalArchive
 from spillway.receiver.checks import check_source
 from spillway.receiver.physical_slot import create_physical_slot, get_physical_slot
 from spillway.receiver.store_state import STATE_NAME, StateFile
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import ReceiverState, WalReceiver
 
 if TYPE_CHECKING:
@@ -50,7 +50,16 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster
     from integration.receiver.conftest import Receive
 
-SMALL: dict[str, str | int] = {
+
+class Settings(TypedDict):
+    """What a small server is started with."""
+
+    wal_segment_size_mb: int
+    wal_keep_size: str
+    max_wal_size: str
+
+
+SMALL: Settings = {
     "wal_segment_size_mb": 1,
     "wal_keep_size": "1GB",
     "max_wal_size": "4GB",
@@ -156,7 +165,7 @@ def test_stop_is_instant_and_confirms(fresh_cluster: ClusterFactory, receive: Re
 
 
 def test_stop_before_start_and_while_connecting(tmp_path: Path) -> None:
-    with WalStore(tmp_path, system_id="1", segment_size=1 << 20, start_lsn=0) as store:
+    with WalWriter(tmp_path, system_id="1", segment_size=1 << 20, start_lsn=0) as store:
         assert WalReceiver("host=127.0.0.1 port=1", SLOT, store).stop()
         # 192.0.2.0/24 answers nobody (RFC 5737); where it is unreachable at once, the back-off is interrupted.
         receiver = WalReceiver("host=192.0.2.1 user=u", SLOT, store)
@@ -171,7 +180,7 @@ def test_stop_before_start_and_while_connecting(tmp_path: Path) -> None:
 # -- what is confirmed is durable -------------------------------------------------------------------
 
 
-def durable_lsn(store: WalStore, scratch: Path) -> Lsn:
+def durable_lsn(store: WalWriter, scratch: Path) -> Lsn:
     """What the state file says on disk."""
     copy = scratch / STATE_NAME
     shutil.copyfile(store.directory / STATE_NAME, copy)
@@ -263,7 +272,7 @@ def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -
             process.kill()
             process.wait()
         ((restart,),) = cluster.query("SELECT restart_lsn::text FROM pg_replication_slots")
-        with WalStore(directory) as store:
+        with WalWriter(directory) as store:
             # Killed before its first word, nothing is confirmed: the slot stands where its creation put it.
             restart_lsn = Lsn.parse(restart)
             assert store.flushed_lsn >= restart_lsn or restart_lsn == reserved, point
@@ -271,7 +280,7 @@ def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -
             confirmed = store.flushed_lsn
         wait_until(lambda: not cluster.query(ACTIVE))
 
-    with WalStore(directory) as store:
+    with WalWriter(directory) as store:
         receiver = WalReceiver(cluster.dsn(), SLOT, store)
         receiver.start()
         try:
@@ -346,7 +355,7 @@ def test_several_hosts(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     cluster = fresh_cluster(15)
     dsn = f"host=127.0.0.1,localhost,127.0.0.1 port=1,1,{cluster.port} user=postgres target_session_attrs=read-write"
     facts = check_source(dsn)
-    with WalStore(
+    with WalWriter(
         tmp_path / "wal",
         system_id=facts.system_id,
         segment_size=facts.wal_segment_size,
@@ -414,7 +423,7 @@ def test_password_changes(fresh_cluster: ClusterFactory, tmp_path: Path) -> None
     cluster.execute("SELECT pg_reload_conf()")
     dsn = f"host=127.0.0.1 port={cluster.port} user=r password=two dbname=postgres"
     system_id = str(cluster.value("SELECT system_identifier FROM pg_control_system()"))
-    with WalStore(
+    with WalWriter(
         tmp_path, system_id=system_id, segment_size=16 << 20, start_lsn=flush_lsn(cluster)
     ) as store:
         receiver = WalReceiver(dsn, SLOT, store)
@@ -449,7 +458,7 @@ def test_slot_in_use(fresh_cluster: ClusterFactory, receive: Receive, tmp_path: 
     cluster = fresh_cluster(15)
     first = receive(cluster)
     first.streaming()
-    with WalStore(
+    with WalWriter(
         tmp_path / "second",
         system_id=first.store.system_id,
         segment_size=first.store.segment_size,
@@ -543,7 +552,7 @@ def test_removed_wal_comes_from_the_archive(
         receiver.stop()
     position = store.first_lsn
     while position + store.segment_size <= before:
-        assert archived.read(position, store.segment_size) == store.read(
+        assert archived.read(position, store.segment_size) == store.reader.read(
             position, store.segment_size
         )
         position = Lsn(position + store.segment_size)
@@ -616,7 +625,7 @@ def test_failing_disk_is_survived(
 
 def test_another_cluster(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     cluster = fresh_cluster(15)
-    with WalStore(tmp_path, system_id="4711", segment_size=16 << 20, start_lsn=0) as store:
+    with WalWriter(tmp_path, system_id="4711", segment_size=16 << 20, start_lsn=0) as store:
         receiver = WalReceiver(cluster.dsn(), SLOT, store)
         receiver.start()
         wait_until(state_is(receiver, ReceiverState.FAILED))
@@ -655,7 +664,7 @@ def test_follows_a_promotion(fresh_cluster: ClusterFactory, receive: Receive, ma
     directory = reception.store.directory
     reception.receiver.stop()
     reception.store.close()
-    with WalStore(directory) as store:
+    with WalWriter(directory) as store:
         assert store.timeline == 3
 
 

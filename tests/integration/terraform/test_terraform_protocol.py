@@ -148,8 +148,7 @@ def test_a_sources_life(core: Core, service: Service, database: Database) -> Non
     assert plan.planned["system_id"] == UNKNOWN
     assert plan.planned["deletion_protection"] is False
     assert service.call("GET", "/sources")["sources"] == []
-    state = core.apply(plan)
-    assert state is not None
+    state = core.change(plan)
     assert state["state"] == "streaming"
     assert state["slot_name"] == service.call("GET", "/sources/shop")["slot_name"]
     assert "secret" not in state["connection"]
@@ -234,8 +233,7 @@ def test_import_and_drift_of_a_source(core: Core, service: Service, database: Da
     plan = core.plan(SOURCE, state, config)
     assert plan.action == "update"
     assert plan.changes & {"dsn", "capture", "name"} == {"dsn"}
-    state = core.apply(plan)
-    assert state is not None
+    state = core.change(plan)
     assert core.plan(SOURCE, core.read(SOURCE, state), config).action == "no-op"
     # Somebody gives it another DSN.
     other = f"{database.dsn} application_name=other"
@@ -332,8 +330,7 @@ def test_a_slots_life(core: Core, service: Service, database: Database) -> None:
     assert plan.planned is not None
     assert plan.planned["plugin"] == "test_decoding"
     assert plan.planned["two_phase"] is False
-    state = core.apply(plan)
-    assert state is not None
+    state = core.change(plan)
     assert service.slot("orders")["options"] == {"include-xids": "0"}
     assert state["datoid"] == service.slot("orders")["datoid"]
     assert core.plan(SLOT, core.read(SLOT, state), config).action == "no-op"
@@ -358,7 +355,7 @@ def test_a_slots_life(core: Core, service: Service, database: Database) -> None:
     config["options"] = {"skip-empty-xacts": "1"}
     plan = core.plan(SLOT, state, config)
     assert plan.action == "update"
-    state = core.apply(plan)
+    state = core.change(plan)
     assert service.slot("orders")["options"] == {"skip-empty-xacts": "1"}
     # Of two changes the first is done and the second refused: the state says so.
     with pytest.raises(Refused) as refused:
@@ -369,7 +366,7 @@ def test_a_slots_life(core: Core, service: Service, database: Database) -> None:
     assert service.slot("orders")["options"] == {}
     assert core.plan(SLOT, refused.value.state, config).action == "update"
     config["two_phase"] = True
-    state = core.apply(core.plan(SLOT, state, config))
+    state = core.change(core.plan(SLOT, state, config))
     assert state is not None
     assert service.slot("orders")["two_phase"]
     core.destroy(SLOT, state)
@@ -393,12 +390,12 @@ def test_a_slot_is_moved_in_place(core: Core, service: Service, database: Databa
     plan = core.plan(SLOT, state, config)
     assert plan.action == "update"
     assert [w.path for w in core.warnings] == [("start_lsn",)]
-    state = core.apply(plan)
+    state = core.change(plan)
     assert len(service.peek("orders")) == 9
     assert core.plan(SLOT, core.read(SLOT, state), config).action == "no-op"
     # Forward, past two transactions.
     config["start_lsn"] = commits[1]
-    state = core.apply(core.plan(SLOT, state, config))
+    state = core.change(core.plan(SLOT, state, config))
     assert len(service.peek("orders")) == 3
     # Not to where nothing is kept any more; the slot and the state stay.
     with pytest.raises(Refused) as refused:
@@ -411,7 +408,7 @@ def test_a_slot_is_moved_in_place(core: Core, service: Service, database: Databa
     del config["start_lsn"]
     plan = core.plan(SLOT, state, config)
     assert plan.action == "update"
-    state = core.apply(plan)
+    state = core.change(plan)
     assert len(service.peek("orders")) == 3
     # A new one may begin in the past.
     past = core.make(SLOT, **slot_config(database, slot_name="past", start_lsn=begin))
@@ -459,7 +456,7 @@ def test_deletion_protection(core: Core, service: Service, database: Database) -
         core._apply(SLOT, state, None, None)
     assert refused.value.state == state
     assert service.slot("orders")["slot_name"] == "orders"
-    state = core.apply(core.plan(SLOT, state, {**config, "deletion_protection": False}))
+    state = core.change(core.plan(SLOT, state, {**config, "deletion_protection": False}))
     assert state is not None
     core.destroy(SLOT, state)
 

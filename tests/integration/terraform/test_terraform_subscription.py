@@ -59,8 +59,7 @@ def test_a_subscriptions_life(core: Core, service: Service, config: dict[str, An
     assert plan.planned is not None
     assert plan.planned["slot"] == "lake"
     assert plan.planned["keep_slot"] is False
-    state = core.apply(plan)
-    assert state is not None
+    state = core.change(plan)
     assert state["state"] == "paused"
     shown = service.call("GET", "/subscriptions/lake")
     assert shown["target"]["format"] == "delta"
@@ -70,16 +69,16 @@ def test_a_subscriptions_life(core: Core, service: Service, config: dict[str, An
     config["target"]["format"] = "delta"
     plan = core.plan(SUBSCRIPTION, state, config)
     assert not plan.replaces
-    state = core.apply(plan)
+    state = core.change(plan)
     # In place: tables, then publications instead, then how its program runs.
     config["tables"] = ["shop.orders"]
     plan = core.plan(SUBSCRIPTION, state, config)
     assert plan.action == "update"
-    state = core.apply(plan)
+    state = core.change(plan)
     assert service.call("GET", "/subscriptions/lake")["tables"] == ["shop.orders"]
     del config["tables"]
     config["publications"] = ["published"]
-    state = core.apply(core.plan(SUBSCRIPTION, state, config))
+    state = core.change(core.plan(SUBSCRIPTION, state, config))
     shown = service.call("GET", "/subscriptions/lake")
     assert shown["tables"] is None
     assert shown["publications"] == ["published"]
@@ -88,8 +87,7 @@ def test_a_subscriptions_life(core: Core, service: Service, config: dict[str, An
     config["target"]["retention"] = "7d"
     plan = core.plan(SUBSCRIPTION, state, config)
     assert plan.action == "update"
-    state = core.apply(plan)
-    assert state is not None
+    state = core.change(plan)
     shown = service.call("GET", "/subscriptions/lake")["target"]
     assert (shown["interval_s"], shown["retention"]) == (0.3, "7d")
     assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), config).action == "no-op"
@@ -143,7 +141,7 @@ def test_a_lakes_layout(core: Core, service: Service, config: dict[str, Any]) ->
     config["target"] |= {"partition_history": "day", "partition_by": {"shop.orders": []}}
     plan = core.plan(SUBSCRIPTION, state, config)
     assert plan.action == "update"
-    state = core.apply(plan)
+    state = core.change(plan)
     assert service.call("GET", "/subscriptions/lake")["target"]["partition_history"] == "day"
 
 
@@ -180,8 +178,7 @@ def test_import_and_drift(core: Core, service: Service, config: dict[str, Any]) 
     }
     plan = core.plan(SUBSCRIPTION, state, theirs)
     assert not plan.replaces
-    state = core.apply(plan)
-    assert state is not None
+    state = core.change(plan)
     assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), theirs).action == "no-op"
     # Somebody alters it.
     service.call("PATCH", "/subscriptions/lake", json={"tables": ["shop.orders"]})
@@ -311,7 +308,7 @@ def test_an_apply_waits_for_the_program(
     assert core.plan(SUBSCRIPTION, core.read(SUBSCRIPTION, state), config).action == "no-op"
     # Changed while it runs, and stopped.
     config["tables"] = ["shop.orders", "shop.items"]
-    state = core.apply(core.plan(SUBSCRIPTION, state, config))
+    state = core.change(core.plan(SUBSCRIPTION, state, config))
     assert state is not None
     assert state["state"] == "streaming"
     paused = core.apply(core.plan(SUBSCRIPTION, state, {**config, "enabled": False}))

@@ -11,9 +11,11 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from starlette.responses import StreamingResponse
 
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
@@ -252,10 +254,11 @@ async def test_streams_are_bounded_and_end() -> None:
         await asyncio.Event().wait()
         yield ""
 
-    bodies = []
+    bodies: list[Any] = []
     for _ in range(live.STREAMS_MAX):
         response = streams.respond(never())
         assert response.status_code == 200
+        assert isinstance(response, StreamingResponse)
         bodies.append(aiter(response.body_iterator))
     assert streams.respond(never()).status_code == 503
     assert await anext(bodies[0]) == "retry: 2000\n\n"

@@ -109,7 +109,8 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
         "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications", "refresh", "restart",
         "show", "stats",
     }  # fmt: skip
-    for name, command in typer.main.get_command(app).commands.items():
+    program = typer.main.get_group(app)
+    for name, command in program.commands.items():
         for inner in getattr(command, "commands", {}):
             assert inner in simple or (name, inner) in tried, f"{name} {inner}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +19,7 @@ from harness.heap_records import (
     int_tuple,
 )
 from spillway._kernels.reorder import buffer as reorder
+from spillway.catalog.descriptor import ColumnDescriptor
 from spillway.decoding import change_format as cf
 from spillway.decoding.dispatch import Action, action_table
 from spillway.errors import CorruptWal, DecodingError, StorageError, UnsupportedWal
@@ -27,8 +27,8 @@ from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS
 
 COLUMNS = [
-    SimpleNamespace(length=4, align="i", dropped=False),
-    SimpleNamespace(length=-1, align="i", dropped=False),
+    ColumnDescriptor(1, "a", 23, -1, 4, by_value=True, align="i"),
+    ColumnDescriptor(2, "b", 25, -1, -1, by_value=False, align="i"),
 ]
 
 
@@ -402,7 +402,7 @@ def test_large_transactions_spill_and_come_back_in_order(
 ):
     buffer = make_buffer(work_mem_bytes)
     rng = random.Random(3)
-    expected = {100: [], 200: []}
+    expected: dict[int, list[int]] = {100: [], 200: []}
     blob = rng.randbytes(1500)
     for i in range(4000):
         top = rng.choice((100, 200))
@@ -570,21 +570,32 @@ def test_a_late_reader_gets_an_error(wal, make_buffer):
     stream.close()
 
 
+class RecordBodies(HeapWal):
+    """Keeps what would be written."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.bodies: list[tuple[int, int, bytes]] = []
+
+    def append(self, rmid: int, info: int, xid: int, payload: bytes) -> int:
+        del xid
+        self.bodies.append((rmid, info, payload))
+        return 0
+
+
 def test_cut_records_never_crash():
     """Every prefix of main and block data of every heap record: a typed error or a change."""
     rng = random.Random(11)
-    bodies = []
-    wal = HeapWal()
-    wal.append = lambda rmid, info, xid, payload: bodies.append((rmid, info, payload))
-    wal.insert(1, 1, None)
-    wal.multi_insert(1, [int_tuple(1, None), int_tuple(2, 3)])
-    wal.update(1, int_tuple(1, 2), int_tuple(1, None))
-    wal.delete(1, int_tuple(1, None))
-    wal.truncate(1, 1, 2)
-    wal.message(1, "p", b"c", transactional=True)
-    wal.toast_chunk(1, 1, 0, b"abc")
+    recorded = RecordBodies()
+    recorded.insert(1, 1, None)
+    recorded.multi_insert(1, [int_tuple(1, None), int_tuple(2, 3)])
+    recorded.update(1, int_tuple(1, 2), int_tuple(1, None))
+    recorded.delete(1, int_tuple(1, None))
+    recorded.truncate(1, 1, 2)
+    recorded.message(1, "p", b"c", transactional=True)
+    recorded.toast_chunk(1, 1, 0, b"abc")
     outcomes = set()
-    for rmid, info, payload in bodies:
+    for rmid, info, payload in recorded.bodies:
         for cut in range(300):
             wal = HeapWal()
             noisy = bytearray(payload)

@@ -6,13 +6,13 @@ A message bears the LSN of its record's end, where another subtransaction's reco
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 
 import pytest
 
 from harness import changes
 from harness.heap_records import DATABASE, TABLE, TABLE_ID, HeapWal
 from spillway._kernels.reorder import buffer as reorder
+from spillway.catalog.descriptor import ColumnDescriptor
 from spillway.decoding.dispatch import action_table
 from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS
@@ -31,7 +31,9 @@ class Played:
             action_table(WAL_VERSIONS[15]), DATABASE, 1 << 20, bytes(directory)
         )
         self.buffer.set_state(3, 0, 0)
-        self.buffer.add_relation(TABLE_ID, [SimpleNamespace(length=4, align="i", dropped=False)])
+        self.buffer.add_relation(
+            TABLE_ID, [ColumnDescriptor(1, "a", 23, -1, 4, by_value=True, align="i")]
+        )
         #: (sub)transaction → (LSN, is a change) of each thing queued; the top-level one is first
         self.arenas: dict[int, list[tuple[int, bool]]] = {TOP: []}
         self._in_parts: dict[int, list[tuple[int, bool]]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +14,9 @@ from spillway.decoding.transaction import Prepared, Streamed, TransactionHeader,
 from spillway.delivery.reader import Counts, SlotReader
 from spillway.errors import DecodingError
 from spillway.plugins.interface import OutputPlugin, PluginContext
+
+if TYPE_CHECKING:
+    from spillway._kernels.message_buffer import MessageBuffer
 
 KIND = TransactionKind
 
@@ -36,10 +40,30 @@ def lsns(chunk) -> list[int]:
     return found
 
 
+def _noted(call: str) -> Any:
+    """Return a method that writes the name of the *call*, with the xid."""
+
+    def note(plugin: OutputPlugin, header: TransactionHeader, out: MessageBuffer) -> None:
+        del plugin
+        out.append(0, header.xid, f"{call} {header.xid}".encode())
+
+    return note
+
+
 class Recorder(OutputPlugin):
     """Writes the name of each call with its xid."""
 
     name = "recorder"
+    begin = _noted("begin")
+    commit = _noted("commit")
+    begin_prepare = _noted("begin_prepare")
+    prepare = _noted("prepare")
+    commit_prepared = _noted("commit_prepared")
+    rollback_prepared = _noted("rollback_prepared")
+    stream_start = _noted("stream_start")
+    stream_stop = _noted("stream_stop")
+    stream_prepare = _noted("stream_prepare")
+    stream_commit = _noted("stream_commit")
 
     def __init__(self, options, context) -> None:
         self.binary = False
@@ -61,19 +85,6 @@ class Recorder(OutputPlugin):
         )
 
 
-for _name in (
-    "begin", "commit", "begin_prepare", "prepare", "commit_prepared", "rollback_prepared",
-    "stream_start", "stream_stop", "stream_prepare", "stream_commit",
-):  # fmt: skip
-
-    def _call(self, header, out, name=_name):
-        del self
-        out.append(0, header.xid, f"{name} {header.xid}".encode())
-
-    setattr(Recorder, _name, _call)
-Recorder.__abstractmethods__ = frozenset()
-
-
 @dataclass
 class Entry:
     header: TransactionHeader
@@ -84,7 +95,7 @@ class Entry:
         return {}
 
     def chunks(self):
-        yield from map(memoryview, self.pieces)
+        yield from (memoryview(piece) for piece in self.pieces)
 
     def close(self) -> None: ...
 
@@ -93,6 +104,7 @@ class Entries:
     def __init__(self, *entries: Entry) -> None:
         self._entries = iter(entries)
         self.decoded_lsn = 1 << 20
+        self.place = 0
 
     def next_run(self):
         return next(self._entries, None)
@@ -112,7 +124,7 @@ def play(*entries: Entry, two_phase_at: int = 0, two_phase: bool = False, **opti
     lengths = struct.unpack(f"<{step.messages.count}I", step.messages.lengths)
     calls, at = [], 0
     for length in lengths:
-        calls.append(step.messages.payload[at : at + length].decode())
+        calls.append(bytes(step.messages.payload[at : at + length]).decode())
         at += length
     return calls, reader
 

@@ -14,7 +14,7 @@ from spillway._kernels.reorder.transaction_run import TransactionRun
 from spillway.catalog.descriptor import Memberships, TableMembership
 from spillway.decoding.transaction import TransactionHeader, TransactionKind
 from spillway.delivery.reader import SlotReader
-from spillway.delivery.shared_readers import SharedReaders
+from spillway.delivery.shared_readers import PASSED_STEPS, SharedReaders
 from spillway.delivery.shared_steps import share_steps
 from spillway.delivery.stragglers import Pace
 from spillway.errors import CorruptTransactionLog
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptor import RelationDescriptor
     from spillway.delivery.shared_steps import SharedSteps
     from spillway.plugins.interface import OutputPlugin
-    from spillway.txlog import TransactionLog
+    from spillway.txlog import LogWriter
 
 BATCH_BYTES = 2000
 OPTIONS = {
@@ -76,7 +76,7 @@ def large(number: int, rows: int, chunks: int) -> FakeTransaction:
 class World:
     """A log, and the streams that read it."""
 
-    log: TransactionLog
+    log: LogWriter
     workers: ThreadPoolExecutor
     plugin: str
     kept_bytes: int = 1 << 20
@@ -90,13 +90,13 @@ class World:
 
     def open_reader(self, plugin: OutputPlugin, lsn: int) -> SlotReader:
         self.opened += 1
-        return SlotReader.on_log(self.log, plugin, lsn, None)
+        return SlotReader.on_log(self.log.reader, plugin, lsn, None)
 
     async def steps(self, number: int) -> SharedSteps:
         return await share_steps(
             self.readers,
             (self.plugin,),
-            self.log,
+            self.log.reader,
             lsn_of(number) - 8,
             self.new_plugin(),
             self.new_plugin,
@@ -107,13 +107,14 @@ class World:
 
     def alone(self, number: int) -> list[tuple[bytes, bytes, bytes]]:
         """What a reader of its own makes from there to the end, as it is now."""
-        reader = SlotReader.on_log(self.log, self.new_plugin(), lsn_of(number) - 8, None)
+        reader = SlotReader.on_log(self.log.reader, self.new_plugin(), lsn_of(number) - 8, None)
         steps = []
         while True:
             steps.append(reader.step(BATCH_BYTES))
             if steps[-1].exhausted:
                 reader.close()
-                return [(s.messages.payload, s.messages.lsns, s.messages.xids) for s in steps]
+                found = [step.messages for step in steps]
+                return [(bytes(m.payload), bytes(m.lsns), bytes(m.xids)) for m in found]
 
     @property
     def number_of_readers(self) -> int:
@@ -207,7 +208,7 @@ async def test_positions_may_differ_as_long_as_no_transaction_lies_between(world
     second = Got(
         await share_steps(
             world.readers,
-            key, world.log, lsn_of(0) - 100, world.new_plugin(), world.new_plugin, world.open_reader,
+            key, world.log.reader, lsn_of(0) - 100, world.new_plugin(), world.new_plugin, world.open_reader,
             BATCH_BYTES, at_once=True,
         )
     )  # fmt: skip
@@ -321,11 +322,37 @@ async def test_live_steps_come_together_to_who_is_late(world: World) -> None:
         await stream.steps.close()
 
 
+async def test_live_only_few_steps_are_kept_that_all_have_passed(world: World) -> None:
+    world.readers = SharedReaders(world.workers)
+    world.log.transaction(small(0))
+    world.log.publish()
+    late, stream = Got(await world.steps(0)), Got(await world.steps(0))
+    assert late.steps._shared is stream.steps._shared
+    shared = stream.steps._shared
+    for n in range(1, 2 * PASSED_STEPS):
+        await stream.to_the_end()
+        world.log.transaction(small(n))
+        world.log.publish()
+    await stream.to_the_end()
+    # All, as long as somebody has yet to take them.
+    assert shared.next - shared.first == 2 * PASSED_STEPS
+    await late.to_the_end()
+    world.log.transaction(small(2 * PASSED_STEPS))
+    world.log.publish()
+    await stream.to_the_end()
+    assert shared.next - shared.first == PASSED_STEPS
+    await late.to_the_end()
+    assert late.all == stream.all == joined(world.alone(0))
+    for each in (stream, late):
+        await each.steps.close()
+    assert (world.number_of_readers, world.bytes_kept) == (0, 0)
+
+
 async def test_a_failure_is_everybodys(world: World) -> None:
     for n in range(100):
         world.log.transaction(small(n))
     world.log.publish()
-    (segment,) = world.log.snapshot().segments  # type: ignore[union-attr]
+    (segment,) = world.log.reader.snapshot().segments  # type: ignore[union-attr]
     data = bytearray(segment.path.read_bytes())
     data[-100] ^= 1
     segment.path.write_bytes(data)

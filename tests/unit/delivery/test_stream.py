@@ -19,7 +19,7 @@ from spillway.delivery.shared_steps import SharedSteps
 from spillway.delivery.stream import EngineStream
 from spillway.errors import CorruptTransactionLog, InvalidRequest, LeaseLost
 from spillway.plugins.messages import EncodedBatch
-from spillway.txlog.log import Snapshot
+from spillway.txlog.reader import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -32,7 +32,8 @@ class Log:
 
     def __init__(self) -> None:
         self.listeners: set[Callable[[], None]] = set()
-        self.segments: tuple[Any, ...] = (object(),)
+        segment: Any = object()
+        self.segments: tuple[Any, ...] = (segment,)
         self.end = 0
         self.steps: list[Step | Exception] = []
         self._visible = Snapshot(self.segments, 0, 0)
@@ -147,10 +148,10 @@ class Stream:
         given: Any = (self.reader, self.log, workers, BATCH_BYTES, 0)
         shared = SharedReader(*given, at_once=at_once)
         steps = SharedSteps(readers, None, shared, shared.follow(0), _no_other_reader)
-        for_whom: Any = (self.slot, self.session)
-        self.stream = EngineStream(
-            *for_whom, steps, 0, None if peek else ActiveConsumer("s", "stream")
-        )
+        slot: Any = self.slot
+        session: Any = self.session
+        holder = None if peek else ActiveConsumer("s", "stream")
+        self.stream = EngineStream(slot, session, steps, 0, holder)
 
     async def lsn(self, timeout_s: float = 10.0) -> int:
         """Position of the next batch's message; 0 for a keepalive."""

@@ -105,7 +105,9 @@ def test_a_table_in_a_bucket(store: dict[str, str], monkeypatch: pytest.MonkeyPa
         writer.write(pa.table({name: list(values[at : at + 8]) for name, values in rows.items()}))
     written = writer.close()
     assert len(written) == 1
-    assert obstore.head(LAKE._store, stored_path(written[0].path).key)["size"] == written[0].size
+    place = stored_path(written[0].path)
+    assert isinstance(place, ObjectPath)
+    assert obstore.head(LAKE._store, place.key)["size"] == written[0].size
     with current.transaction() as transaction:
         files = [data_file(each, current.schema()) for each in written]
         said = snapshots.mark(Batch("s", 1, 5, 0))
@@ -122,8 +124,9 @@ def test_a_table_in_a_bucket(store: dict[str, str], monkeypatch: pytest.MonkeyPa
         pa.table(dict(zip(changes.names, zip(*new, strict=True), strict=True)), schema=changes)
     )
     batch = [data_file(each, history.schema()) for each in writer.close()]
-    current = catalog.load("current", NAME)
-    assert current is not None
+    loaded = catalog.load("current", NAME)
+    assert loaded is not None
+    current = loaded
     monkeypatch.setattr("spillway.lake.tables.iceberg.files._WHOLE_BYTES", 1 << 20)
     gone, written = merge(current, batch, 5, ROWS, ("id",))
     with current.transaction() as transaction:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -51,9 +51,10 @@ def _rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
-def _planned(written: str, **options: bool) -> pa.Schema:
+def _planned(written: str, **options: Any) -> pa.Schema:
     """Return the schema of a table with one column of a type that the page writes so."""
-    name, arguments = written.replace("`", ""), ()
+    name = written.replace("`", "")
+    arguments: tuple[int, ...] = ()
     if found := re.fullmatch(r"([\w ]+)\(([-\d,]+)\)", name):
         name, arguments = found[1], tuple(int(n) for n in found[2].split(","))
     typmod = -1

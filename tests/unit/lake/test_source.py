@@ -181,7 +181,7 @@ def test_filters_that_spark_pushes(slot: ArrowSlot) -> None:
     ends = [slot.commit(*(insert(ITEMS, id=10 * i + j, body=f"b{j}") for j in range(3))) for i in range(4)]  # fmt: skip
     made = source(slot, table="public.items", filter_pushdown="true")
     schema = made.schema()
-    lsns = [row["_commit_lsn"] for row in read(stream(slot, table="public.items"), 0x1000000, ends[-1])][::3]  # fmt: skip
+    lsns: list[Any] = [row["_commit_lsn"] for row in read(stream(slot, table="public.items"), 0x1000000, ends[-1])][::3]  # fmt: skip
 
     def ids(*filters: Filter) -> tuple[list[Any], tuple[int, int]]:
         reader = made.reader(schema)  # type: ignore[arg-type]

@@ -185,13 +185,13 @@ def test_damage_gives_an_error_or_a_sound_batch() -> None:
             )
         if rng.random() < 0.2:
             del damaged[rng.randrange(len(damaged)) :]
+        error: DecodingError | None = None
         try:
             encode(ALL, [bytes(damaged)])
         except DecodingError as caught:
             error = caught
             outcomes["error"] += 1
         else:
-            error = None
             outcomes["batch"] += 1
         assert error is None or "lsn" in error.details
     assert all(outcomes.values()), outcomes

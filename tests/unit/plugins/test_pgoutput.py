@@ -111,7 +111,7 @@ class Reader:
         xids = struct.unpack(f"<{batch.count}I", batch.xids)
         rows, at = [], 0
         for length, lsn, xid in zip(lengths, lsns, xids, strict=True):
-            rows.append((lsn, xid, batch.payload[at : at + length]))
+            rows.append((lsn, xid, bytes(batch.payload[at : at + length])))
             at += length
         return rows
 

@@ -12,7 +12,7 @@ from spillway.errors import ReplicationFailed, WalDiverged
 from spillway.pg.lsn import Lsn
 from spillway.receiver.continuity import Overlap, overlaps
 from spillway.receiver.replication_connection import EndOfStream
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,22 +44,22 @@ class Connection:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[WalStore]:
-    with WalStore(tmp_path, system_id="1", segment_size=SIZE, start_lsn=START) as store:
+def store(tmp_path: Path) -> Iterator[WalWriter]:
+    with WalWriter(tmp_path, system_id="1", segment_size=SIZE, start_lsn=START) as store:
         yield store
 
 
-def fill(store: WalStore, end: int) -> None:
+def fill(store: WalWriter, end: int) -> None:
     store.append(START, WAL[START:end])
 
 
-def starts(store: WalStore, end: int) -> list[int]:
+def starts(store: WalWriter, end: int) -> list[int]:
     fill(store, end)
-    return [overlap.start for overlap in overlaps(store, end)]
+    return [overlap.start for overlap in overlaps(store.reader, end)]
 
 
-def test_a_new_store_has_nothing_to_compare(store: WalStore) -> None:
-    assert list(overlaps(store, START)) == []
+def test_a_new_store_has_nothing_to_compare(store: WalWriter) -> None:
+    assert list(overlaps(store.reader, START)) == []
 
 
 @pytest.mark.parametrize(
@@ -73,25 +73,25 @@ def test_a_new_store_has_nothing_to_compare(store: WalStore) -> None:
         (START + 2 * SIZE - 8, [START + SIZE]),
     ],
 )
-def test_where_comparing_begins(store: WalStore, end: int, expected: list[int]) -> None:
+def test_where_comparing_begins(store: WalWriter, end: int, expected: list[int]) -> None:
     assert starts(store, end) == expected
 
 
 @pytest.mark.parametrize("size", [1000, 8192, 130_000, 5 * SIZE])
 @pytest.mark.parametrize("behind", [0, 1, 500])
-def test_what_is_behind_the_end_is_not_lost(store: WalStore, size: int, behind: int) -> None:
+def test_what_is_behind_the_end_is_not_lost(store: WalWriter, size: int, behind: int) -> None:
     end = START + SIZE + 81_920
     fill(store, end)
     start = START + SIZE - 3
     connection: Any = Connection(start, WAL[start : end + behind], size)
-    rest = bytes(Overlap(store, start, end).compare(connection))
+    rest = bytes(Overlap(store.reader, start, end).compare(connection))
     assert WAL[end : end + behind].startswith(rest)
     assert len(rest) == min(behind, -(end - start) % size)
 
 
 @pytest.mark.parametrize("at", [0, 1, 8191, 8192, 140_000, 199_999])
 def test_the_first_difference_is_named(
-    store: WalStore, monkeypatch: pytest.MonkeyPatch, at: int
+    store: WalWriter, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     monkeypatch.setattr(Overlap, "_damage", lambda _: None)
     end = START + 200_000
@@ -100,17 +100,17 @@ def test_the_first_difference_is_named(
     wal[at] ^= 1
     connection: Any = Connection(START, bytes(wal))
     with pytest.raises(WalDiverged) as caught:
-        Overlap(store, START, end).compare(connection)
+        Overlap(store.reader, START, end).compare(connection)
     assert caught.value.details["lsn"] == str(Lsn(START + at))
     assert ("or before" in caught.value.message) == (at == 0)
 
 
-def test_a_stream_that_ends_too_early(store: WalStore) -> None:
+def test_a_stream_that_ends_too_early(store: WalWriter) -> None:
     end = START + 200_000
     fill(store, end)
     connection: Any = Connection(START, WAL[START : end - 1])
     with pytest.raises(ReplicationFailed, match="ended the stream"):
-        Overlap(store, START, end).compare(connection)
+        Overlap(store.reader, START, end).compare(connection)
     gap: Any = Connection(START + 8, WAL[START + 8 : end])
     with pytest.raises(ReplicationFailed, match="was to come"):
-        Overlap(store, START, end).compare(gap)
+        Overlap(store.reader, START, end).compare(gap)

@@ -14,7 +14,7 @@ from spillway import failpoints
 from spillway.errors import CorruptWalStore
 from spillway.pg.lsn import Lsn
 from spillway.receiver.store_state import STATE_NAME, StateFile, StoreState
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,17 +96,17 @@ def test_no_valid_page_is_an_error(path: Path, contents: bytes) -> None:
     # As a service opens it: of a segment that is there, and without one where it is told to begin.
     again = {"system_id": "1", "segment_size": 1 << 20, "start_lsn": 0x500000}
     path.unlink()
-    with WalStore(path.parent, **again) as store:  # type: ignore[arg-type]
+    with WalWriter(path.parent, **again) as store:  # type: ignore[arg-type]
         header = struct.pack("<HHIQI4xQII", 0xD110, 2, 1, 0x500000, 0, 1, 1 << 20, 8192)
         store.append(0x500000, header + bytes(100))
         store.sync()
     path.write_bytes(contents)
-    with WalStore(path.parent, system_id="1", segment_size=1 << 20) as store:
+    with WalWriter(path.parent, system_id="1", segment_size=1 << 20) as store:
         assert store.first_lsn == 0x500000
     for segment in path.parent.glob("0*"):
         segment.unlink()
     path.write_bytes(contents)
-    with WalStore(path.parent, **again) as store:  # type: ignore[arg-type]
+    with WalWriter(path.parent, **again) as store:  # type: ignore[arg-type]
         assert store.received_lsn == 0x500000
 
 

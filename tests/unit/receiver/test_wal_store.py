@@ -30,7 +30,7 @@ from spillway.errors import (
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import segment_name
 from spillway.receiver.segment_file import SegmentFile
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,16 +49,16 @@ def wal(lsn: int, count: int) -> bytes:
     return WAL[lsn : lsn + count]
 
 
-def read_all(store: WalStore, lsn: int | None = None) -> bytes:
+def read_all(store: WalWriter, lsn: int | None = None) -> bytes:
     position = store.first_lsn if lsn is None else lsn
     pieces = []
-    while piece := store.read(position, 300_000):
+    while piece := store.reader.read(position, 300_000):
         pieces.append(piece)
         position += len(piece)
     return b"".join(pieces)
 
 
-def append(store: WalStore, count: int) -> None:
+def append(store: WalWriter, count: int) -> None:
     store.append(store.received_lsn, wal(store.received_lsn, count))
 
 
@@ -71,19 +71,19 @@ class Opener:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.opened: list[WalStore] = []
+        self.opened: list[WalWriter] = []
 
-    def __call__(self, **options: Any) -> WalStore:
+    def __call__(self, **options: Any) -> WalWriter:
         arguments: dict[str, Any] = {
             "system_id": SYSTEM_ID,
             "segment_size": SIZE,
             "start_lsn": START + 4711,
         }
-        store = WalStore(self.path, **{**arguments, **options})
+        store = WalWriter(self.path, **{**arguments, **options})
         self.opened.append(store)
         return store
 
-    def again(self, **options: Any) -> WalStore:
+    def again(self, **options: Any) -> WalWriter:
         self.opened[-1].close()
         return self(**options)
 
@@ -102,7 +102,7 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
 def test_begins_at_the_segments_start(opener: Opener) -> None:
     store = opener()
     assert store.first_lsn == store.received_lsn == store.flushed_lsn == START
-    assert store.read(START, 100) == b""
+    assert store.reader.read(START, 100) == b""
     assert store.system_id == SYSTEM_ID
     assert store.segment_size == SIZE
     assert store.timeline == 1
@@ -126,10 +126,10 @@ def test_segments_are_ordinary_files(opener: Opener) -> None:
 def test_read_stops_at_segment_and_end(opener: Opener) -> None:
     store = opener()
     append(store, SIZE + 100)
-    assert len(store.read(START + 10, 10 * SIZE)) == SIZE - 10
-    assert store.read(START + SIZE + 40, 10 * SIZE) == wal(START + SIZE + 40, 60)
-    assert store.read(START + SIZE + 100, 10) == b""
-    assert store.read(START + 50 * SIZE, 10) == b""
+    assert len(store.reader.read(START + 10, 10 * SIZE)) == SIZE - 10
+    assert store.reader.read(START + SIZE + 40, 10 * SIZE) == wal(START + SIZE + 40, 60)
+    assert store.reader.read(START + SIZE + 100, 10) == b""
+    assert store.reader.read(START + 50 * SIZE, 10) == b""
     assert read_all(store) == wal(START, SIZE + 100)
 
 
@@ -171,18 +171,18 @@ def test_append_elsewhere_is_refused(opener: Opener, off: int) -> None:
 
 def test_wait(opener: Opener) -> None:
     store = opener()
-    assert not store.wait(START, 0.01)
+    assert not store.reader.wait(START, 0.01)
     append(store, 10)
-    assert store.wait(START + 9, 0)
-    assert not store.wait(START + 10, 0.01)
+    assert store.reader.wait(START + 9, 0)
+    assert not store.reader.wait(START + 10, 0.01)
     timer = threading.Timer(0.05, lambda: append(store, 1))
     timer.start()
-    assert store.wait(START + 10, 10)
+    assert store.reader.wait(START + 10, 10)
     timer.join()
     timer = threading.Timer(0.05, store.close)
     timer.start()
     began = time.monotonic()
-    assert not store.wait(START + 11, 10)
+    assert not store.reader.wait(START + 11, 10)
     assert time.monotonic() - began < 5
     timer.join()
 
@@ -197,8 +197,8 @@ def test_readers_in_other_threads_see_every_byte(opener: Opener) -> None:
         position = START
         try:
             while position < START + total:
-                assert store.wait(position, 10)
-                data = store.read(position, numbers.randrange(1, 60_000))
+                assert store.reader.wait(position, 10)
+                data = store.reader.read(position, numbers.randrange(1, 60_000))
                 assert data == wal(position, len(data))
                 position += len(data)
         except BaseException as error:  # noqa: BLE001
@@ -282,7 +282,7 @@ def test_no_store_there(opener: Opener) -> None:
 def test_second_process_is_kept_out(opener: Opener) -> None:
     store = opener()
     with pytest.raises(WalStoreInUse) as caught:
-        WalStore(opener.path)
+        WalWriter(opener.path)
     assert "Stop the other service" in remedy(caught.value, "wal_store_in_use")
     store.close()
     opener()
@@ -308,8 +308,8 @@ def test_missing_segment_is_a_gap_with_its_lsn_to_who_needs_it(opener: Opener, d
     assert hint.startswith(f"Copy {path.name} there")
     assert store.missing == ((START + SIZE) // SIZE,)
     # Everything else is served, and goes on.
-    assert store.read(START, SIZE) == wal(START, SIZE)
-    assert store.read(START + 2 * SIZE, SIZE) == wal(START + 2 * SIZE, 500)
+    assert store.reader.read(START, SIZE) == wal(START, SIZE)
+    assert store.reader.read(START + 2 * SIZE, SIZE) == wal(START + 2 * SIZE, 500)
     append(store, 100)
     store.sync()
     store.close()
@@ -374,7 +374,7 @@ def test_closed_store_says_so(opener: Opener) -> None:
     store.close()
     store.close()
     for call in (
-        lambda: store.read(START, 1),
+        lambda: store.reader.read(START, 1),
         lambda: store.append(START, b"x"),
         store.sync,
         lambda: store.remove_before(START + SIZE),
@@ -424,7 +424,7 @@ def test_remove_before(opener: Opener) -> None:
     assert store.first_lsn == START + 2 * SIZE
     assert store.retained_bytes == 3 * SIZE
     with pytest.raises(LsnNotRetained):
-        store.read(START + SIZE, 10)
+        store.reader.read(START + SIZE, 10)
     assert read_all(store) == wal(START + 2 * SIZE, 2 * SIZE + 500)
 
     store.remove_before(START + 100 * SIZE)
@@ -455,7 +455,7 @@ def test_reader_of_a_removed_segment_never_sees_other_bytes(opener: Opener) -> N
         while not stop.is_set():
             position = store.first_lsn
             try:
-                data = store.read(position, 10_000)
+                data = store.reader.read(position, 10_000)
                 assert data == wal(position, len(data))
             except LsnNotRetained:
                 pass
@@ -530,7 +530,7 @@ def test_failed_sync_falls_back(opener: Opener) -> None:
         store.sync()
     assert "What is not durable is received again" in remedy(caught.value, "wal_flush_failed")
     assert store.received_lsn == store.flushed_lsn == START + 1000
-    assert store.read(START + 2000, 10) == b"", "a reader that is ahead waits"
+    assert store.reader.read(START + 2000, 10) == b"", "a reader that is ahead waits"
     assert store.sync() == START + 1000
     append(store, SIZE)
     assert store.sync() == START + SIZE + 1000
@@ -653,8 +653,8 @@ def test_max_bytes(opener: Opener) -> None:
 LIMITED = """
 import resource, sys
 from spillway.errors import DiskFull
-from spillway.receiver.wal_store import WalStore
-store = WalStore(sys.argv[1], system_id="1", segment_size=1 << 20, start_lsn=0)
+from spillway.receiver.wal_writer import WalWriter
+store = WalWriter(sys.argv[1], system_id="1", segment_size=1 << 20, start_lsn=0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
 try:
     store.append(0, b"x" * 100)
@@ -694,7 +694,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_really_full_disk(small_disk: Path) -> None:
-    with WalStore(small_disk / "wal", system_id="1", segment_size=SIZE, start_lsn=START) as store:
+    with WalWriter(small_disk / "wal", system_id="1", segment_size=SIZE, start_lsn=START) as store:
         with pytest.raises(DiskFull) as caught:
             append(store, 4 * SIZE)
         assert caught.value.code == "disk_full"
@@ -793,20 +793,20 @@ def test_what_is_durable_and_read_by_all_is_dropped(
     opener: Opener, dropped: list[tuple[str, int]]
 ) -> None:
     store = opener()
-    store.passed("first", START)
-    store.passed("second", START)
+    store.reader.passed("first", START)
+    store.reader.passed("second", START)
     append(store, 3 * SIZE + 100)
-    store.passed("first", store.received_lsn)
-    store.passed("second", store.received_lsn)
+    store.reader.passed("first", store.received_lsn)
+    store.reader.passed("second", store.received_lsn)
     assert dropped == []  # nothing is durable yet
     store.sync()
-    store.passed("first", START + 2 * SIZE)
+    store.reader.passed("first", START + 2 * SIZE)
     assert dropped == [(segment(3), SIZE), (segment(4), SIZE)]
-    store.passed("second", START + SIZE)
-    store.passed("first", store.received_lsn)
+    store.reader.passed("second", START + SIZE)
+    store.reader.passed("first", store.received_lsn)
     assert len(dropped) == 2  # the second is behind
-    store.leave("second")
-    store.passed("first", store.received_lsn)
+    store.reader.leave("second")
+    store.reader.passed("first", store.received_lsn)
     assert dropped[2:] == [(segment(5), SIZE)]
     assert read_all(store) == wal(START, 3 * SIZE + 100)
 
@@ -817,18 +817,18 @@ def test_a_reader_that_begins_drops_nothing_behind_it(
     store = opener()
     append(store, 3 * SIZE)
     store.sync()
-    store.passed("first", START + 2 * SIZE)
+    store.reader.passed("first", START + 2 * SIZE)
     assert dropped == []
-    store.passed("first", START + 3 * SIZE)
+    store.reader.passed("first", START + 3 * SIZE)
     assert dropped == [(segment(5), SIZE)]
 
 
 def test_what_was_removed_is_not_missed(opener: Opener, dropped: list[tuple[str, int]]) -> None:
     store = opener()
-    store.passed("first", START)
+    store.reader.passed("first", START)
     append(store, 4 * SIZE)
     store.sync()
     store.remove_before(START + 2 * SIZE)
-    store.passed("first", START + 4 * SIZE)
+    store.reader.passed("first", START + 4 * SIZE)
     assert dropped == [(segment(5), SIZE), (segment(6), SIZE)]
     assert read_all(store) == wal(START + 2 * SIZE, 2 * SIZE)

@@ -19,8 +19,8 @@ from spillway.errors import (
     WalGap,
     WalLevelNotLogical,
 )
-from spillway.sessions.healing import LogSink, begin_behind
-from spillway.txlog import TransactionLog
+from spillway.sessions.healing import LogSink, WholeFrom, begin_behind
+from spillway.txlog import LogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SEGMENT = 1 << 20
 
 
-class Whole:
+class Whole(WholeFrom):
     """Knows of commits that were missed at some LSNs."""
 
     def __init__(self, *missed: int) -> None:
@@ -41,20 +41,20 @@ class Whole:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[TransactionLog]:
-    with TransactionLog(tmp_path, system_id=1, database_oid=5) as opened:
+def log(tmp_path: Path) -> Iterator[LogWriter]:
+    with LogWriter(tmp_path, system_id=1, database_oid=5) as opened:
         opened.start(0x1000)
         opened.progress(0x2000)
         opened.checkpoint(0x2000)
         yield opened
 
 
-def test_a_log_that_reaches_the_new_beginning_goes_on(log: TransactionLog) -> None:
+def test_a_log_that_reaches_the_new_beginning_goes_on(log: LogWriter) -> None:
     LogSink(log, Whole(0x1800)).consistent(0x2000)
     assert (log.start_lsn, log.decoded_lsn, log.restart_lsn) == (0x1000, 0x2000, 0x2000)
 
 
-def test_a_log_goes_on_when_nothing_was_committed_in_between(log: TransactionLog) -> None:
+def test_a_log_goes_on_when_nothing_was_committed_in_between(log: LogWriter) -> None:
     sink = LogSink(log, Whole(0x1800))
     # What decoding reads before it is consistent, it does not know.
     sink.progress(0x2800)
@@ -66,7 +66,7 @@ def test_a_log_goes_on_when_nothing_was_committed_in_between(log: TransactionLog
     assert (log.start_lsn, log.decoded_lsn) == (0x1000, 0x3000)
 
 
-def test_a_log_begins_behind_the_last_commit_that_was_missed(log: TransactionLog) -> None:
+def test_a_log_begins_behind_the_last_commit_that_was_missed(log: LogWriter) -> None:
     sink = LogSink(log, Whole(0x2100, 0x2200))
     sink.progress(0x2900)
     log.publish()

@@ -16,7 +16,7 @@ from spillway.sessions.wal_horizon import (
 )
 
 if TYPE_CHECKING:
-    from spillway.receiver.wal_store import WalStore
+    from spillway.receiver.wal_writer import WalWriter
     from spillway.sessions.session import Session
 
 
@@ -39,13 +39,17 @@ class FakeStore:
     max_bytes: int | None = 900
     record_bytes: int = 50
 
+    @property
+    def reader(self) -> FakeStore:
+        return self
+
     def read(self, lsn: int, max_bytes: int) -> bytes:
         return self.record_bytes.to_bytes(max_bytes, "little")
 
 
 def told(*sessions: FakeSession, store: FakeStore | None = None, complete: bool = True) -> str:
     found = cast("list[Session]", list(sessions))
-    return what_holds(found, cast("WalStore", store or FakeStore()), complete=complete)
+    return what_holds(found, cast("WalWriter", store or FakeStore()), complete=complete)
 
 
 def test_the_database_that_holds_most_is_named() -> None:
@@ -99,11 +103,11 @@ def test_a_record_that_is_too_long_is_named_with_what_it_needs() -> None:
     ids=lambda value: value.database if isinstance(value, FakeSession) else "",
 )
 def test_whose_need_counts(session: FakeSession, store: FakeStore, *, counts: bool) -> None:
-    found = who_counts(cast("list[Session]", [session]), cast("WalStore", store))
+    found = who_counts(cast("list[Session]", [session]), cast("WalWriter", store))
     assert bool(found) == counts
 
 
 def test_a_store_without_a_bound_is_never_full() -> None:
-    assert is_full(cast("WalStore", FakeStore()))
-    assert not is_full(cast("WalStore", FakeStore(retained_bytes=799)))
-    assert not is_full(cast("WalStore", FakeStore(max_bytes=None)))
+    assert is_full(cast("WalWriter", FakeStore()))
+    assert not is_full(cast("WalWriter", FakeStore(retained_bytes=799)))
+    assert not is_full(cast("WalWriter", FakeStore(max_bytes=None)))

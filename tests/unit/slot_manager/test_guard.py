@@ -39,15 +39,15 @@ async def test_everything_needs_the_token(guarded: httpx.AsyncClient, path: str)
         {"authorization": "Bearer wrong"},
         {"authorization": "Bearer "},
         {"authorization": "Basic s3cret"},
-        {"authorization": b"Bearer \xff"},
+        {b"authorization": b"Bearer \xff"},
     ):
-        response = await guarded.get(path, headers=headers)
+        response = await guarded.get(path, headers=httpx.Headers(headers))
         assert response.status_code == 401
         assert response.headers["www-authenticate"] == 'Bearer realm="spillway"'
         assert response.json()["code"] == "unauthenticated"
     for scheme in ("Bearer", "bearer"):
         authorization = f"{scheme} {TOKEN}".encode()
-        response = await guarded.get(path, headers={"authorization": authorization})
+        response = await guarded.get(path, headers={b"authorization": authorization})
         assert response.status_code in (200, 404)
 
 

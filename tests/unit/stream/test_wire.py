@@ -118,8 +118,8 @@ def test_unusual_but_legal_protobuf() -> None:
     rows = [(5, 1, b"ab"), (6, 2, b"c"), (7, 3, b"")]
     whole = encoded(rows)
 
-    def packed(number: int, content: bytes) -> bytes:
-        return bytes([number << 3 | 2, len(content)]) + content
+    def packed(number: int, content: bytes | memoryview) -> bytes:
+        return bytes([number << 3 | 2, len(content), *content])
 
     inner = (
         packed(6, whole.payload)

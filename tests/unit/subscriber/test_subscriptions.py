@@ -8,7 +8,7 @@ import signal
 import time
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -238,7 +238,7 @@ async def test_without_the_lease_nothing_runs(stage: Stage) -> None:
 
 async def test_refusals_on_creation(stage: Stage) -> None:
     await stage.create("a")
-    for error, changed in (
+    refused: list[tuple[type[SpillwayError], dict[str, Any]]] = [
         (DuplicateName, {}),
         (InvalidRequest, {"name": "Odd name"}),
         (InvalidRequest, {"name": "b", "target": {"kind": "nothing"}}),
@@ -255,9 +255,10 @@ async def test_refusals_on_creation(stage: Stage) -> None:
             UnknownPublication,
             {"name": "b", "publications": ("p",), "target": {"kind": "fake", "path": "/b"}},
         ),
-    ):
+    ]
+    for error, changed in refused:
         with pytest.raises(error):
-            await stage.create(**{"name": "a", **changed})
+            await stage.create(**changed)
     # Nothing is left of what was refused late.
     assert list(stage.engine.slots) == ["a"]
     assert [s.name for s in await stage.metadata.list_subscriptions()] == ["a"]
@@ -471,7 +472,9 @@ async def test_calls_at_the_same_time_do_not_mix(stage: Stage) -> None:
         *(stage.subscriptions.enable("a") for _ in range(3)),
     )
     await stage.wait("a", streams)
-    assert len(processes_of(RunRecord.load(stage.root / "a"))) == 1
+    record = RunRecord.load(stage.root / "a")
+    assert record is not None
+    assert len(processes_of(record)) == 1
 
 
 async def test_what_another_service_did_counts_when_its_source_is_taken_over(

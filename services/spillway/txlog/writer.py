@@ -1,8 +1,8 @@
-"""The transaction log of one database: decoded once, read by every slot.
+"""Writing the transaction log of one database: decoded once, read by every slot.
 
-In come committed transactions in commit order, from the decoder's thread (:class:`TransactionLog` is
-its sink). Out go the same transactions to any number of cursors, at any retained LSN. On disk it is a
-sequence of segments (``frames.py``).
+In come committed transactions in commit order, from the decoder's thread (:class:`LogWriter` is
+its sink). Out go the same transactions to any number of cursors, at any retained LSN: those take a
+:class:`~spillway.txlog.reader.LogReader`, never the writer. On disk the log is a sequence of segments (``frames.py``).
 
 Durability. The log is a cache of what can be decoded again from WAL, so nothing here is fsynced per
 transaction. ``checkpoint`` writes a PROGRESS frame and syncs; WAL and serialised snapshots may be
@@ -17,9 +17,10 @@ told so, those behind it go on. Damage that a reader or the verification (``veri
 last segment after the writer has begun another one (``seal_damaged``). The owner asks for such a hole
 (``damage``), and has it put back, decoded again (``put_back``), or given up with all before it (``drop_through``).
 
-Visibility. Readers see a :class:`Snapshot`, whose end only moves past whole transactions, and only after
+Visibility. Readers see a :class:`~spillway.txlog.reader.Snapshot`, whose end only moves past whole transactions, and only after
 their bytes are in the file. A transaction of many chunks is written as it is merged and
-becomes visible at its end.
+becomes visible at its end. Readers of this process are shown it (:attr:`LogWriter.reader`), and then it is announced to those of
+others, who need the directory alone. What goes, or is replaced, is announced before it happens.
 
 Bounds. Up to :data:`WRITE_BUFFER_BYTES` wait in memory for one gathered write. Segments are removed
 from the front by ``remove_before``; the engine calls it with the slots' oldest position.
@@ -32,15 +33,18 @@ import json
 import logging
 import os
 import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakValueDictionary
 
 from spillway.errors import TransactionLogError
+from spillway.storage.announcement import Announcer
 from spillway.storage.durable_files import create_file, overwrite_start, put_in_place
 from spillway.storage.file_errors import file_errors
 from spillway.txlog import frames
 from spillway.txlog.opening import open_segments, remove_segments
+from spillway.txlog.reader import END_KIND, END_NAME, LogEnd, LogReader, Snapshot
 from spillway.txlog.segment import INDEX_STEP_BYTES, Segment
 
 if TYPE_CHECKING:
@@ -58,16 +62,8 @@ SEGMENT_BYTES_DEFAULT: Final = 64 << 20
 LOW_SEGMENT_BYTES: Final = 2 << 20
 
 
-class Snapshot(NamedTuple):
-    """What readers may see: segments in order, where the last of them ends, how far WAL is decoded."""
-
-    segments: tuple[Segment, ...]
-    end: int
-    decoded_lsn: int
-
-
-class TransactionLog:
-    """A database's transaction log. One thread writes; any thread may open cursors and listen."""
+class LogWriter:
+    """A database's transaction log, of which this is the one writer. One thread decodes into it; others look after its segments."""
 
     def __init__(
         self,
@@ -93,7 +89,6 @@ class TransactionLog:
         self._segment_bytes = segment_bytes
         self._admit, self._is_low = admit, is_low
         self._lock = threading.Lock()
-        self._listeners: set[Callable[[], None]] = set()
         self._pieces: list[bytes | memoryview] = []
         self._pieces_bytes = 0
         # What readers of the last segment take an id for. Descriptors of the past are not kept for that.
@@ -102,12 +97,35 @@ class TransactionLog:
         self._failed = False
         with file_errors(self.directory, "open"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._segments = open_segments(self.directory, self._system_id, self._database_oid)
+            self._announcer = Announcer(self.directory / END_NAME, END_KIND, len(LogEnd._fields))
+            try:
+                self._segments = open_segments(self.directory, self._system_id, self._database_oid)
+            except BaseException:
+                self._announcer.close()
+                raise
         #: held while files of segments change places
         self._moving = threading.RLock()
         self._damaged = {segment.start_lsn for segment in self._segments if segment.lost}
-        self._visible: Snapshot | None = None
+        self._shown = LogReader(self.note_damage)
+        self._announcing = threading.Lock()
+        self._epoch, self._mended = self._epoch_and_mended()
         self._take_stock()
+        self._announce()
+
+    @property
+    def reader(self) -> LogReader:
+        """What is published, for readers of this process."""
+        return self._shown
+
+    def _epoch_and_mended(self) -> tuple[int, int]:
+        """Go on with the epoch in which readers were last told something, if that is still here."""
+        values = self._announcer.values
+        if values is None:
+            return time.time_ns(), 0
+        told = LogEnd(*values)
+        sizes = {segment.start_lsn: segment.size for segment in self._segments}
+        is_here = not told.last_start_lsn or sizes.get(told.last_start_lsn, 0) >= told.end
+        return told.epoch + (not is_here), told.mended
 
     def _take_stock(self) -> None:
         """Take over what the segments say, and go on behind the last one."""
@@ -122,7 +140,7 @@ class TransactionLog:
         self._pending_decoded_lsn = self._decoded_lsn
         #: as of the last checkpoint: transactions that commit before this are all here
         self.complete_to = max((s.decoded_lsn for s in self._segments), default=0)
-        self._visible = None
+        self._shown.show(None)
         if last is not None:
             self._fd = os.open(last.path, os.O_WRONLY | os.O_CLOEXEC)
             os.lseek(self._fd, last.size, os.SEEK_SET)
@@ -158,9 +176,11 @@ class TransactionLog:
                 self._segments[0].follows = lsn
                 self._segments.insert(0, hole)
                 self._damaged.add(lsn)
-                if self._visible is not None:
-                    shown = (hole, *self._visible.segments)
-                    self._visible = self._visible._replace(segments=shown)
+                visible = self._shown.snapshot()
+                if visible is not None:
+                    shown = (hole, *visible.segments)
+                    self._shown.show(visible._replace(segments=shown))
+        self._announce()
 
     def seal_damaged(self) -> None:
         """Begin another segment if the last one is damaged, so that it can be mended as any other. For the writer."""
@@ -199,9 +219,12 @@ class TransactionLog:
                 following.follows = new_start_lsn
                 self._segments[at] = segment
                 self._damaged.discard(start_lsn)
-                if self._visible is not None:
-                    shown = tuple(segment if s is old else s for s in self._visible.segments)
-                    self._visible = self._visible._replace(segments=shown)
+                visible = self._shown.snapshot()
+                if visible is not None:
+                    shown = tuple(segment if s is old else s for s in visible.segments)
+                    self._shown.show(visible._replace(segments=shown))
+                self._mended += 1
+            self._announce()
             if new_start_lsn != start_lsn:
                 remove_segments([old.path])
                 self._remove_first(at)
@@ -228,7 +251,7 @@ class TransactionLog:
         )
         overwrite_start(segment.path, header)
 
-    # -- what readers ask ---------------------------------------------------------------------
+    # -- what is here -------------------------------------------------------------------------
 
     @property
     def start_lsn(self) -> int | None:
@@ -245,38 +268,6 @@ class TransactionLog:
     def decoded_lsn(self) -> int:
         """How far WAL is decoded, and visible to readers."""
         return self._decoded_lsn
-
-    @property
-    def retained_bytes(self) -> int:
-        """Bytes on disk."""
-        with self._lock:
-            return sum(segment.size for segment in self._segments)
-
-    def bytes_from(self, lsn: int) -> int:
-        """Return about how many bytes of the log are at *lsn* or later (whole index steps)."""
-        with self._lock:
-            total = 0
-            for segment in reversed(self._segments):
-                if segment.start_lsn <= lsn:
-                    if segment.last_final_lsn >= lsn:
-                        total += segment.size - segment.offset_for(lsn, segment.size)
-                    break
-                total += segment.size
-            return total
-
-    def snapshot(self) -> Snapshot | None:
-        """Return what is visible as of one moment; None while the log is empty."""
-        return self._visible
-
-    def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call *listener* from the writer's thread whenever there is more to see; it must not block."""
-        with self._lock:
-            self._listeners.add(listener)
-
-    def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Stop calling *listener*."""
-        with self._lock:
-            self._listeners.discard(listener)
 
     # -- the sink -----------------------------------------------------------------------------
 
@@ -377,16 +368,41 @@ class TransactionLog:
         self._flush()
         with self._lock:
             self._decoded_lsn = max(self._decoded_lsn, self._pending_decoded_lsn)
-            listeners = tuple(self._listeners)
         self._show()
-        for listener in listeners:
-            listener()
+        self._shown.tell()
+        self._announce()
 
     def _show(self) -> None:
         """Move the visible end to the end of what is in the files."""
         with self._lock:
             segments = tuple(self._segments)
-            self._visible = Snapshot(segments, segments[-1].size, self._decoded_lsn)
+            self._shown.show(Snapshot(segments, segments[-1].size, self._decoded_lsn))
+
+    def _announce(self) -> None:
+        """Tell readers of other processes what is visible.
+
+        Raises:
+            StorageError: they can't be told.
+        """
+        with self._announcing, file_errors(self.directory, "announce the end of"):
+            visible = self._shown.snapshot()
+            if visible is None or not self.restart_lsn:
+                # Nothing, or what is thrown away when this process dies.
+                nothing = (0,) * (len(LogEnd._fields) - 2)
+                self._announcer.announce(self._epoch, self._mended, *nothing)
+                return
+            first, last = visible.segments[0], visible.segments[-1]
+            self._announcer.announce(
+                self._epoch,
+                self._mended,
+                first.start_lsn,
+                last.start_lsn,
+                visible.end,
+                last.last_final_lsn,
+                last.last_end_lsn,
+                visible.decoded_lsn,
+                self.restart_lsn,
+            )
 
     def checkpoint(self, restart_lsn: int) -> None:
         """Make everything published so far durable, with the point that decoding may restart from.
@@ -407,6 +423,7 @@ class TransactionLog:
         segment.decoded_lsn, segment.restart_lsn = decoded, restart_lsn
         self._show()
         self.restart_lsn, self.complete_to = restart_lsn, decoded
+        self._announce()
 
     def recover(self) -> None:
         """Go back to what readers see, after a failed write or to decode again from ``restart_lsn``.
@@ -418,7 +435,7 @@ class TransactionLog:
         self.seal_damaged()
 
     def _recover(self) -> None:
-        visible = self._visible
+        visible = self._shown.snapshot()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -426,7 +443,9 @@ class TransactionLog:
         self._written.clear()
         self._pending_decoded_lsn = self._decoded_lsn
         if not self.restart_lsn:
-            self._visible = visible = None
+            visible = None
+            self._shown.show(None)
+            self._announce()
             self._decoded_lsn = self._pending_decoded_lsn = 0
         shown = set(visible.segments) if visible else set()
         with self._lock:
@@ -463,8 +482,10 @@ class TransactionLog:
             self._pieces, self._pieces_bytes = [], 0
             with self._lock:
                 old, self._segments = self._segments, []
-                self._visible = None
+                self._shown.show(None)
                 self._damaged.clear()
+                self._epoch += 1
+            self._announce()
             remove_segments([segment.path for segment in old])
         self.last_final_lsn = self.restart_lsn = self.complete_to = 0
         self._decoded_lsn = self._pending_decoded_lsn = 0
@@ -490,19 +511,24 @@ class TransactionLog:
     def _remove_first(self, count: int) -> None:
         with self._lock:
             removed, self._segments[:count] = self._segments[:count], []
+            if not removed:
+                return
             self._damaged.difference_update(segment.start_lsn for segment in removed)
-            if removed and self._visible is not None:
-                shown = tuple(s for s in self._visible.segments if s not in removed)
-                self._visible = self._visible._replace(segments=shown)
+            visible = self._shown.snapshot()
+            if visible is not None:
+                shown = tuple(s for s in visible.segments if s not in removed)
+                self._shown.show(visible._replace(segments=shown))
+        self._announce()
         remove_segments([segment.path for segment in removed])
 
     def close(self) -> None:
         """Write what is buffered and close; readers' cursors stay usable."""
-        if self._fd >= 0:
-            try:
-                if not self._failed:
-                    self.publish()
-            finally:
+        try:
+            if self._fd >= 0 and not self._failed:
+                self.publish()
+        finally:
+            self._announcer.close()
+            if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
 

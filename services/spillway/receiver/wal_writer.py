@@ -1,10 +1,10 @@
-"""The WAL store: one cluster's WAL as ordinary segment files, durable, contiguous, readable by many.
+"""Writing a WAL store: one cluster's WAL as ordinary segment files, durable, contiguous, readable by many.
 
-In comes a contiguous byte stream from the receiver (:meth:`WalStore.append`, then :meth:`WalStore.sync`);
-out go byte ranges to any number of reading threads. Three positions bound it::
+In comes a contiguous byte stream from the receiver (:meth:`WalWriter.append`, then :meth:`WalWriter.sync`);
+out go byte ranges to any number of readers (:mod:`spillway.receiver.wal_reader`). Three positions bound it::
 
         first_lsn              flushed_lsn        received_lsn
-            |------ durable --------|--- readable -----|
+            |------ durable --------|----- appended ---|
             ^ remove_before         ^ confirmed        ^ append
                                       to the primary
 
@@ -15,6 +15,9 @@ Invariants:
 * ``flushed_lsn`` moves only after the segment files, the directory entries of new ones and the state file
   (see :mod:`spillway.receiver.store_state`) are synced, in that order. The primary may recycle what is
   confirmed to it, so nothing else is ever confirmed.
+* Readers of this process (:attr:`WalWriter.reader`) read up to ``received_lsn``. Those of other processes read up to the
+  ``flushed_lsn`` that was announced to them, which happens after it is durable: what was not synced when this process died is
+  cut off and received again, and they must not have seen it.
 * On opening, the store ends where the state file says. What lies behind it in the files may be torn; it is
   cut off and received again, which the primary, whose slot stands at what was confirmed, can always serve.
 * A failed fsync says nothing about what is on disk, and repeating it says less. The handles are dropped
@@ -27,7 +30,7 @@ Invariants:
 
 One thread writes (``append``, ``switch_timeline``). ``sync`` may run on another at the same time: it makes durable what was
 appended when it began, and if it fails, an ``append`` that is under way fails, too. Every other method is for any
-thread. An flock on the directory keeps a second process out.
+thread. An flock on the directory keeps a second writer out.
 
 Memory: none for WAL; see :mod:`spillway.receiver.segment_directory` for open files, and
 :mod:`spillway.receiver.passed_wal` for the kernel's page cache.
@@ -46,11 +49,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spillway.errors import (
-    LsnNotRetained,
-    NotReady,
     StorageError,
     WalFlushFailed,
-    WalGap,
     WalNotContiguous,
     WalStoreFull,
     WalStoreInUse,
@@ -62,23 +62,31 @@ from spillway.pg.wal_segment import (
     segment_number,
     segment_start,
 )
-from spillway.receiver.passed_wal import PassedWal
 from spillway.receiver.segment_directory import SegmentDirectory
 from spillway.receiver.segment_file import SegmentFile
 from spillway.receiver.store_opening import open_state
+from spillway.receiver.wal_reader import (
+    END_KIND,
+    END_NAME,
+    AppendedWal,
+    WalEnd,
+    WalReader,
+    storage_error,
+)
+from spillway.storage.announcement import Announcer
 from spillway.storage.durable_files import replace_file
-from spillway.storage.file_errors import NO_SPACE, file_error
+from spillway.storage.file_errors import NO_SPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
 log = logging.getLogger(__name__)
 
 
-class WalStore:
-    """WAL of one cluster under one directory.
+class WalWriter:
+    """WAL of one cluster under one directory, of which this is the one writer.
 
     Args:
         directory: made if missing. Segment files, timeline histories and the state file live in it.
@@ -112,12 +120,9 @@ class WalStore:
         self._admit = admit
         self.directory = Path(directory)
         #: makes the hint of WalStoreFull: who needs what is stored, and what can be done
-        self.explain_full: Callable[[WalStore], str] | None = None
-        self._changed = threading.Condition()
+        self.explain_full: Callable[[WalWriter], str] | None = None
         self._state_lock = threading.Lock()
         self._sync_lock = threading.Lock()
-        self._closed = False
-        self._tail: SegmentFile | None = None
         self._dirty: list[SegmentFile] = []
         self._directory_dirty = False
         with contextlib.ExitStack() as undo:
@@ -130,18 +135,30 @@ class WalStore:
                     self.directory, system_id, segment_size, timeline, start_lsn
                 )
                 undo.callback(self._state_file.close)
+                self._announcer = Announcer(
+                    self.directory / END_NAME, END_KIND, len(WalEnd._fields)
+                )
+                undo.callback(self._announcer.close)
+                before = self._announcer.values
+                self._epoch = time.time_ns() if before is None else before[0] + 1
+                # Whoever follows must know before a file is touched.
+                self._announce()
                 self._segment_size = self._state_file.state.segment_size
                 # The one that is being filled is needed, so that with less nothing would ever be removed.
                 self.max_bytes = (
                     None if max_bytes is None else max(max_bytes, 2 * self._segment_size)
                 )
                 self._segments = SegmentDirectory(self.directory, self._segment_size)
-                self._passed = PassedWal(self._segments, self._segment_size)
-                self._received_lsn = self._state_file.state.flushed_lsn
+                self._shown = AppendedWal(self.directory, self._state_file, self._segments)
                 self._open_segments()
             except OSError as error:
                 raise self._storage_error(error, "open") from error
             undo.pop_all()
+
+    @property
+    def reader(self) -> WalReader:
+        """What was appended, for readers of this process."""
+        return self._shown
 
     # -- opening -------------------------------------------------------------------------------------
 
@@ -168,13 +185,13 @@ class WalStore:
             self._segments.missing.remove(last)
             self._write_state(flushed_lsn=Lsn(last * size))
             state = self._state_file.state
-            self._received_lsn = state.flushed_lsn
+            self._shown.end_lsn = state.flushed_lsn
         for number in sorted(self._segments.missing):
             log.error("%s", self._segments.gap(number, "is missing", state.timeline).message)
         kept = state.flushed_lsn % size
         if kept:
             path = self._segments.file_path(segment_number(state.flushed_lsn, size))
-            self._tail = SegmentFile.open_tail(path, size, kept)
+            self._shown.tail = SegmentFile.open_tail(path, size, kept)
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -228,8 +245,8 @@ class WalStore:
 
     @property
     def received_lsn(self) -> Lsn:
-        """End of what can be read. Falls back to ``flushed_lsn`` when a sync fails, else only grows."""
-        return self._received_lsn
+        """End of what is appended. Falls back to ``flushed_lsn`` when a sync fails, else only grows."""
+        return self._shown.end_lsn
 
     @property
     def retained_bytes(self) -> int:
@@ -239,7 +256,7 @@ class WalStore:
     # -- writing: one thread -------------------------------------------------------------------------
 
     def append(self, lsn: int, data: bytes | bytearray | memoryview) -> None:
-        """Take WAL bytes that begin at *lsn*, which must be ``received_lsn``. Readable at once, not durable.
+        """Take WAL bytes that begin at *lsn*, which must be ``received_lsn``. Readable in this process at once, not durable.
 
         When it raises, ``received_lsn`` tells how much was taken (whole segments may have been): repeat with the rest.
 
@@ -249,12 +266,12 @@ class WalStore:
             WalFlushFailed: a sync that ran beside it failed; ``received_lsn`` is back at ``flushed_lsn``.
             StorageError: the write failed otherwise.
         """
-        if lsn != self._received_lsn:
+        if lsn != self._shown.end_lsn:
             raise WalNotContiguous(
-                f"WAL at {Lsn(lsn)} does not continue the WAL store, which ends at {self._received_lsn}",
+                f"WAL at {Lsn(lsn)} does not continue the WAL store, which ends at {self._shown.end_lsn}",
                 hint="Request streaming from where the store ends.",
                 lsn=str(Lsn(lsn)),
-                received_lsn=str(self._received_lsn),
+                received_lsn=str(self._shown.end_lsn),
             )
         view = memoryview(data).cast("B")
         size = self._segment_size
@@ -266,9 +283,9 @@ class WalStore:
                 tail.write(offset, view[:count])
             except OSError as error:
                 raise self._storage_error(error, "write", lsn) from error
-            with self._changed:
-                self._raise_if_closed()
-                if lsn != self._received_lsn:
+            with self._shown.changed:
+                self._shown.check_open()
+                if lsn != self._shown.end_lsn:
                     raise WalFlushFailed(
                         f"a sync of the WAL store {self.directory} failed while WAL at {Lsn(lsn)} was written",
                         hint="Check the disk and the kernel's log. What is not durable is received again.",
@@ -281,14 +298,14 @@ class WalStore:
                 if not self._dirty or self._dirty[-1] is not tail:
                     self._dirty.append(tail)
                 if lsn % size == 0:
-                    self._tail = None
-                self._received_lsn = Lsn(lsn)
-                self._changed.notify_all()
+                    self._shown.tail = None
+                self._shown.end_lsn = Lsn(lsn)
+                self._shown.changed.notify_all()
 
     def _tail_file(self, lsn: int) -> SegmentFile:
         """Return the file that the byte at *lsn* goes to."""
-        self._raise_if_closed()
-        tail = self._tail
+        self._shown.check_open()
+        tail = self._shown.tail
         if tail is None:
             number, size = segment_number(lsn, self._segment_size), self._segment_size
             # After a failed sync the files of the WAL that comes again are there.
@@ -309,11 +326,11 @@ class WalStore:
                 self._admit(size)
                 tail = SegmentFile.create(self._segments.new_path(number, self.timeline), size)
                 self._segments.add(number, self.timeline)
-            with self._changed:
+            with self._shown.changed:
                 self._directory_dirty = True
                 # Not after a failed sync beside us: the tail must be the file of received_lsn.
-                if lsn == self._received_lsn:
-                    self._tail = tail
+                if lsn == self._shown.end_lsn:
+                    self._shown.tail = tail
         return tail
 
     def sync(self) -> Lsn:
@@ -324,9 +341,9 @@ class WalStore:
             WalFlushFailed: any other failure. After either, ``received_lsn`` is back at ``flushed_lsn``.
         """
         with self._sync_lock:
-            with self._changed:
-                self._raise_if_closed()
-                target = self._received_lsn
+            with self._shown.changed:
+                self._shown.check_open()
+                target = self._shown.end_lsn
                 if target == self.flushed_lsn:
                     return target
                 # What is appended from here on makes its file dirty again.
@@ -351,6 +368,11 @@ class WalStore:
             except OSError:
                 self._state_file.reopen()
                 raise
+            self._announce()
+
+    def _announce(self) -> None:
+        """Tell readers of other processes what is durable now."""
+        self._announcer.announce(*WalEnd.of(self._epoch, self._state_file.state))
 
     def _fall_back(self) -> None:
         """Forget every handle with an unsure sync, and all bytes behind ``flushed_lsn``.
@@ -358,11 +380,11 @@ class WalStore:
         The files stay as they are: the state file may by now say on disk what it does not say to us, and the
         same bytes will be written there again. New handles see new errors.
         """
-        with self._changed:
+        with self._shown.changed:
             self._dirty.clear()
             self._directory_dirty = True
-            self._tail = None
-            self._received_lsn = self.flushed_lsn
+            self._shown.tail = None
+            self._shown.end_lsn = self.flushed_lsn
         self._segments.drop_readers()
 
     def switch_timeline(self, timeline: int, lsn: int, history: bytes) -> None:
@@ -375,9 +397,9 @@ class WalStore:
             WalNotContiguous: the fork is not where the store ends.
             StorageError: as for append and sync.
         """
-        if lsn != self._received_lsn or timeline <= self.timeline:
+        if lsn != self._shown.end_lsn or timeline <= self.timeline:
             raise WalNotContiguous(
-                f"timeline {timeline} forks off at {Lsn(lsn)}, the WAL store ends at {self._received_lsn} "
+                f"timeline {timeline} forks off at {Lsn(lsn)}, the WAL store ends at {self._shown.end_lsn} "
                 f"of timeline {self.timeline}",
                 hint="Only WAL before the fork is in the new timeline's history.",
                 lsn=str(Lsn(lsn)),
@@ -390,7 +412,7 @@ class WalStore:
             self._store_history(timeline, history)
             if offset:
                 tail = SegmentFile.create(self._segments.new_path(number, timeline), size)
-                tail.write(0, memoryview(self._file_to_read(number).read(0, offset)))
+                tail.write(0, memoryview(self._shown.file(number).read(0, offset)))
                 tail.sync()
             os.fsync(self._lock_fd)
             self._write_state(timeline=timeline)
@@ -398,88 +420,14 @@ class WalStore:
             raise self._storage_error(error, "switch the timeline of", lsn) from error
         # Files from the fork on are the old timeline's: the one just replaced, and those of WAL that a failed
         # sync made us forget. A crash before they are unlinked leaves that to the next opening.
-        with self._changed:
+        with self._shown.changed:
             stale = self._segments.replace_from(number, timeline if tail is not None else None)
-            self._tail = tail
+            self._shown.tail = tail
         for path in stale:
             path.unlink(missing_ok=True)
 
     def _store_history(self, timeline: int, history: bytes) -> None:
         replace_file(self.directory / history_name(timeline), history)
-
-    # -- reading: any thread -------------------------------------------------------------------------
-
-    def read(self, lsn: int, max_bytes: int) -> bytes:
-        """Return up to *max_bytes* from *lsn* on, not beyond the segment's end; ``b""`` when there is nothing yet.
-
-        Raises:
-            LsnNotRetained: the position was removed.
-            WalGap: the segment's file has vanished.
-        """
-        received = self._received_lsn
-        if lsn >= received:
-            self._raise_if_closed()
-            return b""
-        if lsn < self.first_lsn:
-            raise LsnNotRetained(
-                f"WAL at {Lsn(lsn)} is no longer kept; the WAL store begins at {self.first_lsn}",
-                hint="Start at a later position.",
-                lsn=str(Lsn(lsn)),
-                first_lsn=str(self.first_lsn),
-            )
-        size = self._segment_size
-        offset = lsn % size
-        number = segment_number(lsn, size)
-        count = min(max_bytes, size - offset, received - lsn)
-        try:
-            data = self._file_to_read(number).read(offset, count)
-        except WalGap:
-            if lsn < self.first_lsn:  # removed just now
-                return self.read(lsn, max_bytes)
-            raise
-        except OSError as error:
-            error.filename = error.filename or str(self._segments.file_path(number))
-            raise self._storage_error(error, "read", lsn) from error
-        if not data:
-            raise self._segments.gap(number, "is too short", self.timeline)
-        return data
-
-    def _file_to_read(self, number: int) -> SegmentFile:
-        with self._changed:
-            self._raise_if_closed()
-            tail = self._tail
-            if tail is not None and number == segment_number(
-                self._received_lsn, self._segment_size
-            ):
-                return tail
-        return self._segments.reader(number)
-
-    def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until there is a byte at *lsn*; False after *timeout_s*, when the store is closed, or *called* says so.
-
-        What *called* looks at has changed when :meth:`wake` is called.
-        """
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while self._received_lsn <= lsn and not self._closed and not called():
-                remaining_s = deadline - time.monotonic()
-                if remaining_s <= 0:
-                    return False
-                self._changed.wait(remaining_s)
-            return self._received_lsn > lsn
-
-    def wake(self) -> None:
-        """Have those who wait look whether they are called."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def passed(self, reader: Hashable, lsn: int) -> None:
-        """Hear that *reader* has read what is before *lsn*, so that the kernel need not keep it in memory."""
-        self._passed.note(reader, lsn, self.flushed_lsn)
-
-    def leave(self, reader: Hashable) -> None:
-        """Hear that *reader* reads no more."""
-        self._passed.leave(reader)
 
     # -- removing ------------------------------------------------------------------------------------
 
@@ -489,7 +437,7 @@ class WalStore:
         ``first_lsn`` moves durably before the first file goes, so a crash in between leaves files too
         many, which the next opening removes, never too few.
         """
-        self._raise_if_closed()
+        self._shown.check_open()
         size = self._segment_size
         new_first = segment_start(min(lsn, self.flushed_lsn), size)
         if new_first <= self.first_lsn:
@@ -506,17 +454,18 @@ class WalStore:
     # -- closing and errors --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close without a sync (sync first to keep everything); waiting readers wake. May be repeated."""
-        with self._changed:
-            if self._closed:
+        """Close without a sync (sync first to keep everything); readers of this process that wait wake. May be repeated."""
+        with self._shown.changed:
+            if self._shown.is_closed:
                 return
-            self._closed = True
-            self._tail = None
+            self._shown.is_closed = True
+            self._shown.tail = None
             self._dirty.clear()
-            self._changed.notify_all()
+            self._shown.changed.notify_all()
         self._segments.drop_readers()
         with self._state_lock:
             self._state_file.close()
+            self._announcer.close()
             os.close(self._lock_fd)
             self._lock_fd = -1
 
@@ -531,22 +480,8 @@ class WalStore:
     ) -> None:
         self.close()
 
-    def _raise_if_closed(self) -> None:
-        if self._closed:
-            raise NotReady(f"the WAL store {self.directory} is closed")
-
     def _storage_error(self, error: OSError, verb: str, lsn: int | None = None) -> StorageError:
-        where = "" if lsn is None else f" at {Lsn(lsn)}"
-        typed = file_error(
-            error,
-            self.directory,
-            f"{verb} the WAL store{where}:",
-            f"Free space on the file system of {self.directory}, or drop or advance the slot that retains most. "
-            "Receiving resumes by itself; until then the source keeps its WAL for the physical slot.",
-        )
-        if lsn is not None:
-            typed.details["lsn"] = str(Lsn(lsn))
-        return typed
+        return storage_error(self.directory, error, verb, lsn)
 
     def _flush_error(self, error: OSError) -> StorageError:
         if error.errno in NO_SPACE:
