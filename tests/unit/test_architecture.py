@@ -330,6 +330,25 @@ def test_the_layers_are_those_of_the_drawing(
     assert drawn == [frozenset(group) for group in reversed(layers)]
 
 
+def test_the_rooms_of_the_kernels_are_those_of_the_drawing() -> None:
+    text = (PROJECT / "docs/explanation/architecture.md").read_text()
+    section = text.split("## Compiled kernels")[1].split("\n## ")[0]
+    drawn = re.findall(r"^\| `(\w+)/` \| `(\w+)` \|", section, re.MULTILINE)
+    assert drawn == list(KERNEL_ROOMS.items())
+    folders = {path.name for path in (SOURCE / "_kernels").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == set(KERNEL_ROOMS)
+
+
+def test_the_rooms_of_the_service_have_what_is_said_of_them() -> None:
+    text = (PROJECT / "docs/explanation/architecture.md").read_text()
+    section = text.split("## The rooms of the service")[1].split("\n## ")[0]
+    rooms = re.findall(r"^\| `(\w+)/` \| (.*)$", section, re.MULTILINE)
+    assert [room for room, _ in rooms] == ["sessions", "delivery", "service"]
+    for room, line in rooms:
+        modules = {path.stem for path in (SOURCE / room).glob("*.py")} - {"__init__"}
+        assert set(re.findall(r"`(\w+)`", line)) <= modules, room
+
+
 def _cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     """The sets of modules that need each other, each as one way round; [] when there are none.
 

@@ -1,6 +1,6 @@
 r"""Codecs of types whose text is made in Python: rare types, and those of extensions.
 
-The kernels ``text_*`` print the types that matter for speed. What is left comes here, found by the
+The kernels in ``values/text/`` print the types that matter for speed. What is left comes here, found by the
 type's oid when it is built in, and by the name of its output function when it comes from an extension
 (an extension's oids differ from database to database, its functions' names do not).
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Tuples of mirrored catalogs, and the records that change them as C sees them; catalog_tuples.pyx says more."""
+"""Tuples of mirrored catalogs, and the records that change them as C sees them; tuples.pyx says more."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 

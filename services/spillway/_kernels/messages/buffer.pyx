@@ -3,7 +3,7 @@
 
 Messages lie back to back in one growing byte buffer; their lengths, LSNs and xids in three arrays
 beside it, so that a batch of thousands of messages reaches Python as four ``bytes`` objects. Kernels
-write without the GIL through the C interface in ``message_buffer.pxd``.
+write without the GIL through the C interface in ``buffer.pxd``.
 
 Memory: a buffer grows by doubling and keeps its capacity when it is emptied, up to ``KEEP_BYTES``; a
 reader bounds it by looking at ``nbytes`` between chunks of changes. One message is bounded by

@@ -3,8 +3,8 @@
 
 :class:`ReorderBuffer` goes through batches from the walker and gathers changes by transaction; between two records the
 decoder queues a TRUNCATE, ends, takes or forgets a transaction, lists those in progress. A transaction taken at its
-commit leaves as a change stream (``reorder_merge``). Those in progress can be carried over a restart
-(``reorder_carry``).
+commit leaves as a change stream (``merge.pyx``). Those in progress can be carried over a restart
+(``carry.pyx``).
 
 ``run`` goes through a batch without the GIL: it keeps the table of transactions, copies tuples of tables into arenas,
 spills when memory is short, and *stops* at a record that Python has to handle, saying why and at which index. Python
@@ -19,11 +19,11 @@ What happens to a record is read from ``actions``, one byte for each resource ma
 
 - makes its xid a subtransaction when it bears a top-level xid (block id 252);
 - gives its xid an entry, so that the entry's first_lsn is PostgreSQL's (commits and aborts do not);
-- goes to the catalog mirror when one of its blocks belongs to a tracked catalog, a plain one to ``catalog_tuples``,
+- goes to the catalog mirror when one of its blocks belongs to a tracked catalog, a plain one to ``catalog/tuples.pyx``,
   others to Python. Its transaction has then a view of the catalog of its own, and the locators it has bound so far
   are forgotten.
 
-Most ends of transactions need nobody: commits go to a run (``reorder_commit``), which Python takes when it is full,
+Most ends of transactions need nobody: commits go to a run (``commit.pyx``), which Python takes when it is full,
 before it delivers anything else, and at the end of a batch.
 
 Streaming. Who wants transactions while they are in progress gets them in parts. A part is due after a record by which
@@ -1241,7 +1241,7 @@ cdef class ReorderBuffer:
             top_of(txn).locator_generation = self._locators.new_generation()
 
     def carry(self, size_t inline_max, uint64_t at_lsn):
-        """Return all transactions in progress as (bytes, files, relation ids); see ``reorder_carry``.
+        """Return all transactions in progress as (bytes, files, relation ids); see ``carry.pyx``.
 
         Of who occupies more than *inline_max* the changes are in the files, which are synced.
 

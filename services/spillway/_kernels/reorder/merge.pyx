@@ -8,10 +8,10 @@ read: what is held is one extent an arena that is *open* at that LSN, the chunk 
 values of the current row. The number of subtransactions and the size of the transaction do not matter.
 
 What PostgreSQL's heap holds besides changes, entries that it passes over, is in ours as well (``note_passed`` in
-``reorder_table``): a message bears the LSN of its record's end, where another's record may begin, and which of the two
+``table.pyx``): a message bears the LSN of its record's end, where another's record may begin, and which of the two
 comes first depends on who is where in the heap. With one arena of changes there is no such question.
 
-On the way TOAST chunks are gathered and put beside the row they belong to (``reorder_toast``), speculative
+On the way TOAST chunks are gathered and put beside the row they belong to (``toast.pyx``), speculative
 insertions wait for their confirmation, and flags that only arenas bear are taken off.
 
 A transaction that ends is *taken*: the stream owns it, and frees it as it goes. One that was prepared, or of which a
@@ -19,7 +19,7 @@ part is streamed, is *borrowed*: the same changes will be read again, so nothing
 stays there. A part begins at the byte of each arena where the last one ended.
 
 Small transactions are not even iterated over: ``gather`` puts all of one into the output buffer, and the stream is used
-again for the next one (``reorder_commit``).
+again for the next one (``commit.pyx``).
 
 The common case has nothing to merge or assemble: one arena of plain changes. Its extents are handed on as they are,
 without copying.

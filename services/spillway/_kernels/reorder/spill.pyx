@@ -17,7 +17,7 @@ change is due: what it holds in memory is one frame a subtransaction *open at th
 Files bear the xid of their transaction and last as long as it does. Most are worth nothing after the process ends:
 the decoder removes leftovers when it starts, and reads WAL again from the restart point. That is why they are not
 synced, and why a disk that is full costs no data: the decoding session fails, the WAL remains. Those that a serialised
-state names are another matter (``reorder_carry``): synced up to there, kept when their transaction has ended, and
+state names are another matter (``carry.pyx``): synced up to there, kept when their transaction has ended, and
 appended to after a restart. Relation ids are a process's own, so a frame from before a restart is translated as
 it is read.
 

@@ -4,7 +4,7 @@
 A commit, a frame of the log and a call of the plugin each cost little, but in Python more than the four rows that
 an ordinary transaction changes. So transactions that are whole, small and have nothing to say but their
 changes (no origin, not prepared, not streamed) go together: the reorder buffer writes them one behind the other
-(``reorder_commit``), the log appends the piece as it is, a cursor finds such pieces again (:func:`find_run`), and an
+(``commit.pyx``), the log appends the piece as it is, a cursor finds such pieces again (:func:`find_run`), and an
 encoder goes through one without the GIL. Nobody makes an object for each.
 
 The layout is the log's own: an *entry* is a frame TRANSACTION (``txlog/frames.py``) whose header has no parts and

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""What a compiled type's output looks like in C; shared by the kernels ``text_*`` and ``send_*``.
+"""What a compiled type's output looks like in C; shared by ``text/`` and ``send/``.
 
-A type has two outputs, as in PostgreSQL: text, and the send format (binary). ``text_output.pyx`` and
-``send_output.pyx`` compile a type into a :c:type:`TypeOutput` of the one or the other; the kernels beside them hold
+A type has two outputs, as in PostgreSQL: text, and the send format (binary). ``text/output.pyx`` and
+``send/output.pyx`` compile a type into a :c:type:`TypeOutput` of the one or the other; the kernels beside them hold
 writers, one a type. A writer appends what PostgreSQL's output or send function gives for the value in
 ``data[0:size]`` (a Datum's: unaligned, varlenas without header), reads nothing outside it, and raises DecodingError if
 it is malformed.

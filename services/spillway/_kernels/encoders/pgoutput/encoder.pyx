@@ -14,7 +14,7 @@ Row filters are asked about all rows of a chunk at once that are the same table'
 
 A table's rules are found out with its first change after an invalidation, and hold until the next, as PostgreSQL's.
 What a session knows of a table is kept by its oid and outlives descriptors, what is compiled from one descriptor by
-the relation's id (``pgoutput_table``). The loop runs without the GIL, over a chunk of one transaction or over a run of
+the relation's id (``table.pyx``). The loop runs without the GIL, over a chunk of one transaction or over a run of
 small ones, and takes it to look a relation up for the first time, to announce it, and to raise.
 
 Source: pgoutput_change, pgoutput_truncate, pgoutput_message, maybe_send_schema, cleanup_rel_sync_cache

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The loop of the wal2json plugin: a chunk of changes in, JSON out.
 
-``plugins/wal2json_text.py`` makes the text around the values once a relation, ``wal2json_table.pyx`` writes a tuple's
+``plugins/wal2json_text.py`` makes the text around the values once a relation, ``table.pyx`` writes a tuple's
 columns; here they are put together as a format has them, without the GIL.
 
 Format 1 gathers a transaction in a buffer of its own until the commit, because messages that are not finished

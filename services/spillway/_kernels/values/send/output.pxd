@@ -7,7 +7,7 @@ The order of use::
     if compiled is None: ...                                               # send its text, as PostgreSQL does
     compiled.output.write(&compiled.output, datum.data, datum.size, out)   # without the GIL, once a value
 
-What is written has no length before it: ``put_int32(out, 0)`` before, ``patch_int32`` after (``send_scalar.pxd``).
+What is written has no length before it: ``put_int32(out, 0)`` before, ``patch_int32`` after (``scalar.pxd``).
 Text in it is in UTF-8. A text column of a database in another encoding is converted by
 ``send_text.convert_text``.
 """

@@ -15,11 +15,11 @@ the entry point group ``spillway.send_codecs`` (``plugins/type_codecs.py``).
 from libc.stdint cimport uint8_t, uint32_t
 
 from spillway._kernels.values.send cimport (
-    container as send_container,
-    extension as send_extension,
-    scalar as send_scalar,
-    search as send_search,
-    text as send_text,
+    container,
+    extension,
+    scalar,
+    search,
+    text,
 )
 from spillway._kernels.values.text.output cimport CompiledType, TextContext, TypeCompiler, written
 from spillway._kernels.values.type cimport text_writer
@@ -36,67 +36,67 @@ cdef void built_in(text_writer writer, int length, str align, tuple oids):
         BUILT_IN[oid] = (<size_t>writer, length, align)
 
 
-built_in(send_scalar.bool_send, 1, "c", (16,))
-built_in(send_scalar.bytes_send, -1, "i", (17,))
-built_in(send_scalar.bytes_send, 1, "c", (18,))
-built_in(send_scalar.int8_send, 8, "d", (20,))
-built_in(send_scalar.int2_send, 2, "s", (21,))
-built_in(send_scalar.int4_send, 4, "i", (23,))
+built_in(scalar.bool_send, 1, "c", (16,))
+built_in(scalar.bytes_send, -1, "i", (17,))
+built_in(scalar.bytes_send, 1, "c", (18,))
+built_in(scalar.int8_send, 8, "d", (20,))
+built_in(scalar.int2_send, 2, "s", (21,))
+built_in(scalar.int4_send, 4, "i", (23,))
 # oid, xid, cid
-built_in(send_scalar.int4_send, 4, "i", (26, 28, 29))
+built_in(scalar.int4_send, 4, "i", (26, 28, 29))
 # regproc, regprocedure, regoper, regoperator, regclass, regtype, regconfig, regdictionary, regnamespace, regrole,
 # regcollation
-built_in(send_scalar.int4_send, 4, "i", (24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191))
-built_in(send_scalar.tid_send, 6, "s", (27,))
+built_in(scalar.int4_send, 4, "i", (24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191))
+built_in(scalar.tid_send, 6, "s", (27,))
 # point; lseg, box; line, circle
-built_in(send_scalar.int8_send, 16, "d", (600,))
-built_in(send_scalar.int8_send, 32, "d", (601, 603))
-built_in(send_scalar.int8_send, 24, "d", (628, 718))
-built_in(send_scalar.path_send, -1, "d", (602,))
-built_in(send_scalar.polygon_send, -1, "d", (604,))
-built_in(send_scalar.cidr_send, -1, "i", (650,))
-built_in(send_scalar.int4_send, 4, "i", (700,))
-built_in(send_scalar.int8_send, 8, "d", (701,))
-built_in(send_scalar.bytes_send, 8, "i", (774,))
-built_in(send_scalar.int8_send, 8, "d", (790,))
-built_in(send_scalar.bytes_send, 6, "i", (829,))
-built_in(send_scalar.inet_send, -1, "i", (869,))
+built_in(scalar.int8_send, 16, "d", (600,))
+built_in(scalar.int8_send, 32, "d", (601, 603))
+built_in(scalar.int8_send, 24, "d", (628, 718))
+built_in(scalar.path_send, -1, "d", (602,))
+built_in(scalar.polygon_send, -1, "d", (604,))
+built_in(scalar.cidr_send, -1, "i", (650,))
+built_in(scalar.int4_send, 4, "i", (700,))
+built_in(scalar.int8_send, 8, "d", (701,))
+built_in(scalar.bytes_send, 8, "i", (774,))
+built_in(scalar.int8_send, 8, "d", (790,))
+built_in(scalar.bytes_send, 6, "i", (829,))
+built_in(scalar.inet_send, -1, "i", (869,))
 # date; time, timestamp, timestamptz
-built_in(send_scalar.int4_send, 4, "i", (1082,))
-built_in(send_scalar.int8_send, 8, "d", (1083, 1114, 1184))
-built_in(send_scalar.interval_send, 16, "d", (1186,))
-built_in(send_scalar.timetz_send, 12, "d", (1266,))
-built_in(send_scalar.bit_send, -1, "i", (1560, 1562))
-built_in(send_scalar.numeric_send, -1, "i", (1700,))
-built_in(send_scalar.bytes_send, 16, "c", (2950,))
+built_in(scalar.int4_send, 4, "i", (1082,))
+built_in(scalar.int8_send, 8, "d", (1083, 1114, 1184))
+built_in(scalar.interval_send, 16, "d", (1186,))
+built_in(scalar.timetz_send, 12, "d", (1266,))
+built_in(scalar.bit_send, -1, "i", (1560, 1562))
+built_in(scalar.numeric_send, -1, "i", (1700,))
+built_in(scalar.bytes_send, 16, "c", (2950,))
 # txid_snapshot, pg_snapshot
-built_in(send_scalar.snapshot_send, -1, "d", (2970, 5038))
-built_in(send_scalar.int8_send, 8, "d", (3220, 5069))
-built_in(send_search.tsvector_send, -1, "i", (3614,))
-built_in(send_search.tsquery_send, -1, "i", (3615,))
+built_in(scalar.snapshot_send, -1, "d", (2970, 5038))
+built_in(scalar.int8_send, 8, "d", (3220, 5069))
+built_in(search.tsvector_send, -1, "i", (3614,))
+built_in(search.tsquery_send, -1, "i", (3615,))
 # pg_ndistinct, pg_dependencies, pg_brin_bloom_summary, pg_brin_minmax_multi_summary, pg_mcv_list
-built_in(send_scalar.bytes_send, -1, "i", (3361, 3402, 4600, 4601, 5017))
+built_in(scalar.bytes_send, -1, "i", (3361, 3402, 4600, 4601, 5017))
 
 # name, text, json, xml, pg_node_tree, bpchar, varchar, refcursor
 for _oid in (19, 25, 114, 142, 194, 1042, 1043, 1790):
-    BUILT_IN_TEXTS[_oid] = <size_t>send_text.text_send
+    BUILT_IN_TEXTS[_oid] = <size_t>text.text_send
 # jsonb, jsonpath
 for _oid in (3802, 4072):
-    BUILT_IN_TEXTS[_oid] = <size_t>send_text.versioned_text_send
+    BUILT_IN_TEXTS[_oid] = <size_t>text.versioned_text_send
 
 # Send functions of extensions.
 cdef dict EXTENSIONS = {
-    "hstore_send": (<size_t>send_search.hstore_send, -1),
-    "cube_send": (<size_t>send_extension.cube_send, -1),
-    "vector_send": (<size_t>send_extension.vector_send, -1),
-    "halfvec_send": (<size_t>send_extension.halfvec_send, -1),
-    "sparsevec_send": (<size_t>send_extension.sparsevec_send, -1),
+    "hstore_send": (<size_t>search.hstore_send, -1),
+    "cube_send": (<size_t>extension.cube_send, -1),
+    "vector_send": (<size_t>extension.vector_send, -1),
+    "halfvec_send": (<size_t>extension.halfvec_send, -1),
+    "sparsevec_send": (<size_t>extension.sparsevec_send, -1),
 }
 cdef dict EXTENSION_TEXTS = {
-    "citextsend": <size_t>send_text.text_send,
-    "ltree_send": <size_t>send_text.versioned_text_send,
-    "lquery_send": <size_t>send_text.versioned_text_send,
-    "ltxtq_send": <size_t>send_text.versioned_text_send,
+    "citextsend": <size_t>text.text_send,
+    "ltree_send": <size_t>text.versioned_text_send,
+    "lquery_send": <size_t>text.versioned_text_send,
+    "ltxtq_send": <size_t>text.versioned_text_send,
 }
 
 # FirstNormalObjectId: below it are the objects that initdb makes, the same everywhere.
@@ -135,31 +135,31 @@ cdef class SendCompiler(TypeCompiler):
         return None
 
     cdef int fill(self, CompiledType target, object descriptor) except -1:
-        cdef CompiledType text
+        cdef CompiledType printed
         writer = BUILT_IN_TEXTS.get(descriptor.oid)
         if writer is None and descriptor.oid >= FIRST_NORMAL_OID:
             writer = EXTENSION_TEXTS.get(descriptor.send)
         if writer is not None or descriptor.kind == "e":
-            text = self.texts.compile(descriptor.oid)
-            if text is None:
+            printed = self.texts.compile(descriptor.oid)
+            if printed is None:
                 return 0
-            target.owned.append(text)
-            target.output.element = &text.output
-            target.output.write = send_text.text_send if writer is None else <text_writer><size_t>writer
+            target.owned.append(printed)
+            target.output.element = &printed.output
+            target.output.write = text.text_send if writer is None else <text_writer><size_t>writer
             return 1
         if descriptor.is_array or descriptor.oid in VECTORS or descriptor.kind in "rmc":
             if not self.fill_container(target, descriptor):
                 return 0
             if descriptor.oid in VECTORS:
-                target.output.write = send_container.vector_send
+                target.output.write = container.vector_send
             elif descriptor.is_array:
-                target.output.write = send_container.array_send
+                target.output.write = container.array_send
             elif descriptor.kind == "r":
-                target.output.write = send_container.range_send
+                target.output.write = container.range_send
             elif descriptor.kind == "m":
-                target.output.write = send_container.multirange_send
+                target.output.write = container.multirange_send
             else:
-                target.output.write = send_container.record_send
+                target.output.write = container.record_send
             return 1
         if descriptor.oid < FIRST_NORMAL_OID or not descriptor.send:
             return 0

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writers of send formats that are fields in network byte order; see ``text_type.pxd``."""
+"""Writers of send formats that are fields in network byte order; see ``values/type.pxd``."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writers of the send format of tsvector, tsquery and hstore; see ``text_type.pxd``."""
+"""Writers of the send format of tsvector, tsquery and hstore; see ``values/type.pxd``."""
 
 from libc.stdint cimport uint8_t
 

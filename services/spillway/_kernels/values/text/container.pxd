@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writers of types made of other types; see ``text_type.pxd``."""
+"""Writers of types made of other types; see ``values/type.pxd``."""
 
 from libc.stdint cimport uint8_t
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writers of date and time types; see ``text_type.pxd``."""
+"""Writers of date and time types; see ``values/type.pxd``."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 

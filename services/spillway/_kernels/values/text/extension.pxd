@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writers of types of extensions, cube and pgvector's; see ``text_type.pxd``."""
+"""Writers of types of extensions, cube and pgvector's; see ``values/type.pxd``."""
 
 from libc.stdint cimport uint8_t, uint32_t
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writer of intervals; see ``text_type.pxd``."""
+"""Writer of intervals; see ``values/type.pxd``."""
 
 from libc.stdint cimport uint8_t
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Writers of network address types; see ``text_type.pxd``."""
+"""Writers of network address types; see ``values/type.pxd``."""
 
 from libc.stdint cimport uint8_t
 

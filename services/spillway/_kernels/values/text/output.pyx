@@ -16,15 +16,15 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from spillway._kernels.values.datum cimport ALIGN_BYTES, Layout
 from spillway._kernels.messages.buffer cimport ByteBuffer, put_bytes, release
 from spillway._kernels.values.text cimport (
-    container as text_container,
-    datetime as text_datetime,
-    extension as text_extension,
-    geometric as text_geometric,
-    interval as text_interval,
-    jsonb as text_jsonb,
-    network as text_network,
-    number as text_number,
-    scalar as text_scalar,
+    container,
+    datetime,
+    extension,
+    geometric,
+    interval,
+    jsonb,
+    network,
+    number,
+    scalar,
 )
 from spillway._kernels.values.type cimport (
     DATE_STYLE_GERMAN,
@@ -53,54 +53,54 @@ cdef void built_in(text_writer writer, int length, str align, tuple oids):
         BUILT_IN[oid] = (<size_t>writer, length, align)
 
 
-built_in(text_scalar.bool_text, 1, "c", (16,))
+built_in(scalar.bool_text, 1, "c", (16,))
 # bytea, pg_mcv_list
-built_in(text_scalar.bytea_text, -1, "i", (17, 5017))
-built_in(text_scalar.char_text, 1, "c", (18,))
-built_in(text_scalar.name_text, 64, "c", (19,))
-built_in(text_number.int8_text, 8, "d", (20,))
-built_in(text_number.int2_text, 2, "s", (21,))
-built_in(text_number.int4_text, 4, "i", (23,))
+built_in(scalar.bytea_text, -1, "i", (17, 5017))
+built_in(scalar.char_text, 1, "c", (18,))
+built_in(scalar.name_text, 64, "c", (19,))
+built_in(number.int8_text, 8, "d", (20,))
+built_in(number.int2_text, 2, "s", (21,))
+built_in(number.int4_text, 4, "i", (23,))
 # text, json, pg_node_tree, bpchar, varchar, refcursor
-built_in(text_scalar.text_text, -1, "i", (25, 114, 194, 1042, 1043, 1790))
+built_in(scalar.text_text, -1, "i", (25, 114, 194, 1042, 1043, 1790))
 # oid, xid, cid
-built_in(text_number.uint4_text, 4, "i", (26, 28, 29))
-built_in(text_scalar.tid_text, 6, "s", (27,))
-built_in(text_geometric.point_text, 16, "d", (600,))
-built_in(text_geometric.lseg_text, 32, "d", (601,))
-built_in(text_geometric.path_text, -1, "d", (602,))
-built_in(text_geometric.box_text, 32, "d", (603,))
-built_in(text_geometric.polygon_text, -1, "d", (604,))
-built_in(text_geometric.line_text, 24, "d", (628,))
-built_in(text_network.cidr_text, -1, "i", (650,))
-built_in(text_number.float4_text, 4, "i", (700,))
-built_in(text_number.float8_text, 8, "d", (701,))
-built_in(text_geometric.circle_text, 24, "d", (718,))
-built_in(text_network.macaddr8_text, 8, "i", (774,))
-built_in(text_number.money_text, 8, "d", (790,))
-built_in(text_network.macaddr_text, 6, "i", (829,))
-built_in(text_network.inet_text, -1, "i", (869,))
-built_in(text_datetime.date_text, 4, "i", (1082,))
-built_in(text_datetime.time_text, 8, "d", (1083,))
-built_in(text_datetime.timestamp_text, 8, "d", (1114,))
-built_in(text_datetime.timestamptz_text, 8, "d", (1184,))
-built_in(text_interval.interval_text, 16, "d", (1186,))
-built_in(text_datetime.timetz_text, 12, "d", (1266,))
+built_in(number.uint4_text, 4, "i", (26, 28, 29))
+built_in(scalar.tid_text, 6, "s", (27,))
+built_in(geometric.point_text, 16, "d", (600,))
+built_in(geometric.lseg_text, 32, "d", (601,))
+built_in(geometric.path_text, -1, "d", (602,))
+built_in(geometric.box_text, 32, "d", (603,))
+built_in(geometric.polygon_text, -1, "d", (604,))
+built_in(geometric.line_text, 24, "d", (628,))
+built_in(network.cidr_text, -1, "i", (650,))
+built_in(number.float4_text, 4, "i", (700,))
+built_in(number.float8_text, 8, "d", (701,))
+built_in(geometric.circle_text, 24, "d", (718,))
+built_in(network.macaddr8_text, 8, "i", (774,))
+built_in(number.money_text, 8, "d", (790,))
+built_in(network.macaddr_text, 6, "i", (829,))
+built_in(network.inet_text, -1, "i", (869,))
+built_in(datetime.date_text, 4, "i", (1082,))
+built_in(datetime.time_text, 8, "d", (1083,))
+built_in(datetime.timestamp_text, 8, "d", (1114,))
+built_in(datetime.timestamptz_text, 8, "d", (1184,))
+built_in(interval.interval_text, 16, "d", (1186,))
+built_in(datetime.timetz_text, 12, "d", (1266,))
 # bit, varbit
-built_in(text_scalar.bit_text, -1, "i", (1560, 1562))
-built_in(text_number.numeric_text, -1, "i", (1700,))
-built_in(text_scalar.uuid_text, 16, "c", (2950,))
-built_in(text_scalar.pg_lsn_text, 8, "d", (3220,))
-built_in(text_jsonb.jsonb_text, -1, "i", (3802,))
-built_in(text_number.uint8_text, 8, "d", (5069,))
+built_in(scalar.bit_text, -1, "i", (1560, 1562))
+built_in(number.numeric_text, -1, "i", (1700,))
+built_in(scalar.uuid_text, 16, "c", (2950,))
+built_in(scalar.pg_lsn_text, 8, "d", (3220,))
+built_in(jsonb.jsonb_text, -1, "i", (3802,))
+built_in(number.uint8_text, 8, "d", (5069,))
 
 # output function → writer, for types of extensions
 cdef dict EXTENSIONS = {
-    "citextout": (<size_t>text_scalar.text_text, -1),
-    "cube_out": (<size_t>text_extension.cube_text, -1),
-    "vector_out": (<size_t>text_extension.vector_text, -1),
-    "halfvec_out": (<size_t>text_extension.halfvec_text, -1),
-    "sparsevec_out": (<size_t>text_extension.sparsevec_text, -1),
+    "citextout": (<size_t>scalar.text_text, -1),
+    "cube_out": (<size_t>extension.cube_text, -1),
+    "vector_out": (<size_t>extension.vector_text, -1),
+    "halfvec_out": (<size_t>extension.halfvec_text, -1),
+    "sparsevec_out": (<size_t>extension.sparsevec_text, -1),
 }
 
 # int2vector, oidvector: arrays that print in a way of their own
@@ -147,7 +147,7 @@ cdef class TextContext:
             self.transitions[i].start = start
             self.transitions[i].offset = offset
         self.values.transitions = self.transitions
-        text_datetime.forget_date(&self.printed)
+        datetime.forget_date(&self.printed)
         self.values.printed = &self.printed
         self.values.transition_count = len(table)
         self.values.server_version_num = settings.server_version_num
@@ -187,7 +187,7 @@ cdef int raw_text(const TypeOutput* type, const uint8_t* data, size_t size, Byte
     with gil:
         prefix = <bytes>type.codec
         put_bytes(out, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
-    return text_scalar.put_hex(out, data, size)
+    return scalar.put_hex(out, data, size)
 
 
 cdef class CompiledType:
@@ -299,11 +299,11 @@ cdef class TypeCompiler:
             return 1
         if descriptor.oid == ACLITEM:
             self.fill_enum(target, descriptor)
-            target.output.write = text_container.acl_text
+            target.output.write = container.acl_text
             return 1
         if descriptor.kind == "b" and descriptor.enum_labels:
             self.fill_enum(target, descriptor)
-            target.output.write = text_container.object_text
+            target.output.write = container.object_text
             return 1
         codec = find_codec(descriptor.oid, descriptor.output)
         if codec is not None:
@@ -325,19 +325,19 @@ cdef class TypeCompiler:
         cdef str kind = descriptor.kind
         if descriptor.is_array or descriptor.oid in VECTORS:
             element = self.compile(descriptor.element_oid)
-            target.output.write = text_container.array_text
+            target.output.write = container.array_text
             if descriptor.oid in VECTORS:
-                target.output.write = text_container.vector_text
+                target.output.write = container.vector_text
             target.output.delimiter = ord(descriptor.delimiter)
         elif kind == "r":
             element = self.compile(descriptor.subtype_oid)
-            target.output.write = text_container.range_text
+            target.output.write = container.range_text
         elif kind == "m":
             element = self.compile(descriptor.subtype_oid)
             # Its range must be one that is taken apart as such.
             if element is not None and element.output.element == NULL:
                 return 0
-            target.output.write = text_container.multirange_text
+            target.output.write = container.multirange_text
         elif kind == "e":
             return self.fill_enum(target, descriptor)
         elif kind == "c":
@@ -359,7 +359,7 @@ cdef class TypeCompiler:
         target.memory = labels
         target.output.labels = labels
         target.output.count = len(descriptor.enum_labels)
-        target.output.write = text_container.enum_text
+        target.output.write = container.enum_text
         for i, (oid, label) in enumerate(sorted(descriptor.enum_labels)):
             text = label.encode(self.context.settings.encoding, "surrogateescape")
             target.owned.append(text)
@@ -407,7 +407,7 @@ cdef class TypeCompiler:
         target.output.field_oids = oids
         target.output.layout = (<Layout>layout).attributes
         target.output.count = len(compiled)
-        target.output.write = text_container.record_text
+        target.output.write = container.record_text
         return 1
 
 
