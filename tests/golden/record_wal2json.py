@@ -13,7 +13,8 @@ import json
 from harness import wal2json
 from harness.cluster import Cluster
 from harness.oracle import create_slot
-from harness.wal2json_recording import DIRECTORY, clean_up, normalised, options_of, run
+from harness.scenario_run import run
+from harness.wal2json_recording import DIRECTORY, clean_up, normalised, options_of
 from oracle.wal2json_scenarios import WAL2JSON_OPTIONS, WAL2JSON_SCENARIOS
 
 
@@ -26,8 +27,8 @@ def record() -> None:
             slot = create_slot(database, "recorder", "wal2json")
             run(database, steps)
             lines = {
-                label: normalised(slot.peek(options_of(database, label)))
-                for label in WAL2JSON_OPTIONS
+                label: normalised(slot.peek(options_of(database, options)))
+                for label, options in WAL2JSON_OPTIONS.items()
             }
             text = json.dumps(lines, ensure_ascii=False, indent=0)
             (DIRECTORY / f"{name}.json").write_text(text + "\n")

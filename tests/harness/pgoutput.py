@@ -10,7 +10,7 @@ import psycopg
 from psycopg import errors
 
 from harness.oracle import OracleChange, create_slot
-from oracle.test_scenarios import run_step
+from harness.scenario_run import run_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -11,10 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oracle.wal2json_scenarios import WAL2JSON_OPTIONS
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from harness.cluster import Database
 
@@ -34,19 +32,6 @@ _USERS_OID = re.compile(r"\b(?:1638[4-9]|163[9]\d|16[4-9]\d\d|1[7-9]\d{3}|[2-9]\
 _EMPTY = re.compile(r'\{\s*(?:"\w+": ?"?[^",\[]*"?,\s*)*"change": ?\[\s*\]\s*\}')
 
 
-def run(database: Database, steps: list[str]) -> None:
-    """Run a scenario's statements, ``2> …`` in a second session."""
-    with database.connect() as first, database.connect() as second:
-        for step in steps:
-            connection = second if step.startswith("2> ") else first
-            if step.startswith("COPY "):
-                with connection.cursor().copy(f"{step} FROM STDIN") as copy:
-                    for i in range(3000):
-                        copy.write_row((i, f"copied {i}", None))
-            else:
-                connection.execute(step.removeprefix("2> "))
-
-
 def clean_up(database: Database) -> None:
     """Drop what scenarios leave behind."""
     for table in ("t", "u", "w", "t2"):
@@ -57,13 +42,13 @@ def clean_up(database: Database) -> None:
     )
 
 
-def options_of(database: Database, label: str) -> dict[str, str]:
-    """Return the options called *label*, for this server."""
+def options_of(database: Database, options: Mapping[str, str]) -> dict[str, str]:
+    """Return *options* for this server: ``ORIGIN`` is the number of the origin w2j_one."""
     origin = database.query(
         "SELECT roident::text FROM pg_replication_origin WHERE roname = 'w2j_one'"
     )
     number = origin[0][0] if origin else "64000"
-    return {k: v.replace("ORIGIN", number) for k, v in WAL2JSON_OPTIONS[label].items()}
+    return {k: v.replace("ORIGIN", number) for k, v in options.items()}
 
 
 def normalised(rows: Iterable[tuple[str, int, str]]) -> list[str]:

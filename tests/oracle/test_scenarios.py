@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness.oracle import create_slot
+from harness.scenario_run import run
 from harness.service import Service, service_in_process
 from harness.tiers import majors_by_tier
 from oracle.scenarios import SCENARIOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from psycopg import Connection
 
     from harness.cluster import Cluster, Database
 
@@ -48,21 +47,6 @@ def pair(
         yield Pair(database, service)
         service.call("DELETE", "/sources/main")
     cluster.drop_database(database.name)
-
-
-def run(database: Database, steps: list[str]) -> None:
-    with database.connect() as first, database.connect() as second:
-        for step in steps:
-            run_step(second if step.startswith("2> ") else first, step)
-
-
-def run_step(connection: Connection[Any], step: str) -> None:
-    if step.startswith("COPY "):
-        with connection.cursor().copy(f"{step} FROM STDIN") as copy:
-            for i in range(3000):
-                copy.write_row((i, f"copied {i}", None))
-    else:
-        connection.execute(step.removeprefix("2> "))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -19,10 +19,11 @@ import pytest
 from harness import wal2json
 from harness.cluster import Database
 from harness.oracle import LogicalSlot, create_slot
+from harness.scenario_run import run
 from harness.service import Service, service_in_process
 from harness.tiers import deep
 from harness.type_values import CASES, SETUP
-from harness.wal2json_recording import clean_up, normalised, options_of, recorded, run
+from harness.wal2json_recording import clean_up, normalised, options_of, recorded
 from oracle.scenarios import SCENARIOS
 from oracle.wal2json_scenarios import (
     WAL2JSON_OPTIONS,
@@ -84,7 +85,7 @@ def test_equals_what_was_recorded(pair: Pair, slot: str, name: str) -> None:
     end = pair.service.wait_decoded(slot, database)
     recorded_major = database.cluster.major == wal2json.MAJOR
     for label in WAL2JSON_OPTIONS if recorded_major else OTHER_MAJORS_OPTIONS:
-        ours = pair.service.peek(slot, options_of(database, label), upto_lsn=end)
+        ours = pair.service.peek(slot, options_of(database, WAL2JSON_OPTIONS[label]), upto_lsn=end)
         assert normalised(ours) == recorded(name, label), label
 
 
@@ -111,7 +112,7 @@ def test_equals_the_original(pair: Pair, oracle: LogicalSlot, slot: str, name: s
     run(database, steps)
     end = pair.service.wait_decoded(slot, database)
     for label in labels:
-        options = options_of(database, label)
+        options = options_of(database, WAL2JSON_OPTIONS[label])
         theirs = [tuple(row) for row in oracle.peek(options, upto_lsn=end)]
         ours = pair.service.peek(slot, options, upto_lsn=end)
         for mine, expected in zip(ours, theirs, strict=False):

@@ -658,3 +658,27 @@ def test_no_two_test_modules_share_a_name() -> None:
         path.name for path in tests.rglob("test_*.py") if not (path.parent / "__init__.py").exists()
     ]
     assert sorted(set(names)) == sorted(names)
+
+
+def _tests_imported(text: str) -> list[str]:
+    """Return what a module of the harness imports of the tests that it serves."""
+    tests = Path(__file__).parents[1]
+    own = {path.stem for path in tests.iterdir()} - {"harness"}
+    found: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module)
+    return [name for name in found if name.split(".")[0] in own]
+
+
+def test_the_harness_imports_no_test() -> None:
+    """What tests share stands below them: who changes a test need not think of other tests."""
+    harness = Path(__file__).parents[1] / "harness"
+    imported = {path.name: _tests_imported(path.read_text()) for path in harness.rglob("*.py")}
+    assert {name: found for name, found in imported.items() if found} == {}
+    assert _tests_imported("if x:\n    from oracle.test_scenarios import run_step") == [
+        "oracle.test_scenarios"
+    ]
+    assert _tests_imported("import conftest, harness.oracle") == ["conftest"]
