@@ -274,7 +274,8 @@ def copy_pieces(messages: Iterable[bytes], piece_bytes: int = _PIECE_BYTES) -> I
 
     Source: protocol.sgml, "COPY Operations" (the backend's messages are one row each)
     """
-    header, parts, size = b"", [], 0
+    header, size = b"", 0
+    parts: list[bytes] = []
     for message in messages:
         if size >= piece_bytes:
             piece = b"".join(parts)
