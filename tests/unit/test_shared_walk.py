@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from harness.wal_writer import WalWriter, main_data
 from spillway._kernels.wal.walker import Walker
 from spillway.errors import CorruptWal, StorageError, WalGap
+from spillway.pg import rmgr
 from spillway.pg.versions import WAL_VERSIONS
 from spillway.wal import shared_walk
 from spillway.wal.shared_walk import LATER, NOW, PASSED, RecordReader, SharedWalk
@@ -22,6 +24,14 @@ if TYPE_CHECKING:
 START = 3 << 20
 V15 = WAL_VERSIONS[15]
 JOIN_S = 30
+#: databases: most records are of the first one
+BUSY, OTHER, THIRD = 16400, 16401, 16402
+EVERYONE = 0
+
+
+def of_database(oid: int, length: int) -> bytes:
+    """Return a record's body: a block of a database, and *length* bytes."""
+    return struct.pack("<BBHIIII", 0, 0, 0, 1663, oid, 16384, 9) + main_data(bytes(length))
 
 
 class Stored:
@@ -35,11 +45,17 @@ class Stored:
         self.waits = 0
         self._data = b""
 
-    def append(self, records: int, length: int = 50, xid: int = 7) -> list[int]:
-        """Store *records* more; return where they start."""
-        lsns = [self.wal.append(main_data(bytes(length)), xid=xid) for _ in range(records)]
+    def append(self, records: int, length: int = 50, database: int = BUSY) -> list[int]:
+        """Store *records* more of *database*; return where they start."""
+        body = of_database(database, length)
+        lsns = [self.wal.append(body, xid=7) for _ in range(records)]
         self.store()
         return lsns
+
+    def end_transaction(self) -> None:
+        """Store an abort that does not say of which database."""
+        self.wal.append(main_data(bytes(8)), xid=7, rmid=rmgr.RM_XACT_ID, info=rmgr.XLOG_XACT_ABORT)
+        self.store()
 
     def store(self) -> None:
         with self.changed:
@@ -65,19 +81,27 @@ class Stored:
 
 
 class Interested:
-    """Wants records of some xids: of *now* at once, of *later* in time."""
+    """Decodes *database*, and may be eager, or follow the ends of transactions; it counts how often it is asked."""
 
-    def __init__(self, now: set[int], later: set[int] | None = None) -> None:
-        self._now, self._later = now, later or set()
+    def __init__(self, database: int, *, is_eager: bool = False, sees_ends: bool = False) -> None:
+        self.database_oid = database
+        self.is_eager = is_eager
+        self.sees_ends = sees_ends
+        self.asked = 0
 
     def interest(self, batch: RecordBatch, start: int) -> int:
-        xids = {batch.header(i)[4] for i in range(start, len(batch))}
-        return NOW if xids & self._now else LATER if xids & self._later else PASSED
+        self.asked += 1
+        routes = {
+            oid: [i for i in indexes if i >= start]
+            for oid, indexes in batch.routes_by_database().items()
+        }
+        if routes.get(self.database_oid) or (routes.get(EVERYONE) and self.is_eager):
+            return NOW
+        ends = any(i >= start for i in batch.plain_ends())
+        return LATER if routes.get(EVERYONE) or (ends and self.sees_ends) else PASSED
 
 
-#: what all records here are of
-XID = 7
-ALL = Interested({XID})
+ALL = Interested(BUSY)
 
 
 @pytest.fixture
@@ -298,21 +322,21 @@ def test_who_waits_can_be_called(stored: Stored, shared: SharedWalk) -> None:
 
 def test_what_is_of_no_interest_is_passed_over(stored: Stored, shared: SharedWalk) -> None:
     busy = shared.reader(START, V15, ALL)
-    idle = shared.reader(START, V15, Interested({8}))
+    idle = shared.reader(START, V15, Interested(OTHER))
     lsns = stored.append(2_000)
     assert idle.take(0) is None, "it leads past all of it"
     assert idle.caught_up
     assert idle.position == stored.wal.lsn
     assert take_all(busy) == lsns
     before = shared.batches_walked
-    (mine,) = stored.append(1, xid=8)
+    (mine,) = stored.append(1, database=OTHER)
     stored.append(2_000)
     taken = take_all(idle)
     assert mine in taken, "with what else is in that batch"
     assert len(taken) <= 256
     assert take_all(busy)[0] == mine
     # The same alone, and begun within.
-    alone = shared.reader(lsns[1_000], V15, Interested({8}))
+    alone = shared.reader(lsns[1_000], V15, Interested(OTHER))
     assert take_all(alone) == taken
     assert shared.batches_walked >= before
 
@@ -354,6 +378,11 @@ def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it never came to that")
 
 
+def walked_lsn(shared: SharedWalk) -> int:
+    """Return how far the walk that is furthest has come."""
+    return max(walk.end_lsn for walk in shared._walks)
+
+
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks again by itself."""
@@ -362,36 +391,37 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_who_waits_passes_without_being_woken(stored: Stored, shared: SharedWalk) -> None:
-    first, second = Waiting(shared, Interested({8})), Waiting(shared, Interested({9}))
+    first, second = Waiting(shared, Interested(OTHER)), Waiting(shared, Interested(THIRD))
     stored.append(600)
-    until(lambda: first.reader.position == second.reader.position == stored.wal.lsn)
+    until(lambda: walked_lsn(shared) == stored.wal.lsn)
     assert not first.taken
     assert not second.taken
-    stored.append(1, xid=9)
+    stored.append(1, database=THIRD)
     assert second.result() is not None
     assert not first.taken
     # The one that is there has to lead, whoever did before.
     stored.append(1)
-    until(lambda: first.reader.position == stored.wal.lsn)
+    until(lambda: walked_lsn(shared) == stored.wal.lsn)
     assert first.call() is None
+    assert first.reader.position == stored.wal.lsn
     assert shared.walks == 1
 
 
 @pytest.mark.usefixtures("patient")
 def test_what_can_wait_is_taken_when_it_looks(stored: Stored, shared: SharedWalk) -> None:
-    leads = Waiting(shared, Interested({8}))
+    leads = Waiting(shared, Interested(OTHER))
     until(lambda: bool(stored.waits))
-    waits = Waiting(shared, Interested({8}, {9}))
+    waits = Waiting(shared, Interested(THIRD, sees_ends=True))
     until(lambda: any(walk.waiting for walk in shared._walks))
-    stored.append(1, xid=9)
-    until(lambda: leads.reader.position == stored.wal.lsn)
+    stored.end_transaction()
+    until(lambda: walked_lsn(shared) == stored.wal.lsn)
     stored.append(1)
-    until(lambda: leads.reader.position == stored.wal.lsn)
+    until(lambda: walked_lsn(shared) == stored.wal.lsn)
     assert not waits.taken
     assert waits.reader.position == START
     taken = waits.call()
     assert isinstance(taken, tuple)
-    assert taken[0].header(0)[4] == 9
+    assert taken[0].header(0)[5] == rmgr.RM_XACT_ID
     assert leads.call() is None
 
 
@@ -400,12 +430,130 @@ def test_what_can_wait_is_taken_before_it_is_forgotten(
     stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_walk, "KEPT_BYTES", 1 << 19)
-    leads = Waiting(shared, Interested({8}))
+    leads = Waiting(shared, Interested(OTHER))
     until(lambda: bool(stored.waits))
-    waits = Waiting(shared, Interested({8}, {9}))
+    waits = Waiting(shared, Interested(THIRD, sees_ends=True))
     until(lambda: any(walk.waiting for walk in shared._walks))
-    first = stored.append(5_000, xid=9)[0]
+    stored.end_transaction()
+    stored.append(5_000)
     taken = waits.result()
     assert isinstance(taken, tuple)
-    assert taken[0].header(0)[0] == first
+    assert taken[0].header(0)[5] == rmgr.RM_XACT_ID
     assert leads.call() is None
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_is_eager_is_woken_by_what_is_everyones(stored: Stored, shared: SharedWalk) -> None:
+    leads = Waiting(shared, Interested(OTHER))
+    until(lambda: bool(stored.waits))
+    eager = Waiting(shared, Interested(THIRD, is_eager=True))
+    until(lambda: any(walk.waiting for walk in shared._walks))
+    stored.append(1, database=EVERYONE)
+    assert eager.result() is not None
+    assert leads.result() is not None
+
+
+def test_a_batch_asks_nobody_whom_it_does_not_concern(stored: Stored, shared: SharedWalk) -> None:
+    interests = [Interested(OTHER + n) for n in range(20)]
+    idle = [Waiting(shared, interest) for interest in interests]
+    until(lambda: sum(len(walk.waiting) for walk in shared._walks) == len(idle) - 1)
+    busy = shared.reader(START, V15, ALL)
+    lsns: list[int] = []
+    taken: list[int] = []
+    for _ in range(30):
+        lsns += stored.append(1)
+        while len(taken) < len(lsns):
+            batch, start = busy.take(JOIN_S) or pytest.fail("it was given nothing")
+            taken += [batch.header(i)[0] for i in range(start, len(batch))]
+    assert taken == lsns
+    for one in idle:
+        one.call()
+        assert one.reader.position <= stored.wal.lsn
+    # Who leads asks itself.
+    assert sum(interest.asked for interest in interests) <= shared.batches_walked
+
+
+def test_any_number_of_batches_is_passed_at_once(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "KEPT_BYTES", 1 << 19)
+    other, third = Interested(OTHER), Interested(THIRD)
+    busy = shared.reader(START, V15, ALL)
+    readers = [shared.reader(START, V15, interest) for interest in (other, third)]
+    stored.append(100)
+    (everyones,) = stored.append(1, database=EVERYONE)
+    stored.append(8_000)
+    take_all(busy)
+    assert busy.position == stored.wal.lsn
+    assert shared.kept_bytes <= 1.5 * (1 << 19)
+    for reader in readers:
+        # It is not kept any more but for those that have not passed it.
+        batch, _ = reader.take(0) or pytest.fail("it was given nothing")
+        assert everyones in [batch.header(i)[0] for i in range(len(batch))]
+        assert reader.take(0) is None
+        assert reader.position == stored.wal.lsn
+    assert shared.walks == 1
+    assert other.asked == third.asked == 1
+    assert shared.kept_bytes <= 1 << 19
+    # Who has something of its own among what is forgotten walks for itself.
+    (mine,) = stored.append(1, database=THIRD)
+    stored.append(8_000)
+    take_all(busy)
+    assert readers[0].take(0) is None
+    assert other.asked == 1
+    assert mine in take_all(readers[1])
+    assert readers[1].take(0) is None
+    assert shared.walks == 1, "it has met the others"
+
+
+def test_what_is_everyones_is_not_kept_for_ever(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "KEPT_BYTES", 1 << 17)
+    eager, behind = Interested(BUSY, is_eager=True), Interested(OTHER)
+    ahead, slow = shared.reader(START, V15, eager), shared.reader(START, V15, behind)
+    lsns = stored.append(5_000, database=EVERYONE)
+    assert take_all(ahead) == lsns
+    assert shared.kept_bytes <= 1.5 * (1 << 17)
+    assert take_all(slow) == lsns
+    assert shared.walks == 1
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_is_concerned_leads_from_then_on(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "_AWAY_S", JOIN_S)
+    other = Interested(OTHER)
+    idle = Waiting(shared, other)
+    until(lambda: bool(stored.waits))
+    first = Waiting(shared, ALL)
+    until(lambda: any(walk.waiting for walk in shared._walks))
+    stored.append(1)
+    assert first.result() is not None
+    assert other.asked == 1
+    for _ in range(20):
+        stored.append(1)
+        assert first.reader.take(JOIN_S) is not None
+    assert other.asked == 1, "nobody else has led meanwhile"
+    assert idle.call() is None
+    assert other.asked == 1
+    assert idle.reader.position == stored.wal.lsn
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_does_not_come_back_is_not_waited_for(stored: Stored, shared: SharedWalk) -> None:
+    idle = [Waiting(shared, Interested(OTHER + n)) for n in range(3)]
+    until(lambda: sum(len(walk.waiting) for walk in shared._walks) == 2)
+    busy = Waiting(shared, ALL)
+    until(lambda: sum(len(walk.waiting) for walk in shared._walks) == 3)
+    stored.append(1)
+    assert busy.result() is not None
+    stored.append(1, database=OTHER + 2)
+    assert idle[2].result() is not None
+    # Nor does that one come back, nor the next.
+    stored.append(1, database=OTHER)
+    assert idle[0].result() is not None
+    stored.append(1, database=OTHER + 1)
+    assert idle[1].result() is not None
+    assert shared.walks == 1

@@ -422,6 +422,21 @@ class Decoder:
         self._failed = False
         self._sink.progress(self._position)
 
+    @property
+    def database_oid(self) -> int:
+        """The database that is decoded."""
+        return self._database_oid
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether all that concerns every database is to be looked at at once: while decoding is not consistent."""
+        return self._buffer.is_eager
+
+    @property
+    def sees_ends(self) -> bool:
+        """Whether the plain end of any database's transaction may matter here."""
+        return self._buffer.sees_ends
+
     def interest(self, batch: RecordBatch, start: int) -> int:
         """Say what the records of *batch* from index *start* on mean here; see :class:`spillway.wal.shared_walk.Interest`."""
         return self._buffer.interest(batch, start)

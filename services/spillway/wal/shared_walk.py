@@ -12,8 +12,15 @@ A *walk* has a walker and the last batches that it made, at most KEPT_BYTES of t
 thread is the walk's own: a source with one database is walked by that one's session, as if nothing were shared.
 
 Most batches of a busy database concern no other: a reader is given those that do (:class:`Interest`), and passes over
-the rest. While it waits, whoever leads has it pass, without waking it. It is woken for what may bring about something at once;
-of what can wait, and of how far it has passed, it hears when it looks again.
+the rest. A walk remembers the number of the last batch that concerned a database, everyone, or whoever follows the ends of
+transactions. So who leads touches only the readers that a batch wakes, and one that looks again passes over any number of
+batches at once. A reader that waits is woken for what may bring about something at once; what can wait, and how far it has
+passed, it finds when it looks again.
+
+Who leads goes away with each batch that it takes, and most often is back before more WAL comes. To have another lead meanwhile
+would cost a switch of threads there and one back for each batch. So the others give it AWAY_S: one of them, the *deputy*,
+looks after that time, and leads if nobody does. Who leads and makes a batch for another alone lets that one lead: it will be
+needed again. While more is stored than was walked, somebody leads at once, so that walking and decoding go side by side.
 
 Batches are immutable and own what their records point to, so that any number of threads go through one at the same
 time. What a reader does with a batch is its own matter: one that fails, or takes long, holds nobody up. Whoever is further
@@ -24,7 +31,11 @@ WAL that is damaged ends a walk for all its readers at the same place, each with
 is read by all of them first. None joins a walk that has failed, so that a new attempt reads the store again, which may be
 mended. What the store itself raises (a segment that is gone) ends only the call of the reader that was leading.
 
-Memory: KEPT_BYTES for each walk with several readers, else one batch; a chunk and an unfinished record for each walker.
+What is everyone's is kept longer than the rest (half of KEPT_BYTES), until all have passed it: the many for whom a batch has
+nothing else are not left behind while they sleep.
+
+Memory: one and a half KEPT_BYTES for each walk with several readers, else one batch; a chunk and an unfinished record for each
+walker.
 """
 
 from __future__ import annotations
@@ -43,13 +54,16 @@ if TYPE_CHECKING:
     from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.pg.versions import WalVersion
 
-#: What of a walk is kept for those behind, with what the records take in memory.
+#: What of a walk is kept for those behind, with what the records take in memory; half as much more of what is everyone's.
 KEPT_BYTES: Final = 16 << 20
 
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
 #: A reader that waits for the one who leads looks that often whether that is still so, and says how far it has passed.
 _LOOK_S: Final = 0.5
+
+#: Who led is expected back that soon: at most so much later another reader leads.
+_AWAY_S: Final = 0.01
 
 #: What a batch is to a reader: to be passed over; to be looked at before what comes later; something may come of it at once.
 PASSED: Final = 0
@@ -58,13 +72,22 @@ NOW: Final = 2
 
 
 class Interest(Protocol):
-    """Knows what a reader's records are for."""
+    """Knows what a reader's records are for. What it answers changes only while its reader is not in :meth:`RecordReader.take`."""
+
+    @property
+    def database_oid(self) -> int:
+        """The database whose own records concern the reader at once; always the same."""
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether all that concerns every database concerns the reader at once; else only what is urgent does."""
+
+    @property
+    def sees_ends(self) -> bool:
+        """Whether plain ends of any database's transactions concern it, in time."""
 
     def interest(self, batch: RecordBatch, start: int) -> int:
-        """Return what the records of *batch* from index *start* on mean: PASSED, LATER or NOW.
-
-        It is asked on any thread while its reader is in :meth:`RecordReader.take`.
-        """
+        """Return what the records of *batch* from index *start* on mean: PASSED, LATER or NOW."""
 
 
 class StoredWal(Protocol):
@@ -80,6 +103,14 @@ class StoredWal(Protocol):
         """Have those who wait look whether they are called."""
 
 
+class _Database:
+    """A walk's readers that decode one database, and the last batch that had records of it, or may have had."""
+
+    def __init__(self, last: int) -> None:
+        self.readers: set[RecordReader] = set()
+        self.last = last
+
+
 class _Walk:
     """A walker and what it made last; the lock of its :class:`SharedWalk` guards all but the walker."""
 
@@ -88,11 +119,31 @@ class _Walk:
         #: used by the leader alone
         self.walker = walker
         self.leader: RecordReader | None = None
+        #: who is expected to lead again, and since when nobody did
+        self.away: RecordReader | None = None
+        self.left_at = 0.0
+        #: looks whether anybody leads; it waits, or was just woken
+        self.deputy: RecordReader | None = None
         #: the leader has found nothing more in the store
         self.is_at_end = False
-        #: readers that wait for a batch, in the order in which they came
-        self.waiting: list[RecordReader] = []
+        #: the last batch was as large as one can be, or what it was made of: there may be more
+        self.lags = False
+        #: readers that wait for a batch, in the order in which they came, and which of them are eager
+        self.waiting: dict[RecordReader, None] = {}
+        self.eager: set[RecordReader] = set()
         self.readers: set[RecordReader] = set()
+        #: whose batches are told apart: those of the readers
+        self.databases: dict[int, _Database] = {}
+        #: number of the last batch with ends of transactions
+        self.last_of_ends = -1
+        #: numbers of the kept batches with records that are everyone's
+        self.of_all: deque[int] = deque()
+        #: such batches from before the first kept one, which somebody has not passed; all of them from :attr:`late_from` on
+        self.late: deque[tuple[int, RecordBatch]] = deque()
+        self.late_bytes = 0
+        self.late_from = 0
+        #: made since all that wait were looked at
+        self.unseen_bytes = 0
         self.batches: deque[RecordBatch] = deque()
         #: number of the first batch that is kept
         self.first = 0
@@ -111,22 +162,130 @@ class _Walk:
         return self.first + len(self.batches)
 
     def hand_on(self) -> None:
-        """Have one of those who wait lead, if nobody does."""
-        if self.leader is None and self.waiting:
-            self.waiting[0].woken.notify()
+        """Have one of those who wait see to it that somebody leads, if nobody does."""
+        if self.leader is None and self.waiting and (self.deputy is None or self.lags):
+            if self.deputy is None:
+                self.deputy = next(iter(self.waiting))
+            self.deputy.woken.notify()
 
-    def append(self, batch: RecordBatch) -> None:
+    def resign(self, heir: RecordReader) -> None:
+        """Have nobody lead; *heir* is expected to do so soon."""
+        self.leader, self.away, self.left_at = None, heir, time.monotonic()
+
+    def patience_s(self, reader: RecordReader, now_s: float, left_s: float) -> float | None:
+        """Return how long *reader*, which has *left_s*, is to wait before it looks again; None when it is to lead."""
+        patience_s = max(left_s, 0.0) if self.is_at_end else _LOOK_S
+        away_s = now_s - self.left_at
+        if self.leader is None:
+            is_expected = self.away is not None and self.away is not reader and away_s < _AWAY_S
+            if not is_expected or self.lags or left_s <= 0:
+                return None
+            if self.deputy is None:
+                self.deputy = reader
+            return min(patience_s, _AWAY_S - away_s) if self.deputy is reader else patience_s
+        if self.deputy is reader:
+            if away_s < _AWAY_S:
+                # Who leads comes and goes: to be called each time would cost more.
+                return min(patience_s, _AWAY_S)
+            self.deputy = None
+        return patience_s
+
+    def enter(self, reader: RecordReader) -> None:
+        """Have *reader* among the readers."""
+        self.readers.add(reader)
+        # Of what is kept it is not known which is whose.
+        of = self.databases.setdefault(reader.database_oid, _Database(self.next - 1))
+        of.readers.add(reader)
+
+    def leave(self, reader: RecordReader) -> None:
+        """Have *reader* no more."""
+        self.readers.discard(reader)
+        if (of := self.databases.get(reader.database_oid)) is not None:
+            of.readers.discard(reader)
+            if not of.readers:
+                del self.databases[reader.database_oid]
+        self.withdraw(reader)
+
+    def withdraw(self, reader: RecordReader) -> None:
+        """Have *reader*, which has other things to do, look after nothing here."""
+        if self.deputy is reader:
+            self.deputy = None
+        self.hand_on()
+
+    def append(self, batch: RecordBatch) -> RecordReader | None:
+        """Keep the newest batch, and wake who is to look at once; return one of those, if there are any."""
+        number = self.next
         self.batches.append(batch)
         self.kept_bytes += batch.memory_bytes
         self.end_lsn = batch.end_lsn
+        woken: RecordReader | None = None
+        databases, of_all, has_ends = batch.concerned()
+        for oid in databases:
+            if (of := self.databases.get(oid)) is not None:
+                of.last = number
+                for reader in of.readers:
+                    if reader in self.waiting:
+                        woken = reader
+                        reader.woken.notify()
+        if of_all != PASSED:
+            self.of_all.append(number)
+            for reader in self.waiting if of_all == NOW else self.eager:
+                woken = reader
+                reader.woken.notify()
+        if has_ends:
+            self.last_of_ends = number
+        self._look_after(batch.memory_bytes)
+        return woken
+
+    def _look_after(self, new_bytes: int) -> None:
+        """Have nobody be left behind in its sleep: every so many bytes wake those for whom there is something."""
+        self.unseen_bytes += new_bytes
+        if self.unseen_bytes > KEPT_BYTES // 2:
+            self.unseen_bytes = 0
+            for reader in self.waiting:
+                if self.concerns(reader):
+                    reader.woken.notify()
+
+    def last_own(self, reader: RecordReader) -> int:
+        """Return the number of the last batch that may concern *reader* by more than what is everyone's."""
+        of = self.databases.get(reader.database_oid)
+        if of is None:
+            # It was closed meanwhile.
+            return self.next - 1
+        return max(of.last, self.last_of_ends) if reader.sees_ends else of.last
+
+    def concerns(self, reader: RecordReader) -> bool:
+        """Say whether anything may concern *reader* of what was made since it looked."""
+        last = max(self.last_own(reader), self.of_all[-1] if self.of_all else -1)
+        return last >= reader.number or bool(self.late and self.late[-1][0] >= reader.number)
+
+    def next_of_all(self, number: int) -> tuple[int, RecordBatch | None]:
+        """Return the first batch from *number* on that has records of everyone's, with its number; the next one, without a batch, if there is none."""
+        for late, batch in self.late:
+            if late >= number:
+                return late, batch
+        for kept in self.of_all:
+            if kept >= number:
+                return kept, self.batches[kept - self.first]
+        return self.next, None
 
     def forget_before(self, number: int, limit_bytes: int) -> None:
         """Forget the oldest batches before *number* until what is kept fits *limit_bytes*."""
         while self.first < number and self.kept_bytes > limit_bytes:
             batch = self.batches.popleft()
+            if self.of_all and self.of_all[0] == self.first:
+                self.late.append((self.of_all.popleft(), batch))
+                self.late_bytes += batch.memory_bytes
             self.first += 1
             self.kept_bytes -= batch.memory_bytes
             self.begin_lsn = batch.end_lsn
+        while self.late and (
+            self.late_bytes > limit_bytes // 2
+            or all(reader.number > self.late[0][0] for reader in self.readers)
+        ):
+            late, batch = self.late.popleft()
+            self.late_bytes -= batch.memory_bytes
+            self.late_from = late + 1
 
     def find(self, lsn: int) -> int | None:
         """Return the number of the batch that who stands at *lsn* reads next; None when it is not kept, or *lsn* is no record's end."""
@@ -178,7 +337,7 @@ class SharedWalk:
     def kept_bytes(self) -> int:
         """Memory of what is kept for readers that are behind."""
         with self._lock:
-            return sum(walk.kept_bytes for walk in self._walks)
+            return sum(walk.kept_bytes + walk.late_bytes for walk in self._walks)
 
     @property
     def walks(self) -> int:
@@ -211,7 +370,7 @@ class SharedWalk:
     def _leave(self, reader: RecordReader) -> None:
         """Take *reader* out of its walk, which ends with its last reader."""
         walk = reader.walk
-        walk.readers.discard(reader)
+        walk.leave(reader)
         if not walk.readers and walk in self._walks:
             self._walks.remove(walk)
 
@@ -246,6 +405,9 @@ class RecordReader:
     ) -> None:
         self._shared = shared
         self._interest = interest
+        self.database_oid = interest.database_oid
+        #: as of the last look
+        self.sees_ends = True
         #: end of the last record handed out or passed, or where it began
         self.position = position
         #: told when there may be something for it
@@ -259,26 +421,12 @@ class RecordReader:
         self.number = 0
         #: it waits to be told that there is no more, if there is not
         self.waits_for_end = False
-        #: of batches that can wait until it looks
-        self._waiting_bytes = 0
 
     def enter(self, walk: _Walk, number: int) -> None:
         """Go on with batch *number* of *walk*; the lock is held."""
         self.walk = walk
         self.number = number
-        self._waiting_bytes = 0
-        walk.readers.add(self)
-
-    def hear(self, batch: RecordBatch) -> bool:
-        """Hear of the newest batch of its walk; True when it is to look at once. The lock is held, and the reader waits or leads."""
-        what = self._interest.interest(batch, batch.first_from(self.position))
-        if what == PASSED and self.number == self.walk.next - 1:
-            self._step_over(batch)
-        elif what != NOW:
-            self._waiting_bytes += batch.memory_bytes
-            # It must not be left behind while it sleeps.
-            return self._waiting_bytes > KEPT_BYTES // 2
-        return what == NOW
+        walk.enter(self)
 
     def _step_over(self, batch: RecordBatch) -> None:
         self.number += 1
@@ -308,7 +456,6 @@ class RecordReader:
         shared = self._shared
         began_s, began_at = time.monotonic(), self.position
         deadline = began_s + timeout_s
-        self._waiting_bytes = 0
         while True:
             with shared._lock:  # noqa: SLF001
                 taken = self._next_kept()
@@ -327,44 +474,67 @@ class RecordReader:
                     or called()
                 ):
                     # Whoever was told that nobody leads any more has other things to do.
-                    walk.hand_on()
+                    walk.withdraw(self)
                     if taken is None and walk.failure is not None:
                         raise _again(walk.failure)
                     return taken
-                if walk.leader is not None:
-                    walk.waiting.append(self)
-                    self.waits_for_end = left_s <= 0
-                    try:
-                        self.woken.wait(max(left_s, 0) if walk.is_at_end else _LOOK_S)
-                    finally:
-                        walk.waiting.remove(self)
+                patience_s = walk.patience_s(self, now, left_s)
+                if patience_s is not None:
+                    self._wait(patience_s, for_end=left_s <= 0)
                     continue
                 walk.leader = self
+                if walk.deputy is self:
+                    walk.deputy = None
             try:
                 has_more = self._lead(walk, began_at, deadline, called)
             finally:
                 with shared._lock:  # noqa: SLF001
-                    walk.leader = None
+                    if walk.leader is self:
+                        walk.resign(self)
                     walk.hand_on()
             if not has_more:
                 self.caught_up = walk.is_at_end
                 self.read_lsn = walk.walker.fed_lsn
                 return None
 
+    def _wait(self, patience_s: float, *, for_end: bool) -> None:
+        """Wait to be woken; the lock is held, but for the waiting."""
+        walk = self.walk
+        self.waits_for_end = for_end
+        walk.waiting[self] = None
+        if self._interest.is_eager:
+            walk.eager.add(self)
+        try:
+            self.woken.wait(patience_s)
+        finally:
+            del walk.waiting[self]
+            walk.eager.discard(self)
+
     def _next_kept(self) -> tuple[RecordBatch, int] | None:
         """Step to the next batch of interest that is kept, if there is one; the lock is held."""
         shared = self._shared
+        self.sees_ends = self._interest.sees_ends
         if len(shared._walks) > 1:  # noqa: SLF001
             shared._meet(self)  # noqa: SLF001
         walk = self.walk
-        if self.number < walk.first or walk.is_broken:
+        if walk.is_broken or (
+            self.number < walk.first
+            and (walk.last_own(self) >= self.number or self.number < walk.late_from)
+        ):
             version = walk.version
             shared._leave(self)  # noqa: SLF001
             shared._join(self, version)  # noqa: SLF001
             walk = self.walk
         taken = None
         while taken is None and self.number < walk.next:
-            batch = walk.batches[self.number - walk.first]
+            batch: RecordBatch | None
+            if walk.last_own(self) >= self.number:
+                batch = walk.batches[self.number - walk.first]
+            else:
+                self.number, batch = walk.next_of_all(self.number)
+                if batch is None:
+                    self.position = max(self.position, walk.end_lsn)
+                    break
             start = batch.first_from(self.position)
             if self._interest.interest(batch, start) != PASSED:
                 taken = batch, start
@@ -379,6 +549,7 @@ class RecordReader:
         shared, walker = self._shared, walk.walker
         store = shared._store  # noqa: SLF001
         look_at = time.monotonic() + _LOOK_S
+        is_full = False
         while True:
             if self.position > began_at and (called() or time.monotonic() >= look_at):
                 return False
@@ -392,14 +563,17 @@ class RecordReader:
                 raise
             if batch is not None:
                 with shared._lock:  # noqa: SLF001
-                    walk.append(batch)
+                    walk.lags = is_full or len(batch) >= _BATCH_RECORDS
+                    woken = walk.append(batch)
                     shared.batches_walked += 1
-                    for reader in walk.waiting:
-                        if reader.hear(batch):
-                            reader.woken.notify()
-                    self.hear(batch)
-                    is_passed = self.number == walk.next
+                    start = batch.first_from(self.position)
+                    is_passed = self._interest.interest(batch, start) == PASSED
+                    if is_passed:
+                        self._step_over(batch)
                     shared._trim(walk)  # noqa: SLF001
+                    if is_passed and woken is not None and not walk.lags:
+                        walk.resign(woken)
+                        return True
                 if is_passed:
                     continue
                 return True
@@ -407,6 +581,7 @@ class RecordReader:
             data = store.read(lsn, _READ_BYTES)
             if data:
                 walk.is_at_end = False
+                is_full = len(data) >= _READ_BYTES
                 walker.feed(lsn, data)
                 continue
             if not walk.is_at_end:

@@ -362,6 +362,16 @@ cdef class ReorderBuffer:
                 least = batch.ends[self._end]
         return least
 
+    @property
+    def is_eager(self):
+        """Whether records that concern every database are NOW, too; it changes only in ``run`` and ``set_state``."""
+        return self._state != SNAPSHOT_CONSISTENT
+
+    @property
+    def sees_ends(self):
+        """Whether plain ends of other databases' transactions are LATER; it changes only in ``run`` and setters."""
+        return self._sees_ends()
+
     def interest(self, RecordBatch batch not None, Py_ssize_t start):
         """Say what records of *batch* from *start* on mean.
 

@@ -138,6 +138,18 @@ cdef class RecordBatch:
             block = block.next
         return size + (len(self.fed) if self.fed is not None else 0) + BATCH_OVERHEAD
 
+    def concerned(self):
+        """Return whom the batch concerns: databases with records of their own, everyone, who follows ends of transactions.
+
+        The second is 0, 1 when records are everyone's, 2 when one of those is urgent; the third says whether there are
+        plain ends of transactions, of any database.
+        """
+        cdef Py_ssize_t i
+        cdef int of_all = 0
+        if self.routes[0].first < self.count:
+            of_all = 2 if self.is_urgent else 1
+        return tuple([self.routes[i].database for i in range(1, self.route_count)]), of_all, self.end_count > 0
+
     def routes_by_database(self):
         """Return {database: indexes of the records that concern it}, 0 for those that concern every database."""
         cdef Py_ssize_t i
