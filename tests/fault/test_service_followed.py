@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness.oracle import create_slot
 from harness.plugin_output import messages
 from harness.serve_process import ServeProcess
-from spillway.engine.reader import SlotReader
+from spillway.delivery.reader import SlotReader
 from spillway.pg.lsn import Lsn
 from spillway.pg.wal_segment import segment_name, segment_number
 from spillway.plugins.interface import PluginContext

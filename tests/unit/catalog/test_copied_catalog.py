@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.catalog_pages import empty_mirror, locator
-from spillway._kernels import heap
+from spillway._kernels.catalog import heap
 from spillway.catalog.bootstrap import copy_pieces
 from spillway.catalog.layout import NAMESPACE_BY_OID, PG_NAMESPACE, PgNamespace
 from spillway.catalog.packed_pages import pack_rows
