@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spillway.receiver.wal_store import WalStore
+from spillway.receiver.wal_writer import WalWriter
 
 from spillway.errors import CorruptTransactionLog
 from spillway.receiver.primary import SourceDatabase
@@ -106,7 +106,7 @@ class Stage:
 
     def __init__(self, root: Path, databases: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.layout = SourceLayout(root, DiskReserve(root / "reserve"))
-        WalStore(
+        WalWriter(
             self.layout.wal, system_id=ROW.system_id, segment_size=ROW.wal_segment_size, timeline=1,
             start_lsn=ROW.wal_segment_size,
         ).close()  # fmt: skip
