@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spillway.receiver.wal_writer import WalWriter
 
 from spillway.errors import CorruptTransactionLog
 from spillway.receiver.primary import SourceDatabase
+from spillway.receiver.wal_writer import WalWriter
 from spillway.receiver.walreceiver import ReceiverState
 from spillway.service.readiness import obstacles_of
 from spillway.service.settings import EngineSettings
