@@ -126,3 +126,20 @@ def test_a_batch_of_more_databases_than_are_told_apart() -> None:
     for database, indexes in routes.items():
         assert indexes == sorted(indexes)
         assert database == EVERYONE or {1 + i % 300 for i in indexes} == {database}
+
+
+@pytest.mark.parametrize(
+    ("records", "concerned"),
+    [
+        ([(HEAP_INSERT, block(THEIRS)), (HEAP_INSERT, block(OURS))], ((THEIRS, OURS), 0, False)),
+        ([(HEAP_INSERT, block(0))], ((), 1, False)),
+        ([(ABORT, main_data(TIME))], ((), 0, True)),
+        ([(COMMIT, main_data(TIME + of_database(THEIRS)))], ((THEIRS,), 0, True)),
+        ([(COMMIT, ORIGIN + main_data(TIME + of_database(THEIRS)))], ((), 2, False)),
+    ],
+)
+def test_whom_a_batch_concerns(
+    records: list[tuple[tuple[int, int], bytes]],
+    concerned: tuple[tuple[int, ...], int, bool],
+) -> None:
+    assert batch_of(*records).concerned() == concerned

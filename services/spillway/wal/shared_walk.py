@@ -20,7 +20,8 @@ passed, it finds when it looks again.
 Who leads goes away with each batch that it takes, and most often is back before more WAL comes. To have another lead meanwhile
 would cost a switch of threads there and one back for each batch. So the others give it AWAY_S: one of them, the *deputy*,
 looks after that time, and leads if nobody does. Who leads and makes a batch for another alone lets that one lead: it will be
-needed again. While more is stored than was walked, somebody leads at once, so that walking and decoding go side by side.
+needed again. While more is stored than was walked, whoever comes back from decoding a batch leads at once, so that several
+busy databases are decoded side by side.
 
 Batches are immutable and own what their records point to, so that any number of threads go through one at the same
 time. What a reader does with a batch is its own matter: one that fails, or takes long, holds nobody up. Whoever is further
@@ -142,8 +143,9 @@ class _Walk:
         self.late: deque[tuple[int, RecordBatch]] = deque()
         self.late_bytes = 0
         self.late_from = 0
-        #: made since all that wait were looked at
+        #: made since all that wait were looked at, and the number of the batch that came next then
         self.unseen_bytes = 0
+        self.seen = 0
         self.batches: deque[RecordBatch] = deque()
         #: number of the first batch that is kept
         self.first = 0
@@ -162,10 +164,9 @@ class _Walk:
         return self.first + len(self.batches)
 
     def hand_on(self) -> None:
-        """Have one of those who wait see to it that somebody leads, if nobody does."""
-        if self.leader is None and self.waiting and (self.deputy is None or self.lags):
-            if self.deputy is None:
-                self.deputy = next(iter(self.waiting))
+        """Have one of those who wait look after AWAY_S whether anybody leads, if nobody does now."""
+        if self.leader is None and self.waiting and self.deputy is None:
+            self.deputy = next(iter(self.waiting))
             self.deputy.woken.notify()
 
     def resign(self, heir: RecordReader) -> None:
@@ -178,11 +179,13 @@ class _Walk:
         away_s = now_s - self.left_at
         if self.leader is None:
             is_expected = self.away is not None and self.away is not reader and away_s < _AWAY_S
-            if not is_expected or self.lags or left_s <= 0:
+            # While there is much to walk, who has just decoded a batch is as good as who led.
+            if not is_expected or (self.lags and reader.was_given):
                 return None
             if self.deputy is None:
                 self.deputy = reader
-            return min(patience_s, _AWAY_S - away_s) if self.deputy is reader else patience_s
+            is_to_look = self.deputy is reader or left_s <= 0
+            return _AWAY_S - away_s if is_to_look else patience_s
         if self.deputy is reader:
             if away_s < _AWAY_S:
                 # Who leads comes and goes: to be called each time would cost more.
@@ -238,13 +241,18 @@ class _Walk:
         return woken
 
     def _look_after(self, new_bytes: int) -> None:
-        """Have nobody be left behind in its sleep: every so many bytes wake those for whom there is something."""
+        """Have nobody be left behind in its sleep: every so many bytes wake those for whom there is something.
+
+        What is everyone's is kept for longer: it is for the second time that it wakes.
+        """
         self.unseen_bytes += new_bytes
         if self.unseen_bytes > KEPT_BYTES // 2:
             self.unseen_bytes = 0
             for reader in self.waiting:
-                if self.concerns(reader):
+                number = reader.number
+                if self.last_own(reader) >= number or self.next_of_all(number)[0] < self.seen:
                     reader.woken.notify()
+            self.seen = self.next
 
     def last_own(self, reader: RecordReader) -> int:
         """Return the number of the last batch that may concern *reader* by more than what is everyone's."""
@@ -253,11 +261,6 @@ class _Walk:
             # It was closed meanwhile.
             return self.next - 1
         return max(of.last, self.last_of_ends) if reader.sees_ends else of.last
-
-    def concerns(self, reader: RecordReader) -> bool:
-        """Say whether anything may concern *reader* of what was made since it looked."""
-        last = max(self.last_own(reader), self.of_all[-1] if self.of_all else -1)
-        return last >= reader.number or bool(self.late and self.late[-1][0] >= reader.number)
 
     def next_of_all(self, number: int) -> tuple[int, RecordBatch | None]:
         """Return the first batch from *number* on that has records of everyone's, with its number; the next one, without a batch, if there is none."""
@@ -408,6 +411,8 @@ class RecordReader:
         self.database_oid = interest.database_oid
         #: as of the last look
         self.sees_ends = True
+        #: the last :meth:`take` gave it a batch
+        self.was_given = False
         #: end of the last record handed out or passed, or where it began
         self.position = position
         #: told when there may be something for it
@@ -475,6 +480,7 @@ class RecordReader:
                 ):
                     # Whoever was told that nobody leads any more has other things to do.
                     walk.withdraw(self)
+                    self.was_given = taken is not None
                     if taken is None and walk.failure is not None:
                         raise _again(walk.failure)
                     return taken
@@ -495,6 +501,7 @@ class RecordReader:
             if not has_more:
                 self.caught_up = walk.is_at_end
                 self.read_lsn = walk.walker.fed_lsn
+                self.was_given = False
                 return None
 
     def _wait(self, patience_s: float, *, for_end: bool) -> None:
@@ -571,7 +578,7 @@ class RecordReader:
                     if is_passed:
                         self._step_over(batch)
                     shared._trim(walk)  # noqa: SLF001
-                    if is_passed and woken is not None and not walk.lags:
+                    if is_passed and woken is not None:
                         walk.resign(woken)
                         return True
                 if is_passed:
