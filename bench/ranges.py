@@ -58,7 +58,8 @@ CREATE TABLE long_running (id int, v text);
 CREATE TABLE relevant (id int, v text);
 CREATE TABLE latency (note text);
 CREATE TABLE unpublished (id int, v text);
-CREATE PUBLICATION {PUBLICATION} FOR TABLE branches, tellers, accounts, history, measurements, wide, documents, nested,
+CREATE PUBLICATION {PUBLICATION} FOR TABLE branches, tellers, accounts, history, measurements, wide,
+    documents, nested,
     churned, long_running, relevant, latency;
 """
 

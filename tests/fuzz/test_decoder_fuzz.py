@@ -39,18 +39,23 @@ if TYPE_CHECKING:
 WORKLOAD = """
     CREATE TABLE t (id int PRIMARY KEY, v text, n numeric, j jsonb, a int[]);
     ALTER TABLE t ALTER v SET STORAGE EXTERNAL;
-    INSERT INTO t SELECT g, repeat(md5(g::text), g * 20), g / 7.0, jsonb_build_object('k', g), ARRAY[g, NULL]
+    INSERT INTO t SELECT g, repeat(md5(g::text), g * 20), g / 7.0, jsonb_build_object('k', g),
+        ARRAY[g, NULL]
         FROM generate_series(1, 12) g;
-    BEGIN; UPDATE t SET n = n + 1; SAVEPOINT a; DELETE FROM t WHERE id < 3; ROLLBACK TO a; DELETE FROM t WHERE id = 4; COMMIT;
+    BEGIN; UPDATE t SET n = n + 1; SAVEPOINT a; DELETE FROM t WHERE id < 3; ROLLBACK TO a;
+    DELETE FROM t WHERE id = 4; COMMIT;
     CREATE TYPE mood AS ENUM ('sad', 'ok'); ALTER TABLE t ADD m mood DEFAULT 'ok';
     INSERT INTO t (id, v) VALUES (100, 'x') ON CONFLICT (id) DO UPDATE SET v = 'y';
     INSERT INTO t (id, v) VALUES (100, 'x') ON CONFLICT (id) DO UPDATE SET v = 'y';
     ALTER TABLE t REPLICA IDENTITY FULL; UPDATE t SET id = id + 1000 WHERE id < 8;
-    SELECT pg_logical_emit_message(true, 'p', 'transactional'), pg_logical_emit_message(false, 'q', 'not');
+    SELECT pg_logical_emit_message(true, 'p', 'transactional'), pg_logical_emit_message(false, 'q',
+        'not');
     BEGIN; INSERT INTO t (id) VALUES (5000); PREPARE TRANSACTION 'g'; COMMIT PREPARED 'g';
     CREATE TABLE u (id int, v text); TRUNCATE t, u;
-    VACUUM FULL pg_class; CLUSTER pg_attribute USING pg_attribute_relid_attnum_index; ANALYZE t; VACUUM pg_type; DROP TABLE u;
-    CHECKPOINT; INSERT INTO t (id, v) SELECT g, 'w' || g FROM generate_series(1, 30) g; CREATE VIEW w AS SELECT * FROM t;
+    VACUUM FULL pg_class; CLUSTER pg_attribute USING pg_attribute_relid_attnum_index; ANALYZE t;
+    VACUUM pg_type; DROP TABLE u;
+    CHECKPOINT; INSERT INTO t (id, v) SELECT g, 'w' || g FROM generate_series(1, 30) g;
+    CREATE VIEW w AS SELECT * FROM t;
 """
 SEGMENT_SIZE = 1 << 24
 #: records between two states

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 SETUP = """
 CREATE TABLE kept (
-    id int PRIMARY KEY, n numeric(12, 3), t text, big text, at timestamptz, d date, j jsonb, a int[], b bytea, f float8
+    id int PRIMARY KEY, n numeric(12, 3), t text, big text, at timestamptz, d date, j jsonb,
+        a int[], b bytea, f float8
 );
 ALTER TABLE kept ALTER big SET STORAGE EXTERNAL;
 CREATE TABLE whole (id int, t text, big text);

@@ -22,9 +22,11 @@ CREATE TYPE pair AS (a int, b text);
 CREATE TYPE outer_pair AS (p pair, ps pair[]);
 CREATE DOMAIN small AS int CHECK (VALUE < 10);
 CREATE TYPE texts AS RANGE (subtype = text, multirange_type_name = textmultirange);
-CREATE TABLE t (id int PRIMARY KEY, m mood, ms mood[], p pair, o outer_pair, s small[], r texts, rs textmultirange);
+CREATE TABLE t (id int PRIMARY KEY, m mood, ms mood[], p pair, o outer_pair, s small[], r texts,
+    rs textmultirange);
 ALTER TABLE t REPLICA IDENTITY FULL;
-INSERT INTO t VALUES (0, 'ok', '{sad,ok}', '(1,x)', '("(2,y)","{""(3,z)"",NULL}")', '{1,2}', '[a,b)', '{[a,b),[c,d)}');
+INSERT INTO t VALUES (0, 'ok', '{sad,ok}', '(1,x)', '("(2,y)","{""(3,z)"",NULL}")', '{1,2}',
+    '[a,b)', '{[a,b),[c,d)}');
 """
 
 #: One statement a line.

@@ -53,12 +53,14 @@ SCENARIOS = {
         SAVEPOINT a; INSERT INTO t VALUES (2, 'a');
         SAVEPOINT b; INSERT INTO t VALUES (3, 'b'); ROLLBACK TO b;
         INSERT INTO t VALUES (4, 'a again'); RELEASE a;
-        SAVEPOINT c; INSERT INTO t VALUES (5, 'c'); ROLLBACK TO c; INSERT INTO t VALUES (6, 'c again');
+        SAVEPOINT c; INSERT INTO t VALUES (5, 'c'); ROLLBACK TO c;
+        INSERT INTO t VALUES (6, 'c again');
         SAVEPOINT d; UPDATE t SET v = v || '!'; RELEASE d;
         COMMIT;
         BEGIN; SAVEPOINT a; INSERT INTO t VALUES (10, 'lost'); ROLLBACK TO a; COMMIT;
         BEGIN; SAVEPOINT a; INSERT INTO t VALUES (11, 'only in a savepoint'); COMMIT;
-        BEGIN; INSERT INTO t VALUES (12, 'lost'); SAVEPOINT a; INSERT INTO t VALUES (13, 'lost'); ROLLBACK;
+        BEGIN; INSERT INTO t VALUES (12, 'lost'); SAVEPOINT a; INSERT INTO t VALUES (13, 'lost');
+        ROLLBACK;
         DO $$ BEGIN FOR i IN 100..400 LOOP
             BEGIN INSERT INTO t VALUES (i, 'sub'); IF i % 3 = 0 THEN RAISE EXCEPTION 'no'; END IF;
             EXCEPTION WHEN raise_exception THEN NULL; END;
@@ -67,8 +69,10 @@ SCENARIOS = {
     "TOAST": f"""
         CREATE TABLE t (id int PRIMARY KEY, a text, b text, c int);
         ALTER TABLE t ALTER a SET STORAGE EXTERNAL;
-        INSERT INTO t SELECT g, {LONG.format("g")}, {LONG.format("(-g)")}, g FROM generate_series(1, 8) g;
-        INSERT INTO t VALUES (50, {COMPRESSIBLE.format("5")}, NULL, 1), (51, 'short', {COMPRESSIBLE.format("6")}, 2);
+        INSERT INTO t SELECT g, {LONG.format("g")}, {LONG.format("(-g)")}, g
+            FROM generate_series(1, 8) g;
+        INSERT INTO t VALUES (50, {COMPRESSIBLE.format("5")}, NULL, 1), (51, 'short',
+            {COMPRESSIBLE.format("6")}, 2);
         UPDATE t SET c = 0;
         UPDATE t SET a = {LONG.format("(c + 7)")} WHERE id = 1;
         UPDATE t SET a = 'short now' WHERE id = 2;
@@ -88,15 +92,19 @@ SCENARIOS = {
         INSERT INTO t VALUES (1, 'first', {LONG.format("1")});
         INSERT INTO t SELECT g, 'again', {LONG.format("g")} FROM generate_series(1, 5) g
             ON CONFLICT (id) DO UPDATE SET v = excluded.v;
-        INSERT INTO t SELECT g, 'third', {LONG.format("g")} FROM generate_series(4, 8) g ON CONFLICT DO NOTHING;
+        INSERT INTO t SELECT g, 'third', {LONG.format("g")} FROM generate_series(4, 8) g
+            ON CONFLICT DO NOTHING;
     """,
     "truncate": """
-        CREATE TABLE a (id serial PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a);
+        CREATE TABLE a (id serial PRIMARY KEY);
+        CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a);
         CREATE UNLOGGED TABLE u (id int);
         INSERT INTO a DEFAULT VALUES; INSERT INTO b VALUES (1, 1); INSERT INTO u VALUES (1);
         TRUNCATE a, b; TRUNCATE a RESTART IDENTITY CASCADE; TRUNCATE u;
-        BEGIN; INSERT INTO a DEFAULT VALUES; TRUNCATE a CASCADE; INSERT INTO a DEFAULT VALUES; COMMIT;
-        BEGIN; CREATE TABLE c (i int); INSERT INTO c VALUES (1); TRUNCATE c; INSERT INTO c VALUES (2); COMMIT;
+        BEGIN; INSERT INTO a DEFAULT VALUES; TRUNCATE a CASCADE; INSERT INTO a DEFAULT VALUES;
+        COMMIT;
+        BEGIN; CREATE TABLE c (i int); INSERT INTO c VALUES (1); TRUNCATE c;
+        INSERT INTO c VALUES (2); COMMIT;
     """,
     "DDL and DML in one transaction": """
         BEGIN;
@@ -126,7 +134,8 @@ SCENARIOS = {
         INSERT INTO t SELECT g, 'v', {LONG.format("g")} FROM generate_series(1, 4) g;
         VACUUM FULL t; UPDATE t SET v = 'w';
         CLUSTER t USING t_pkey; UPDATE t SET v = 'x';
-        BEGIN; ALTER TABLE t ALTER id TYPE bigint; INSERT INTO t VALUES (9, 'in', {LONG.format("9")}); COMMIT;
+        BEGIN; ALTER TABLE t ALTER id TYPE bigint;
+        INSERT INTO t VALUES (9, 'in', {LONG.format("9")}); COMMIT;
         ALTER TABLE t ADD COLUMN r float8 DEFAULT random(); UPDATE t SET v = 'y' WHERE id = 1;
         CREATE MATERIALIZED VIEW m AS SELECT id, v FROM t; CREATE UNIQUE INDEX ON m (id);
         REFRESH MATERIALIZED VIEW m;
@@ -141,8 +150,10 @@ SCENARIOS = {
         VACUUM FULL pg_class; INSERT INTO t VALUES (2, 'b');
         VACUUM FULL pg_attribute; ALTER TABLE t ADD COLUMN n int; INSERT INTO t VALUES (3, 'c', 3);
         BEGIN; CREATE TABLE u (id int); INSERT INTO u VALUES (1);
-        CLUSTER pg_class USING pg_class_oid_index; INSERT INTO u VALUES (2); INSERT INTO t VALUES (4); COMMIT;
-        VACUUM FULL pg_type; CREATE TYPE c AS (x int, y text); CREATE TABLE v (c c); INSERT INTO v VALUES ((1, 'z'));
+        CLUSTER pg_class USING pg_class_oid_index; INSERT INTO u VALUES (2);
+        INSERT INTO t VALUES (4); COMMIT;
+        VACUUM FULL pg_type; CREATE TYPE c AS (x int, y text); CREATE TABLE v (c c);
+        INSERT INTO v VALUES ((1, 'z'));
         REINDEX TABLE pg_class; VACUUM pg_class; ANALYZE;
         INSERT INTO v VALUES ((2, 'zz'));
     """,
@@ -150,12 +161,14 @@ SCENARIOS = {
         CREATE TABLE p (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id);
         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
         CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
-        CREATE TABLE p3 (v text, id int NOT NULL); ALTER TABLE p ATTACH PARTITION p3 FOR VALUES FROM (20) TO (30);
+        CREATE TABLE p3 (v text, id int NOT NULL);
+        ALTER TABLE p ATTACH PARTITION p3 FOR VALUES FROM (20) TO (30);
         INSERT INTO p SELECT g, 'v' FROM generate_series(0, 29) g;
         UPDATE p SET id = (id + 10) % 30 WHERE id IN (5, 15, 25) AND false;
         UPDATE p SET id = 19 WHERE id = 9 AND NOT EXISTS (SELECT 1 FROM p WHERE id = 19);
         DELETE FROM p WHERE id = 12; UPDATE p SET id = 12 WHERE id = 2;
-        ALTER TABLE p DETACH PARTITION p2; INSERT INTO p2 VALUES (12, 'alone') ON CONFLICT DO NOTHING;
+        ALTER TABLE p DETACH PARTITION p2;
+        INSERT INTO p2 VALUES (12, 'alone') ON CONFLICT DO NOTHING;
         TRUNCATE p; DROP TABLE p;
     """,
     "messages": """
@@ -163,7 +176,8 @@ SCENARIOS = {
         BEGIN; CREATE TABLE t (i int); INSERT INTO t VALUES (1);
         SELECT pg_logical_emit_message(true, 'app', 'inside');
         SELECT pg_logical_emit_message(false, 'app', 'at once, with an xid');
-        INSERT INTO t VALUES (2); SAVEPOINT a; SELECT pg_logical_emit_message(true, 'sub', 'x'); COMMIT;
+        INSERT INTO t VALUES (2); SAVEPOINT a; SELECT pg_logical_emit_message(true, 'sub', 'x');
+        COMMIT;
         BEGIN; SELECT pg_logical_emit_message(true, 'app', 'lost'); ROLLBACK;
         SELECT pg_logical_emit_message(true, '', '');
     """,
@@ -172,8 +186,10 @@ SCENARIOS = {
         BEGIN; INSERT INTO t VALUES (1, 'kept'); SAVEPOINT a; INSERT INTO t VALUES (2, 'kept');
         PREPARE TRANSACTION 'one-{0}';
         INSERT INTO t VALUES (3, 'meanwhile');
-        BEGIN; INSERT INTO t VALUES (4, 'lost'); CREATE TABLE lost (i int); PREPARE TRANSACTION 'two-{0}';
-        BEGIN; CREATE TABLE made (i int); INSERT INTO made VALUES (1); PREPARE TRANSACTION 'three-{0}';
+        BEGIN; INSERT INTO t VALUES (4, 'lost'); CREATE TABLE lost (i int);
+        PREPARE TRANSACTION 'two-{0}';
+        BEGIN; CREATE TABLE made (i int); INSERT INTO made VALUES (1);
+        PREPARE TRANSACTION 'three-{0}';
         COMMIT PREPARED 'one-{0}'; ROLLBACK PREPARED 'two-{0}';
         COMMIT PREPARED 'three-{0}'; INSERT INTO made VALUES (2);
     """,
@@ -183,7 +199,8 @@ SCENARIOS = {
         BEGIN; SELECT pg_current_xact_id(); ANALYZE e; COMMIT;
         BEGIN; SELECT pg_current_xact_id(); LOCK TABLE t; COMMIT;
         INSERT INTO t VALUES (1); BEGIN; SELECT * FROM t FOR UPDATE; COMMIT;
-        CREATE INDEX ON t (i); VACUUM t; ANALYZE t; REINDEX TABLE t; CREATE INDEX CONCURRENTLY t_c ON t (i);
+        CREATE INDEX ON t (i); VACUUM t; ANALYZE t; REINDEX TABLE t;
+        CREATE INDEX CONCURRENTLY t_c ON t (i);
         DROP INDEX CONCURRENTLY t_c; COMMENT ON TABLE t IS 'a comment'; GRANT SELECT ON t TO PUBLIC;
         CREATE SEQUENCE s; SELECT nextval('s'); ALTER SEQUENCE s RESTART; SELECT setval('s', 10);
         CREATE TEMP TABLE temp (i int); INSERT INTO temp VALUES (1); DROP TABLE temp;

@@ -47,15 +47,18 @@ SETUP = """
 CREATE SCHEMA "s@";
 CREATE TYPE "s@"."m@" AS ENUM ('l@', '@'); CREATE TYPE "s@"."c@" AS ("f@" text, "g@" "s@"."m@");
 CREATE DOMAIN "s@"."d@" AS text; CREATE TYPE "s@"."r@" AS RANGE (subtype = text);
-CREATE TABLE "s@"."t@" ("k@" int PRIMARY KEY, "v@" text, "e@" "s@"."m@", "c@" "s@"."c@", "d@" "s@"."d@", "r@" "s@"."r@",
-    "a@" "s@"."m@"[], "j@" jsonb, "q@" tsvector, "n@" name, "b@" bytea, o regrole, z regclass, x xml);
+CREATE TABLE "s@"."t@" ("k@" int PRIMARY KEY, "v@" text, "e@" "s@"."m@", "c@" "s@"."c@",
+    "d@" "s@"."d@", "r@" "s@"."r@",
+    "a@" "s@"."m@"[], "j@" jsonb, "q@" tsvector, "n@" name, "b@" bytea, o regrole, z regclass,
+        x xml);
 CREATE PUBLICATION "p@" FOR TABLE "s@"."t@" {row_filter};
 CREATE PUBLICATION plain FOR TABLE "s@"."t@";
 CREATE ROLE "role@{unique}";
 SELECT pg_replication_origin_create('o@{unique}');
 """
 CHANGES = """
-INSERT INTO "s@"."t@" VALUES (1, '@''s', 'l@', ROW('@ x', '@'), '@', '[@,@z)', '{l@,@}', '{"@": ["@"]}', '@:1', '@', '@',
+INSERT INTO "s@"."t@" VALUES (1, '@''s', 'l@', ROW('@ x', '@'), '@', '[@,@z)', '{l@,@}',
+    '{"@": ["@"]}', '@:1', '@', '@',
     '"role@{unique}"', '"s@"."t@"', '<a/>');
 ALTER TABLE "s@"."t@" REPLICA IDENTITY FULL;
 UPDATE "s@"."t@" SET "v@" = '@ again';
@@ -64,7 +67,8 @@ DELETE FROM "s@"."t@";
 BEGIN; SAVEPOINT a; INSERT INTO "s@"."t@" ("k@") VALUES (2); ROLLBACK TO a;
     SELECT pg_logical_emit_message(true, 'prefix @', 'content @'); TRUNCATE "s@"."t@"; COMMIT;
 SELECT pg_logical_emit_message(false, 'prefix @', '@');
-ALTER TYPE "s@"."m@" RENAME VALUE 'l@' TO 'L@'; ALTER TABLE "s@"."t@" RENAME "v@" TO "w@"; ALTER TABLE "s@"."t@" RENAME TO "u@";
+ALTER TYPE "s@"."m@" RENAME VALUE 'l@' TO 'L@'; ALTER TABLE "s@"."t@" RENAME "v@" TO "w@";
+ALTER TABLE "s@"."t@" RENAME TO "u@";
 SELECT pg_replication_origin_session_setup('o@{unique}');
 INSERT INTO "s@"."u@" ("k@", "e@", "w@") VALUES (3, 'L@', '@');
 SELECT pg_replication_origin_session_reset();

@@ -42,11 +42,15 @@ ROUND = """
 CREATE PROCEDURE rounds(n int) LANGUAGE plpgsql AS $$
 BEGIN
     FOR i IN 1..n LOOP
-        CREATE TABLE brief (id int PRIMARY KEY, v text); INSERT INTO brief VALUES (i, 'x'); DROP TABLE brief; COMMIT;
-        CREATE TABLE brief (id int, v text); COMMIT; INSERT INTO brief VALUES (i, 'x'); COMMIT; DROP TABLE brief; COMMIT;
-        ALTER TABLE altered ADD c int; INSERT INTO altered VALUES (i, 'x', i); ALTER TABLE altered DROP c; COMMIT;
+        CREATE TABLE brief (id int PRIMARY KEY, v text); INSERT INTO brief VALUES (i, 'x');
+        DROP TABLE brief; COMMIT;
+        CREATE TABLE brief (id int, v text); COMMIT; INSERT INTO brief VALUES (i, 'x'); COMMIT;
+        DROP TABLE brief; COMMIT;
+        ALTER TABLE altered ADD c int; INSERT INTO altered VALUES (i, 'x', i);
+        ALTER TABLE altered DROP c; COMMIT;
         INSERT INTO altered VALUES (i, 'x'); COMMIT;
-        CREATE TEMP TABLE temporary (id int, v text) ON COMMIT DROP; INSERT INTO temporary VALUES (i, 'x'); COMMIT;
+        CREATE TEMP TABLE temporary (id int, v text) ON COMMIT DROP;
+        INSERT INTO temporary VALUES (i, 'x'); COMMIT;
         -- Columns that were dropped stay.
         IF i % 5 = 0 THEN DROP TABLE altered; CREATE TABLE altered (id int, v text); COMMIT; END IF;
     END LOOP;

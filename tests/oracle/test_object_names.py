@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 #: Objects that hide others, that others hide, that need quotes, that are overloaded.
 SETUP = """
 CREATE SCHEMA "Odd";
-CREATE TABLE "Odd"."T x" (a int); CREATE TABLE public.pg_class (a int); CREATE TABLE "Odd".plain (a int);
-CREATE TABLE plain (a int); CREATE INDEX ON plain (a); CREATE TABLE public.line (a text); CREATE SEQUENCE "Odd".s;
-CREATE TYPE "Odd".mood AS ENUM (); CREATE TYPE mood AS ENUM (); CREATE DOMAIN "Odd".json AS int; CREATE DOMAIN public.json AS int;
+CREATE TABLE "Odd"."T x" (a int); CREATE TABLE public.pg_class (a int);
+CREATE TABLE "Odd".plain (a int);
+CREATE TABLE plain (a int); CREATE INDEX ON plain (a); CREATE TABLE public.line (a text);
+CREATE SEQUENCE "Odd".s;
+CREATE TYPE "Odd".mood AS ENUM (); CREATE TYPE mood AS ENUM (); CREATE DOMAIN "Odd".json AS int;
+CREATE DOMAIN public.json AS int;
 CREATE TYPE "Odd".r AS RANGE (subtype = mood);
 CREATE FUNCTION abs(int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION once("Odd".mood, VARIADIC mood[]) RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -35,9 +38,12 @@ CREATE AGGREGATE agg(int) (SFUNC = int4pl, STYPE = int);
 CREATE OPERATOR = (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq);
 CREATE OPERATOR ===> (RIGHTARG = int, FUNCTION = int4um);
 CREATE OPERATOR "Odd".<<>> (LEFTARG = int, RIGHTARG = mood, FUNCTION = opf);
-CREATE COLLATION public."C" FROM "POSIX"; CREATE COLLATION "Odd"."My coll" FROM "C"; CREATE COLLATION mine FROM "C";
-CREATE TEXT SEARCH CONFIGURATION public.english (COPY = german); CREATE TEXT SEARCH CONFIGURATION "Odd".c (COPY = german);
-CREATE TEXT SEARCH DICTIONARY public.simple (TEMPLATE = simple); CREATE TEXT SEARCH DICTIONARY "Odd".d (TEMPLATE = simple);
+CREATE COLLATION public."C" FROM "POSIX"; CREATE COLLATION "Odd"."My coll" FROM "C";
+CREATE COLLATION mine FROM "C";
+CREATE TEXT SEARCH CONFIGURATION public.english (COPY = german);
+CREATE TEXT SEARCH CONFIGURATION "Odd".c (COPY = german);
+CREATE TEXT SEARCH DICTIONARY public.simple (TEMPLATE = simple);
+CREATE TEXT SEARCH DICTIONARY "Odd".d (TEMPLATE = simple);
 """.replace(
     "CREATE OPERATOR =", "CREATE FUNCTION opf(int, mood) RETURNS bool LANGUAGE sql AS 'SELECT true';\nCREATE OPERATOR =", 1
 )  # fmt: skip
@@ -51,12 +57,16 @@ SOURCES = {
 
 CHANGES = """
 BEGIN;
-INSERT INTO few VALUES ('plain', 'mood', 'once', 'twice(int)', 'english', 'mine', '"Odd"', '===>(NONE,int)');
-ALTER TABLE plain RENAME TO renamed; ALTER FUNCTION once RENAME TO "On ce"; ALTER SCHEMA "Odd" RENAME TO even;
-INSERT INTO few SELECT 'renamed', 'mood', '"On ce"', 'twice(int)', 'pg_catalog.english', 'mine', 'even', '-(NONE,int)';
+INSERT INTO few VALUES ('plain', 'mood', 'once', 'twice(int)', 'english', 'mine', '"Odd"',
+    '===>(NONE,int)');
+ALTER TABLE plain RENAME TO renamed; ALTER FUNCTION once RENAME TO "On ce";
+ALTER SCHEMA "Odd" RENAME TO even;
+INSERT INTO few SELECT 'renamed', 'mood', '"On ce"', 'twice(int)', 'pg_catalog.english', 'mine',
+    'even', '-(NONE,int)';
 INSERT INTO few TABLE few;
 SAVEPOINT a;
-ALTER TYPE even.mood SET SCHEMA pg_catalog; CREATE FUNCTION twice() RETURNS int LANGUAGE sql AS 'SELECT 1';
+ALTER TYPE even.mood SET SCHEMA pg_catalog;
+CREATE FUNCTION twice() RETURNS int LANGUAGE sql AS 'SELECT 1';
 INSERT INTO few TABLE few;
 ROLLBACK TO a;
 INSERT INTO few TABLE few;
@@ -64,7 +74,8 @@ COMMIT;
 INSERT INTO few SELECT DISTINCT * FROM few;
 DROP TABLE renamed; DROP FUNCTION twice(int);
 INSERT INTO few SELECT DISTINCT * FROM few;
-INSERT INTO few VALUES (0, 0, 0, 0, 0, 0, 0, 0), (4294967295, 4294967295, 4294967295, 4294967295, 4294967295, 4294967295, 4294967295, 4294967295);
+INSERT INTO few VALUES (0, 0, 0, 0, 0, 0, 0, 0), (4294967295, 4294967295, 4294967295, 4294967295,
+    4294967295, 4294967295, 4294967295, 4294967295);
 UPDATE few SET c = c;
 """
 

@@ -26,20 +26,27 @@ MAJORS = [14, 15, 16, 17, 18]
 ROLES = ['we"ird', "ünïcode", "UPPER", "with space", "select", "plain_1", "1st", "a$b", "é" * 31]
 
 SETUP = """
-CREATE DOMAIN owner AS regrole; CREATE TYPE pair AS (a aclitem, r regrole); CREATE SEQUENCE s; CREATE SCHEMA sch;
-CREATE TABLE t (a int, b int); CREATE TYPE mood AS ENUM (); CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE DOMAIN owner AS regrole; CREATE TYPE pair AS (a aclitem, r regrole); CREATE SEQUENCE s;
+CREATE SCHEMA sch;
+CREATE TABLE t (a int, b int); CREATE TYPE mood AS ENUM ();
+CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FOREIGN DATA WRAPPER w; CREATE SERVER srv FOREIGN DATA WRAPPER w;
-CREATE TABLE roles (id serial PRIMARY KEY, r regrole, rs regrole[], o owner); ALTER TABLE roles REPLICA IDENTITY FULL;
+CREATE TABLE roles (id serial PRIMARY KEY, r regrole, rs regrole[], o owner);
+ALTER TABLE roles REPLICA IDENTITY FULL;
 CREATE TABLE acls (id serial PRIMARY KEY, a aclitem, acl aclitem[], p pair, ps pair[]);
 CREATE TABLE one (a aclitem, d owner);
 CREATE TABLE bystander (id serial, v text)
 """
 
 GRANTS = """
-GRANT ALL ON t TO {0} WITH GRANT OPTION; GRANT SELECT (a), UPDATE (b) ON t TO PUBLIC; GRANT INSERT, DELETE ON t TO {1};
-GRANT ALL ON SEQUENCE s TO {1}; GRANT ALL ON SCHEMA sch TO {2}; GRANT ALL ON FUNCTION f TO {3} WITH GRANT OPTION;
-GRANT ALL ON TYPE mood TO {4}; GRANT ALL ON FOREIGN DATA WRAPPER w TO {5} WITH GRANT OPTION; GRANT ALL ON FOREIGN SERVER srv TO {6};
-GRANT ALL ON DATABASE {database} TO {7} WITH GRANT OPTION; GRANT CONNECT, TEMPORARY ON DATABASE {database} TO {8};
+GRANT ALL ON t TO {0} WITH GRANT OPTION; GRANT SELECT (a), UPDATE (b) ON t TO PUBLIC;
+GRANT INSERT, DELETE ON t TO {1};
+GRANT ALL ON SEQUENCE s TO {1}; GRANT ALL ON SCHEMA sch TO {2};
+GRANT ALL ON FUNCTION f TO {3} WITH GRANT OPTION;
+GRANT ALL ON TYPE mood TO {4}; GRANT ALL ON FOREIGN DATA WRAPPER w TO {5} WITH GRANT OPTION;
+GRANT ALL ON FOREIGN SERVER srv TO {6};
+GRANT ALL ON DATABASE {database} TO {7} WITH GRANT OPTION;
+GRANT CONNECT, TEMPORARY ON DATABASE {database} TO {8};
 ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {0}
 """
 
@@ -47,12 +54,16 @@ ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {0}
 SNAPSHOT = """
 INSERT INTO acls (acl) SELECT relacl FROM pg_class WHERE relacl IS NOT NULL;
 INSERT INTO acls (acl) SELECT acl FROM (
-SELECT attacl AS acl FROM pg_attribute UNION ALL SELECT nspacl FROM pg_namespace UNION ALL SELECT proacl FROM pg_proc
+SELECT attacl AS acl FROM pg_attribute UNION ALL SELECT nspacl FROM pg_namespace UNION ALL
+    SELECT proacl FROM pg_proc
 UNION ALL SELECT typacl FROM pg_type UNION ALL SELECT fdwacl FROM pg_foreign_data_wrapper
-UNION ALL SELECT srvacl FROM pg_foreign_server UNION ALL SELECT datacl FROM pg_database UNION ALL SELECT lanacl FROM pg_language
+UNION ALL SELECT srvacl FROM pg_foreign_server UNION ALL SELECT datacl FROM pg_database UNION ALL
+    SELECT lanacl FROM pg_language
 UNION ALL SELECT defaclacl FROM pg_default_acl) AS all_lists WHERE acl IS NOT NULL;
-INSERT INTO acls (a, p) SELECT a, ROW(a, grantor)::pair FROM (SELECT makeaclitem(oid, 10, 'SELECT', true) AS a, oid::regrole AS grantor FROM pg_roles) AS made;
-INSERT INTO acls (a) VALUES (makeaclitem(4294967295, 0, 'UPDATE', false)), (makeaclitem(0, 4294967294, 'DELETE', true));
+INSERT INTO acls (a, p) SELECT a, ROW(a, grantor)::pair FROM (SELECT makeaclitem(oid, 10, 'SELECT',
+    true) AS a, oid::regrole AS grantor FROM pg_roles) AS made;
+INSERT INTO acls (a) VALUES (makeaclitem(4294967295, 0, 'UPDATE', false)),
+    (makeaclitem(0, 4294967294, 'DELETE', true));
 INSERT INTO acls (ps) SELECT array_agg(p) FROM acls;
 INSERT INTO roles (r, o) SELECT oid, oid FROM pg_roles;
 INSERT INTO roles (rs) SELECT array_agg(r) FROM roles;
@@ -131,14 +142,19 @@ def test_names_equal_postgresql(roles: _Roles, how: str, tmp_path: Path) -> None
     roles.run(SNAPSHOT)
     roles.run(
         """BEGIN;
-        CREATE ROLE new_{suffix} PASSWORD 'secret'; INSERT INTO roles (r) SELECT oid FROM pg_roles; SAVEPOINT a;
-        ALTER ROLE new_{suffix} RENAME TO newer_{suffix}; ALTER ROLE {2} RENAME TO "Lower {suffix}"; SAVEPOINT b;
+        CREATE ROLE new_{suffix} PASSWORD 'secret'; INSERT INTO roles (r) SELECT oid FROM pg_roles;
+        SAVEPOINT a;
+        ALTER ROLE new_{suffix} RENAME TO newer_{suffix}; ALTER ROLE {2} RENAME TO "Lower {suffix}";
+        SAVEPOINT b;
         INSERT INTO roles (r) SELECT oid FROM pg_roles; DROP ROLE newer_{suffix};
         INSERT INTO roles (r) SELECT DISTINCT r FROM roles; ROLLBACK TO b;
         INSERT INTO roles (r) SELECT DISTINCT r FROM roles; ROLLBACK TO a;
-        INSERT INTO roles (r) SELECT DISTINCT r FROM roles; ALTER ROLE {2} RENAME TO "Third {suffix}"; SAVEPOINT c;
-        ALTER ROLE "Third {suffix}" RENAME TO "Fourth {suffix}"; INSERT INTO roles (r) SELECT oid FROM pg_roles;
-        RELEASE c; INSERT INTO roles (r) SELECT oid FROM pg_roles; ALTER ROLE "Fourth {suffix}" RENAME TO {2};
+        INSERT INTO roles (r) SELECT DISTINCT r FROM roles;
+        ALTER ROLE {2} RENAME TO "Third {suffix}"; SAVEPOINT c;
+        ALTER ROLE "Third {suffix}" RENAME TO "Fourth {suffix}";
+        INSERT INTO roles (r) SELECT oid FROM pg_roles;
+        RELEASE c; INSERT INTO roles (r) SELECT oid FROM pg_roles;
+        ALTER ROLE "Fourth {suffix}" RENAME TO {2};
         INSERT INTO roles (r) SELECT oid FROM pg_roles; COMMIT"""
     )
     roles.run(SNAPSHOT)

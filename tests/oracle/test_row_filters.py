@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 COLUMNS = """
 id int PRIMARY KEY, i2 int2, i4 int4, i8 int8, o oid, b boolean, f4 real, f8 double precision,
-n numeric, m numeric, n2 numeric(10, 2), t text, v varchar(20), c char(8), nm name, by bytea, u uuid,
-d date, tm time, ts timestamp, tz timestamptz, iv interval, k text COLLATE "C", kc char(4) COLLATE "C"
+n numeric, m numeric, n2 numeric(10, 2), t text, v varchar(20), c char(8), nm name, by bytea,
+    u uuid,
+d date, tm time, ts timestamp, tz timestamptz, iv interval, k text COLLATE "C",
+    kc char(4) COLLATE "C"
 """
 
 #: Values of each column that are likely to meet each other and the constants below.

@@ -71,10 +71,12 @@ SELECT leaf_schema.nspname, leaf.relname
 _RELATION: Final = """
 SELECT c.oid::int8, relkind::text, relpersistence::text, relreplident::text, relfilenode::int8,
        pg_catalog.has_table_privilege(c.oid, 'SELECT')
-  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relname = %s
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = relnamespace
+      WHERE nspname = %s AND relname = %s
 """
 _COLUMNS: Final = """
-SELECT attnum::int, attname::text, atttypid::int8, atttypmod, attlen::int, attbyval, attalign::text, attisdropped,
+SELECT attnum::int, attname::text, atttypid::int8, atttypmod, attlen::int, attbyval, attalign::text,
+    attisdropped,
        attnotnull, attgenerated::text, attidentity::text
   FROM pg_catalog.pg_attribute WHERE attrelid = %s AND attnum > 0 ORDER BY attnum
 """
@@ -87,13 +89,16 @@ _TYPES: Final = """
 WITH RECURSIVE used(oid) AS (
     SELECT pg_catalog.unnest(%s::oid[])
     UNION
-    SELECT x.oid FROM used JOIN pg_catalog.pg_type t USING (oid), LATERAL (VALUES (typelem), (typbasetype)) x(oid)
+    SELECT x.oid FROM used JOIN pg_catalog.pg_type t USING (oid), LATERAL (VALUES (typelem),
+        (typbasetype)) x(oid)
      WHERE x.oid <> 0
 )
-SELECT t.oid::int8, nspname::text, typname::text, typtype::text, typcategory::text, typlen::int, typbyval, typalign::text,
+SELECT t.oid::int8, nspname::text, typname::text, typtype::text, typcategory::text, typlen::int,
+    typbyval, typalign::text,
        typelem::int8, typelem <> 0 AND typsubscript = 'pg_catalog.array_subscript_handler'::regproc,
        typdelim::text, typbasetype::int8, typtypmod
-  FROM used JOIN pg_catalog.pg_type t USING (oid) JOIN pg_catalog.pg_namespace n ON n.oid = typnamespace
+  FROM used JOIN pg_catalog.pg_type t USING (oid) JOIN pg_catalog.pg_namespace n
+      ON n.oid = typnamespace
 """
 
 

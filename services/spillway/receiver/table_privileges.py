@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: Of an ordinary table that rows are copied from; a partitioned one's partitions are read by themselves.
 _PRIVILEGES: Final = """
 SELECT nspname::text, relname::text, current_user::text,
-       pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+       pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid,
+           'SELECT'),
        pg_catalog.row_security_active(c.oid)
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = relnamespace
  WHERE relkind = 'r' AND relpersistence = 'p' AND c.oid >= 16384

@@ -258,13 +258,15 @@ def test_a_catalog_by_name(
 
 
 TABLES = """
-CREATE TABLE items (id int PRIMARY KEY, n smallint, price numeric(12,2), big numeric(38,9), at timestamptz, plain timestamp,
+CREATE TABLE items (id int PRIMARY KEY, n smallint, price numeric(12,2), big numeric(38,9),
+    at timestamptz, plain timestamp,
     d date, data bytea, f float8, "odd.name, of `it" text, note text, "real.part" real);
 ALTER TABLE items ALTER note SET STORAGE EXTERNAL;
 CREATE TABLE pairs (a text, b bigint, v text, PRIMARY KEY (a, b));
 CREATE TABLE bag (line text, n real);
 ALTER TABLE bag REPLICA IDENTITY FULL;
-INSERT INTO items SELECT g, g, g / 7.0, -g, '2024-02-29 12:00+02'::timestamptz + g * interval '1 s', '0044-03-15 10:00 BC', '4713-01-01 BC',
+INSERT INTO items SELECT g, g, g / 7.0, -g, '2024-02-29 12:00+02'::timestamptz + g * interval '1 s',
+    '0044-03-15 10:00 BC', '4713-01-01 BC',
     '\\xff00', 'NaN', repeat('ä', 40), repeat('x', 9000), g / 3.0 FROM generate_series(1, 50) g;
 INSERT INTO pairs SELECT 'k' || g % 7, g, NULL FROM generate_series(1, 40) g;
 INSERT INTO bag SELECT 'twice', 0.1 FROM generate_series(1, 2);

@@ -176,10 +176,12 @@ def written(pg: Database, statement: Callable[[random.Random], str]) -> Iterator
 
 
 TABLES = """
-CREATE TABLE items (id int PRIMARY KEY, gone int, name text, big text, n int GENERATED ALWAYS AS (id * 2) STORED);
+CREATE TABLE items (id int PRIMARY KEY, gone int, name text, big text,
+    n int GENERATED ALWAYS AS (id * 2) STORED);
 ALTER TABLE items ALTER big SET STORAGE EXTERNAL;
 ALTER TABLE items DROP gone;
-INSERT INTO items (id, name, big) SELECT g, 'n' || g, repeat(g::text, 900) FROM generate_series(1, 1000) g;
+INSERT INTO items (id, name, big) SELECT g, 'n' || g, repeat(g::text, 900)
+    FROM generate_series(1, 1000) g;
 CREATE TABLE bag (a int, b text);
 ALTER TABLE bag REPLICA IDENTITY FULL;
 INSERT INTO bag SELECT g % 50, CASE WHEN g % 3 > 0 THEN 'x' END FROM generate_series(1, 500) g;

@@ -21,17 +21,26 @@ if TYPE_CHECKING:
 VALUES = """
 CREATE TYPE mood AS ENUM ('sad', 'very happy');
 CREATE TABLE v (
-    id int8 PRIMARY KEY, b bool, i2 int2, i4 int4, i8 int8, f4 float4, f8 float8, n numeric(30,10), big numeric, t text,
-    c char(8), raw bytea, d date, ts timestamp, tz timestamptz, j jsonb, a int[], r int4range, m mood);
+    id int8 PRIMARY KEY, b bool, i2 int2, i4 int4, i8 int8, f4 float4, f8 float8, n numeric(30,10),
+        big numeric, t text,
+    c char(8), raw bytea, d date, ts timestamp, tz timestamptz, j jsonb, a int[], r int4range,
+        m mood);
 INSERT INTO v VALUES
-    (1, true, 32767, -2147483648, 9223372036854775807, 'NaN', '-0', 0.0000000001, 1e-30, 'a:b"-', 'x', '\\x00ff', '2026-11-21',
-     '2026-11-21 12:34:56.123456', '2026-11-21 12:34:56.123456+02', '{"b": [1, null], "a": "é"}', '{1,NULL}', '[1,5)', 'very happy'),
-    (2, false, -32768, 2147483647, -9223372036854775808, 'Infinity', '-Infinity', -1.5, 123456789012345678901234567890123456789.5,
-     E'tab\\t', '', '', '0001-01-01', '1969-12-31 23:59:59.999999', '1900-01-01 00:00:00Z', '0', '{}', 'empty', 'sad'),
-    (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
-    (4, true, 0, 0, 0, 1e-45, 1e308, 0, 0, '', '  y', '\\x', '9999-12-31', '9999-12-31 23:59:59.999999',
+    (1, true, 32767, -2147483648, 9223372036854775807, 'NaN', '-0', 0.0000000001, 1e-30, 'a:b"-',
+        'x', '\\x00ff', '2026-11-21',
+     '2026-11-21 12:34:56.123456', '2026-11-21 12:34:56.123456+02', '{"b": [1, null], "a": "é"}',
+         '{1,NULL}', '[1,5)', 'very happy'),
+    (2, false, -32768, 2147483647, -9223372036854775808, 'Infinity', '-Infinity', -1.5,
+        123456789012345678901234567890123456789.5,
+     E'tab\\t', '', '', '0001-01-01', '1969-12-31 23:59:59.999999', '1900-01-01 00:00:00Z', '0',
+         '{}', 'empty', 'sad'),
+    (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL),
+    (4, true, 0, 0, 0, 1e-45, 1e308, 0, 0, '', '  y', '\\x', '9999-12-31',
+        '9999-12-31 23:59:59.999999',
      '2000-02-29 00:00:00+00', '"😀"', '{{1,2},{3,4}}', '(,)', 'sad'),
-    (5, true, 1, 1, 1, 0.1, 0.1, 12345678901234567890.0123456789, 'NaN', '😀 ', 'é', '\\xdeadbeef', '1582-10-10',
+    (5, true, 1, 1, 1, 0.1, 0.1, 12345678901234567890.0123456789, 'NaN', '😀 ', 'é', '\\xdeadbeef',
+        '1582-10-10',
      '1582-10-10 00:00:00', '0044-03-15 12:00:00+00', '{}', NULL, '[-1,0)', 'sad');
 """
 #: as the plugin gives them

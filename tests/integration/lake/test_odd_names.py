@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from harness.cluster import Database
 
 TABLES = """
-CREATE TABLE "the.items" (id int, "the.key" int, "odd.name" text, "back`tick" text, "q""uote" text, "a.float" float8,
+CREATE TABLE "the.items" (id int, "the.key" int, "odd.name" text, "back`tick" text, "q""uote" text,
+    "a.float" float8,
     "un.changed" text, PRIMARY KEY (id, "the.key"));
 ALTER TABLE "the.items" ALTER "un.changed" SET STORAGE EXTERNAL;
 CREATE TABLE "a bag" ("a.b" text, n real);
 ALTER TABLE "a bag" REPLICA IDENTITY FULL;
-INSERT INTO "the.items" SELECT g, g, 'a', 'b', 'c', g / 3.0, repeat('y', 9000) FROM generate_series(1, 50) g;
+INSERT INTO "the.items" SELECT g, g, 'a', 'b', 'c', g / 3.0, repeat('y', 9000)
+    FROM generate_series(1, 50) g;
 INSERT INTO "a bag" SELECT 'twice', 0.1 FROM generate_series(1, 2);
 """
 

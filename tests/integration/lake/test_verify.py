@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 TABLES = """
 CREATE TABLE accounts (id int PRIMARY KEY, name text, balance numeric(12,2), note text);
 ALTER TABLE accounts ALTER note SET STORAGE EXTERNAL;
-CREATE TABLE transfers (id int, leg int, at timestamptz DEFAULT now(), _op text, PRIMARY KEY (id, leg));
+CREATE TABLE transfers (id int, leg int, at timestamptz DEFAULT now(), _op text,
+    PRIMARY KEY (id, leg));
 CREATE TABLE log (line text, n float8);
 ALTER TABLE log REPLICA IDENTITY FULL;
 CREATE TABLE "Odd Name" ("the.id" int PRIMARY KEY, "the.value" float8);

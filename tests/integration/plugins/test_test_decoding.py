@@ -30,25 +30,35 @@ CREATE SCHEMA "Odd schema";
 CREATE TYPE "Odd schema"."Odd type" AS ENUM ('a', 'b''c');
 CREATE TYPE plain AS (a int, b text);
 CREATE TABLE everything (
-    i2 int2, i4 int4, i8 int8, o oid, f4 float4, f8 float8, n numeric(10, 2), b bool, bit bit(3), vb varbit,
-    t text, vc varchar(20), c char(5), "char" "char", nm name, by bytea, j json, jb jsonb, x xml, u uuid,
+    i2 int2, i4 int4, i8 int8, o oid, f4 float4, f8 float8, n numeric(10, 2), b bool, bit bit(3),
+        vb varbit,
+    t text, vc varchar(20), c char(5), "char" "char", nm name, by bytea, j json, jb jsonb, x xml,
+        u uuid,
     d date, tm time, tz timetz, ts timestamp, tstz timestamptz, iv interval, "Weird "" name" int,
-    "select" int, "value" int, merge int, json int, "json_table" int, system_user_ int, ia int[], ta text[], odd "Odd schema"."Odd type",
-    odds "Odd schema"."Odd type"[], p plain, ps plain[], m money, ip inet, r int4range, mr int4multirange
+    "select" int, "value" int, merge int, json int, "json_table" int, system_user_ int, ia int[],
+        ta text[], odd "Odd schema"."Odd type",
+    odds "Odd schema"."Odd type"[], p plain, ps plain[], m money, ip inet, r int4range,
+        mr int4multirange
 );
-CREATE TABLE "Odd schema"."Odd table" (id int, ov oidvector, iv int2vector, pt point, pts point[], b box, nm name[], ovs oidvector[]);
+CREATE TABLE "Odd schema"."Odd table" (id int, ov oidvector, iv int2vector, pt point, pts point[],
+    b box, nm name[], ovs oidvector[]);
 CREATE TABLE wide (id int, t text, u text, v int DEFAULT 7);
 ALTER TABLE wide ALTER t SET STORAGE EXTERNAL;
 """
 ROWS = """
-INSERT INTO everything VALUES (1, 2, 3, 4, 1.5, 2.25, 3.10, true, B'101', B'1', 'it''s', 'v', 'c', 'x', 'name', '\\x00ff',
-    '{"a": 1}', '{"a": [1, "it''s"]}', '<a/>', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '2024-02-29', '01:02:03.4', '01:02:03+01', '2024-01-01',
-    '2024-01-01 00:00+00', '1 day', 1, 2, 3, 4, 5, 6, 7, '{1,NULL}', '{"a b",''c''}', 'b''c', '{a,"b''c"}', '(1,"it''s")', '{"(1,x)"}',
+INSERT INTO everything VALUES (1, 2, 3, 4, 1.5, 2.25, 3.10, true, B'101', B'1', 'it''s', 'v', 'c',
+    'x', 'name', '\\x00ff',
+    '{"a": 1}', '{"a": [1, "it''s"]}', '<a/>', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '2024-02-29',
+        '01:02:03.4', '01:02:03+01', '2024-01-01',
+    '2024-01-01 00:00+00', '1 day', 1, 2, 3, 4, 5, 6, 7, '{1,NULL}', '{"a b",''c''}', 'b''c',
+        '{a,"b''c"}', '(1,"it''s")', '{"(1,x)"}',
     12.5, '10.0.0.1/8', '[1,2]', '{[1,2)}');
 INSERT INTO everything (i2, b) VALUES (NULL, false), (7, NULL);
 INSERT INTO everything (f4, f8, n) VALUES ('NaN', '-Infinity', 'NaN');
-INSERT INTO "Odd schema"."Odd table" VALUES (1, '1 2', '3 -4', '(1,2)', '{"(1,2)"}', '(1,2),(3,4)', '{a}', '{1 2}');
-INSERT INTO wide SELECT 1, repeat('toast''ed ', 2000), string_agg(md5(g::text), '') FROM generate_series(1, 2000) g;
+INSERT INTO "Odd schema"."Odd table" VALUES (1, '1 2', '3 -4', '(1,2)', '{"(1,2)"}', '(1,2),(3,4)',
+    '{a}', '{1 2}');
+INSERT INTO wide SELECT 1, repeat('toast''ed ', 2000), string_agg(md5(g::text), '')
+    FROM generate_series(1, 2000) g;
 INSERT INTO wide SELECT 2, repeat('z', 5000), repeat('compressed inline', 300);
 INSERT INTO wide SELECT 3, 'small', '';
 """

@@ -19,7 +19,8 @@ CREATE SCHEMA "Odd ""schema"; CREATE TABLE "Odd ""schema"."select" (id int);
 CREATE TABLE plain (id int); INSERT INTO plain VALUES (1), (2);
 CREATE TABLE hidden (id int); INSERT INTO hidden VALUES (1), (2);
 ALTER TABLE hidden ENABLE ROW LEVEL SECURITY; CREATE POLICY one ON hidden USING (id = 1);
-CREATE TABLE root (id int) PARTITION BY RANGE (id); CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (9);
+CREATE TABLE root (id int) PARTITION BY RANGE (id);
+CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (9);
 CREATE UNLOGGED TABLE unlogged (id int); CREATE VIEW v AS SELECT 1;
 """
 ALL = ['Odd "schema.select', "public.hidden", "public.leaf", "public.plain"]

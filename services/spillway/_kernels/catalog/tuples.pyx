@@ -355,8 +355,9 @@ cdef class CatalogRedo:
         held = page.unpacked()
         for i in range(count):
             new = &tuples[i]
-            if new.offset == 0 or new.offset > OFFSET_MAX or new.offset in held or not storage._is_plain(
-                    new.data, new.size, new.infomask2, new.infomask, new.hoff):
+            if (new.offset == 0 or new.offset > OFFSET_MAX or new.offset in held
+                    or not storage._is_plain(
+                        new.data, new.size, new.infomask2, new.infomask, new.hoff)):
                 return False
         _change(storage, page, record, block.block)
         pending = self._pending_of(record.xid)
@@ -566,8 +567,9 @@ cdef class CatalogRedo:
         memcpy(out + rest + prefix, old_data + attributes - suffix, suffix)
         new.data = out
         new.size = rest + prefix + suffix
-        if new.offset == 0 or new.offset > OFFSET_MAX or new.offset in page.unpacked() or not storage._is_plain(
-                new.data, new.size, new.infomask2, new.infomask, new.hoff):
+        if (new.offset == 0 or new.offset > OFFSET_MAX or new.offset in page.unpacked()
+                or not storage._is_plain(
+                    new.data, new.size, new.infomask2, new.infomask, new.hoff)):
             return False
         _change(storage, page, record, block.block)
         if old_page is not page:

@@ -35,7 +35,8 @@ cdef extern from *:
         for (uint32_t byte = 0; byte < 256; byte++)
             for (int slice = 1; slice < 8; slice++) {
                 uint32_t before = spillway_crc32c_table[slice - 1][byte];
-                spillway_crc32c_table[slice][byte] = (before >> 8) ^ spillway_crc32c_table[0][before & 0xFF];
+                spillway_crc32c_table[slice][byte] =
+                    (before >> 8) ^ spillway_crc32c_table[0][before & 0xFF];
             }
     }
 
@@ -46,7 +47,8 @@ cdef extern from *:
         for (; size >= 8; data += 8, size -= 8) {
             uint32_t low = crc ^ ((uint32_t) data[0] | (uint32_t) data[1] << 8
                                   | (uint32_t) data[2] << 16 | (uint32_t) data[3] << 24);
-            crc = t[7][low & 0xFF] ^ t[6][(low >> 8) & 0xFF] ^ t[5][(low >> 16) & 0xFF] ^ t[4][low >> 24]
+            crc = t[7][low & 0xFF] ^ t[6][(low >> 8) & 0xFF]
+                ^ t[5][(low >> 16) & 0xFF] ^ t[4][low >> 24]
                 ^ t[3][data[4]] ^ t[2][data[5]] ^ t[1][data[6]] ^ t[0][data[7]];
         }
         for (; size > 0; data++, size--)
@@ -79,7 +81,8 @@ cdef extern from *:
 
     static inline uint32_t spillway_crc32c_carry(const uint32_t over[4][256], uint32_t crc)
     {
-        return over[0][crc & 0xFF] ^ over[1][crc >> 8 & 0xFF] ^ over[2][crc >> 16 & 0xFF] ^ over[3][crc >> 24];
+        return over[0][crc & 0xFF] ^ over[1][crc >> 8 & 0xFF]
+            ^ over[2][crc >> 16 & 0xFF] ^ over[3][crc >> 24];
     }
 
     __attribute__((target("sse4.2")))
@@ -104,10 +107,11 @@ cdef extern from *:
     static uint32_t spillway_crc32c_by_instruction(uint32_t crc, const uint8_t *data, size_t size)
     {
         uint64_t sum = ~crc;
-        for (; size >= 3 * SPILLWAY_CRC32C_LONG; data += 3 * SPILLWAY_CRC32C_LONG, size -= 3 * SPILLWAY_CRC32C_LONG)
-            sum = spillway_crc32c_of_three(sum, data, SPILLWAY_CRC32C_LONG, spillway_crc32c_over_long);
-        for (; size >= 3 * SPILLWAY_CRC32C_SHORT; data += 3 * SPILLWAY_CRC32C_SHORT, size -= 3 * SPILLWAY_CRC32C_SHORT)
-            sum = spillway_crc32c_of_three(sum, data, SPILLWAY_CRC32C_SHORT, spillway_crc32c_over_short);
+        const size_t far = SPILLWAY_CRC32C_LONG, near = SPILLWAY_CRC32C_SHORT;
+        for (; size >= 3 * far; data += 3 * far, size -= 3 * far)
+            sum = spillway_crc32c_of_three(sum, data, far, spillway_crc32c_over_long);
+        for (; size >= 3 * near; data += 3 * near, size -= 3 * near)
+            sum = spillway_crc32c_of_three(sum, data, near, spillway_crc32c_over_short);
         for (; size >= 8; data += 8, size -= 8) {
             uint64_t word;
             memcpy(&word, data, 8);

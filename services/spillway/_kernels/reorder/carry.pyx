@@ -14,8 +14,10 @@ stretch for each process that wrote to it.
 
 ::
 
-    for each transaction, the top-level ones by their first record, each followed by its subtransactions:
-    CarriedTxn | u32 relation ids, padded to 8 | u64 LSNs of passed entries | SpilledExtents | changes
+    for each transaction (the top-level ones by their first record, each followed by its
+    subtransactions):
+    CarriedTxn | u32 relation ids, padded to 8 | u64 LSNs of passed entries | SpilledExtents
+    | changes
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

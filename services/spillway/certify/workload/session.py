@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 _FAILED: Final = frozenset({pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE})
 _SETTINGS: Final = """
-SET client_min_messages = error; SET lock_timeout = '{lock_timeout_ms}ms'; SET statement_timeout = '60s';
-SET jit = off; SET synchronous_commit = {synchronous_commit}; SET max_parallel_workers_per_gather = 0;
-SET client_encoding = 'UTF8'; SET extra_float_digits = 1; SET xmloption = content; SET check_function_bodies = off
+SET client_min_messages = error; SET lock_timeout = '{lock_timeout_ms}ms';
+SET statement_timeout = '60s';
+SET jit = off; SET synchronous_commit = {synchronous_commit};
+SET max_parallel_workers_per_gather = 0;
+SET client_encoding = 'UTF8'; SET extra_float_digits = 1; SET xmloption = content;
+SET check_function_bodies = off
 """
 
 

@@ -109,40 +109,61 @@ class View:
 #: Shows what is in schemas that begin with ``w_`` and in the session's temporary one, as one JSON value.
 QUERY: Final = """
 WITH s AS MATERIALIZED (
-    SELECT oid, nspname FROM pg_catalog.pg_namespace WHERE nspname ^@ 'w_' OR oid = pg_catalog.pg_my_temp_schema()
+    SELECT oid, nspname FROM pg_catalog.pg_namespace
+        WHERE nspname ^@ 'w_' OR oid = pg_catalog.pg_my_temp_schema()
 ), t AS MATERIALIZED (
-    SELECT c.oid, s.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident, c.relispartition, c.relhassubclass
+    SELECT c.oid, s.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
+        c.relispartition, c.relhassubclass
     FROM pg_catalog.pg_class c JOIN s ON s.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'm')
 )
 SELECT pg_catalog.json_build_object(
-    'schemas', (SELECT pg_catalog.json_agg(pg_catalog.quote_ident(nspname) ORDER BY nspname) FROM s WHERE nspname ^@ 'w_'),
-    'types', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(pg_catalog.format('%I.%I', s.nspname, y.typname), y.typtype) ORDER BY s.nspname, y.typname)
+    'schemas', (SELECT pg_catalog.json_agg(pg_catalog.quote_ident(nspname) ORDER BY nspname) FROM s
+        WHERE nspname ^@ 'w_'),
+    'types', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(pg_catalog.format('%I.%I',
+        s.nspname, y.typname), y.typtype) ORDER BY s.nspname, y.typname)
               FROM pg_catalog.pg_type y JOIN s ON s.oid = y.typnamespace
               LEFT JOIN pg_catalog.pg_class k ON k.oid = y.typrelid
               WHERE y.typtype IN ('e', 'd', 'r') OR k.relkind = 'c'),
-    'publications', (SELECT pg_catalog.json_agg(pg_catalog.quote_ident(pubname) ORDER BY pubname) FROM pg_catalog.pg_publication WHERE pubname ^@ 'w_'),
-    'sequences', (SELECT pg_catalog.json_agg(pg_catalog.format('%I.%I', s.nspname, c.relname) ORDER BY s.nspname, c.relname)
-                  FROM pg_catalog.pg_class c JOIN s ON s.oid = c.relnamespace WHERE c.relkind = 'S'),
+    'publications', (SELECT pg_catalog.json_agg(pg_catalog.quote_ident(pubname) ORDER BY pubname)
+        FROM pg_catalog.pg_publication WHERE pubname ^@ 'w_'),
+    'sequences', (SELECT pg_catalog.json_agg(pg_catalog.format('%I.%I', s.nspname, c.relname)
+        ORDER BY s.nspname, c.relname)
+                  FROM pg_catalog.pg_class c JOIN s ON s.oid = c.relnamespace
+                      WHERE c.relkind = 'S'),
     'tables', (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(
-        pg_catalog.format('%I.%I', t.nspname, t.relname), pg_catalog.quote_ident(t.nspname), t.relkind, t.relpersistence, t.relreplident,
+        pg_catalog.format('%I.%I', t.nspname, t.relname), pg_catalog.quote_ident(t.nspname),
+            t.relkind, t.relpersistence, t.relreplident,
         t.relispartition,
-        (SELECT pg_catalog.format('%I.%I', n.nspname, p.relname) FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class p ON p.oid = i.inhparent
-             JOIN pg_catalog.pg_namespace n ON n.oid = p.relnamespace WHERE i.inhrelid = t.oid ORDER BY i.inhseqno LIMIT 1),
+        (SELECT pg_catalog.format('%I.%I', n.nspname, p.relname) FROM pg_catalog.pg_inherits i
+            JOIN pg_catalog.pg_class p ON p.oid = i.inhparent
+             JOIN pg_catalog.pg_namespace n ON n.oid = p.relnamespace WHERE i.inhrelid = t.oid
+                 ORDER BY i.inhseqno LIMIT 1),
         (SELECT p.partstrat FROM pg_catalog.pg_partitioned_table p WHERE p.partrelid = t.oid),
         t.relhassubclass,
-        EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.confrelid = t.oid AND k.contype = 'f'),
-        (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(pg_catalog.quote_ident(a.attname), pg_catalog.format_type(a.atttypid, a.atttypmod),
+        EXISTS (SELECT FROM pg_catalog.pg_constraint k WHERE k.confrelid = t.oid
+            AND k.contype = 'f'),
+        (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(pg_catalog.quote_ident(a.attname),
+            pg_catalog.format_type(a.atttypid, a.atttypmod),
                  y.typtype, a.attnotnull, a.attidentity, a.attgenerated, a.atthasdef,
-                 CASE WHEN y.typtype = 'e' THEN (SELECT pg_catalog.json_agg(e.enumlabel ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e WHERE e.enumtypid = y.oid) END,
-                 CASE WHEN y.typelem <> 0 AND y.typtype = 'b' THEN (SELECT pg_catalog.json_agg(e.enumlabel ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e WHERE e.enumtypid = y.typelem) END,
-                 CASE WHEN y.typtype = 'd' THEN pg_catalog.format_type(y.typbasetype, NULL) END) ORDER BY a.attnum)
+                 CASE WHEN y.typtype = 'e' THEN (SELECT pg_catalog.json_agg(e.enumlabel
+                     ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e
+                         WHERE e.enumtypid = y.oid) END,
+                 CASE WHEN y.typelem <> 0 AND y.typtype = 'b' THEN (SELECT
+                     pg_catalog.json_agg(e.enumlabel ORDER BY e.enumsortorder)
+                         FROM pg_catalog.pg_enum e WHERE e.enumtypid = y.typelem) END,
+                 CASE WHEN y.typtype = 'd' THEN pg_catalog.format_type(y.typbasetype, NULL) END)
+                     ORDER BY a.attnum)
              FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type y ON y.oid = a.atttypid
              WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped),
-        (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(pg_catalog.quote_ident(c.relname), i.indisunique, i.indisprimary,
-                 i.indisunique AND i.indimmediate AND i.indisvalid AND i.indexprs IS NULL AND i.indpred IS NULL
-                     AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute k WHERE k.attrelid = t.oid AND k.attnum = ANY (i.indkey) AND NOT k.attnotnull),
+        (SELECT pg_catalog.json_agg(pg_catalog.json_build_array(pg_catalog.quote_ident(c.relname),
+            i.indisunique, i.indisprimary,
+                 i.indisunique AND i.indimmediate AND i.indisvalid AND i.indexprs IS NULL
+                     AND i.indpred IS NULL
+                     AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute k WHERE k.attrelid = t.oid
+                         AND k.attnum = ANY (i.indkey) AND NOT k.attnotnull),
                  i.indisvalid AND i.indpred IS NULL AND c.relkind = 'i') ORDER BY c.relname)
-             FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = t.oid)
+             FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+                 WHERE i.indrelid = t.oid)
     ) ORDER BY t.nspname, t.relname) FROM t)
 )::text
 """

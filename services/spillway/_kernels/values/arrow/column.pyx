@@ -68,7 +68,8 @@ cdef extern from *:
             memcpy(&weight, data + 2, 2);
             at = 4;
         }
-        /* Digit i of base 10000 stands for itself times 10^exponent, counted from the result's last place. */
+        /* Digit i of base 10000 stands for itself times 10^exponent,
+           counted from the result's last place. */
         exponent = 4 * (int) weight + scale;
         for (; at < size; at += 2, exponent -= 4) {
             memcpy(&word, data + at, 2);

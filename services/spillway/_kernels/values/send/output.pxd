@@ -3,9 +3,11 @@
 
 The order of use::
 
-    compiled = SendCompiler(context, descriptor.types).column(column)      # once a column of a descriptor
-    if compiled is None: ...                                               # send its text, as PostgreSQL does
-    compiled.output.write(&compiled.output, datum.data, datum.size, out)   # without the GIL, once a value
+    # Once a column of a descriptor:
+    compiled = SendCompiler(context, descriptor.types).column(column)
+    if compiled is None: ...   # send its text, as PostgreSQL does
+    # Once a value, without the GIL:
+    compiled.output.write(&compiled.output, datum.data, datum.size, out)
 
 What is written has no length before it: ``put_int32(out, 0)`` before, ``patch_int32`` after (``scalar.pxd``).
 Text in it is in UTF-8. A text column of a database in another encoding is converted by
