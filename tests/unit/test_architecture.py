@@ -42,7 +42,7 @@ LAYERS = (
     ("decoding",),
     ("txlog",),
     ("plugins", "receiver", "store"),
-    ("replay",),
+    ("replay", "source_snapshots"),
     ("engine",),
     ("subscriber",),
     ("slot_manager", "stream", "admin"),

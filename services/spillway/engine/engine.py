@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.engine import inventory
 from spillway.engine.answers import Answers
+from spillway.engine.exports import SnapshotExports
 from spillway.engine.inventory import TABLES_MAX
 from spillway.engine.large_batches import LargeBatches
 from spillway.engine.leases import Leases
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         PrimaryCost,
         PublicationInfo,
         SlotInfo,
+        SlotSnapshot,
         SlotStats,
         SourceInfo,
         TablePage,
@@ -119,6 +121,7 @@ class Engine:
         self._readers = SharedReaders(self._workers)
         self._large_batches = LargeBatches()
         self._answers = Answers()
+        self._exports = SnapshotExports(settings)
         self._leases = Leases(metadata, data.instance, settings.lease_ttl_s)
         self._rows = SlotRows(metadata, self._leases)
         self._slots = self._rows.slots
@@ -154,6 +157,7 @@ class Engine:
             with contextlib.suppress(SpillwayError):
                 await self._rows.store()
                 await self._rows.note_presence()
+        await self._exports.close()
         self._watch.stop()
         await self._sources.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -275,7 +279,23 @@ class Engine:
         if wants_streaming(spec.plugin, spec.options, context):
             session.want_streaming()
             await session.wait_streaming(self._settings.consistent_timeout_s)
-        lsn = await self._start_position(session, spec.start_lsn)
+        if not spec.exports_snapshot:
+            return await self._add_slot(
+                spec, session, await self._start_position(session, spec.start_lsn)
+            )
+        if spec.start_lsn is not None:
+            raise InvalidRequest(
+                "a slot begins at the LSN of its snapshot, and a start_lsn is given, too",
+                hint="Leave out one of the two.",
+            )
+        await session.wait_consistent(self._settings.consistent_timeout_s)
+        async with self._exports.taken(
+            spec.slot_name, spec.source, session, at_least=lambda: session.log_start_lsn
+        ) as snapshot:
+            session.check_retained(snapshot.consistent_point)
+            return await self._add_slot(spec, session, snapshot.consistent_point)
+
+    async def _add_slot(self, spec: SlotSpec, session: Session, lsn: Lsn) -> SlotInfo:
         async with self._changing:
             self._check_free(spec.slot_name)
             row = SlotRow(
@@ -321,6 +341,28 @@ class Engine:
         session.check_retained(start_lsn)
         return start_lsn
 
+    async def take_snapshot(self, slot_name: str, *, fall_back: bool = True) -> SlotSnapshot:
+        """Take a snapshot of the source and hold it for the slot; see the interface."""
+        slot = self._slot(slot_name)
+        self._leases.held(slot.row.source)
+        session = await self._session(slot)
+        async with self._exports.taken(
+            slot_name,
+            slot.row.source,
+            session,
+            at_least=lambda: slot.confirmed_flush_lsn,
+            fall_back=fall_back,
+        ) as snapshot:
+            return snapshot
+
+    async def get_snapshot(self, slot_name: str) -> SlotSnapshot:
+        self._slot(slot_name)
+        return await self._exports.get(slot_name)
+
+    async def release_snapshot(self, slot_name: str) -> None:
+        self._slot(slot_name)
+        await self._exports.release(slot_name)
+
     async def list_slots(self) -> list[SlotInfo]:
         return [self._info(slot) for _, slot in sorted(self._slots.items())]
 
@@ -336,6 +378,7 @@ class Engine:
                     await self._rows.remove(slot)
             else:
                 await self._rows.remove(slot)
+            await self._exports.release(slot_name)
             source, database = slot.row.source, slot.row.database
             if not self._slots_on(source, database):
                 # WAL is kept for a session; one that decodes nothing any more must not keep it for nobody.
@@ -426,6 +469,7 @@ class Engine:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
             changes, confirm_lsn = await holder.unless_ended(reading)
             await self._rows.advance(slot, Lsn(confirm_lsn))
+            await self._exports.release(slot_name)
         return changes
 
     async def _read(
@@ -496,6 +540,7 @@ class Engine:
             session = await self._session(slot)
             if holder is not None:
                 await held.enter_async_context(self._rows.claimed(slot, holder))
+                await self._exports.release(slot_name)
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:
@@ -573,6 +618,7 @@ class Engine:
             for work in (
                 self._trim,
                 self._store,
+                self._give_up_snapshots,
                 self._invalidate_greedy_slots,
                 self._store_invalidated,
             ):
@@ -588,6 +634,13 @@ class Engine:
         if time.monotonic() - self._seen_s >= SEEN_INTERVAL_S:
             self._seen_s = time.monotonic()
             await self._rows.note_presence()
+
+    async def _give_up_snapshots(self) -> None:
+        def is_served(slot_name: str) -> bool:
+            slot = self._slots.get(slot_name)
+            return slot is not None and not slot.is_lost
+
+        await self._exports.keep_up(is_served)
 
     async def _invalidate_greedy_slots(self) -> None:
         limit = self._settings.max_slot_retained_bytes
@@ -628,7 +681,7 @@ class Engine:
 
     def _horizons(self) -> dict[tuple[str, str], int]:
         """Return, for each (source, database), the oldest position that a slot may still ask for."""
-        horizons: dict[tuple[str, str], int] = {}
+        horizons = self._exports.needed()
         for slot in self._slots.values():
             if slot.invalidation_reason is None and not slot.is_elsewhere:
                 key = (slot.row.source, slot.row.database)

@@ -70,6 +70,7 @@ from spillway.pg.encoding import readable, server_encoding
 from spillway.pg.lsn import Lsn
 from spillway.pg.versions import version_of_server
 from spillway.receiver.primary import check_wal_level, wal_flush_lsn
+from spillway.source_snapshots.pairing import DecodingMoment
 from spillway.storage.file_errors import file_error
 from spillway.txlog import TransactionLog
 from spillway.txlog.verification import Verification
@@ -344,6 +345,21 @@ class Session:
                 database=self.database,
             )
         return await self._questions.ask(question, self._changes.wake)
+
+    async def moment(self) -> DecodingMoment:
+        """Say what is in progress where decoding is.
+
+        Raises:
+            NotReady: the decoding thread has no time for it.
+            SpillwayError: what stopped decoding.
+        """
+        return await self.ask(lambda _: self._moment())
+
+    def _moment(self) -> DecodingMoment:
+        decoder = self._decoder
+        assert decoder is not None
+        in_progress = frozenset(xid for xid, top_xid, _, _ in decoder.transactions() if not top_xid)
+        return DecodingMoment(decoder.position, in_progress, decoder.xid_marks())
 
     def info(self) -> DatabaseSession:
         decoder, error = self._decoder, self._error
