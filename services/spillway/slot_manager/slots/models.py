@@ -195,9 +195,9 @@ class SnapshotView(ResponseModel):
 
 
 class CreatedSlot(SlotView):
-    """A new slot, and its snapshot."""
+    """A new slot, and the snapshot that was asked for."""
 
-    snapshot: SnapshotView | None = Field(default=None, description="null: none was asked for.")
+    snapshot: SnapshotView
 
 
 class SlotList(ResponseModel):

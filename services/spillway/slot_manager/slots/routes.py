@@ -45,7 +45,9 @@ _CHANGES: Final[dict[int | str, dict[str, Any]]] = {200: {"model": ChangeList}}
 
 
 @router.post("", status_code=201, operation_id="create_slot", dependencies=[NoQuery])
-async def create_slot(body: CreateSlot, engine: Engine, response: Response) -> CreatedSlot:
+async def create_slot(
+    body: CreateSlot, engine: Engine, response: Response
+) -> SlotView | CreatedSlot:
     """Create a slot (pg_create_logical_replication_slot), together with a snapshot of the source if that is asked for."""
     slot = await engine.create_slot(
         SlotSpec(
@@ -63,9 +65,9 @@ async def create_slot(body: CreateSlot, engine: Engine, response: Response) -> C
     )
     response.headers["Location"] = f"/v1/slots/{slot.slot_name}"
     view = await _view(engine, slot)
-    snapshot = None
-    if body.snapshot == "export":
-        snapshot = SnapshotView.model_validate(await engine.get_snapshot(slot.slot_name))
+    if body.snapshot == "nothing":
+        return view
+    snapshot = SnapshotView.model_validate(await engine.get_snapshot(slot.slot_name))
     return CreatedSlot(**dict(view), snapshot=snapshot)
 
 
