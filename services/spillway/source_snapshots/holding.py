@@ -89,7 +89,7 @@ class SnapshotSession:
             if recovers:
                 raise SourceInRecovery(
                     "the server that the source's DSN leads to is in recovery: no exact snapshot can be taken there",
-                    hint="Let the DSN lead to the primary: add target_session_attrs=read-write to it.",
+                    hint="Point the DSN at the primary: host=a,b target_session_attrs=read-write finds it among several.",
                 )
             running = [
                 Running(*row) for query in _RUNNING for row in connection.execute(query).fetchall()
