@@ -361,7 +361,7 @@ class Engine:
 
     async def release_snapshot(self, slot_name: str) -> None:
         self._slot(slot_name)
-        await self._exports.release(slot_name)
+        self._exports.release(slot_name)
 
     async def list_slots(self) -> list[SlotInfo]:
         return [self._info(slot) for _, slot in sorted(self._slots.items())]
@@ -378,7 +378,7 @@ class Engine:
                     await self._rows.remove(slot)
             else:
                 await self._rows.remove(slot)
-            await self._exports.release(slot_name)
+            self._exports.release(slot_name)
             source, database = slot.row.source, slot.row.database
             if not self._slots_on(source, database):
                 # WAL is kept for a session; one that decodes nothing any more must not keep it for nobody.
@@ -469,7 +469,7 @@ class Engine:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
             changes, confirm_lsn = await holder.unless_ended(reading)
             await self._rows.advance(slot, Lsn(confirm_lsn))
-            await self._exports.release(slot_name)
+            self._exports.release(slot_name)
         return changes
 
     async def _read(
@@ -540,7 +540,7 @@ class Engine:
             session = await self._session(slot)
             if holder is not None:
                 await held.enter_async_context(self._rows.claimed(slot, holder))
-                await self._exports.release(slot_name)
+                self._exports.release(slot_name)
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:
@@ -640,7 +640,7 @@ class Engine:
             slot = self._slots.get(slot_name)
             return slot is not None and not slot.is_lost
 
-        await self._exports.keep_up(is_served)
+        self._exports.keep_up(is_served)
 
     async def _invalidate_greedy_slots(self) -> None:
         limit = self._settings.max_slot_retained_bytes

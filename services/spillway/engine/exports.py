@@ -93,7 +93,7 @@ class SnapshotExports:
             log.warning(
                 'the source ended the session that held the snapshot of slot "%s"', slot_name
             )
-            await self._give_up(slot_name, held)
+            self._give_up(slot_name, held)
             held = None
         if held is None:
             raise UnknownSnapshot(
@@ -103,14 +103,13 @@ class SnapshotExports:
             )
         return held.snapshot
 
-    async def release(self, slot_name: str) -> bool:
-        """Give up the snapshot of a slot; say whether there was one."""
+    def release(self, slot_name: str) -> None:
+        """Give up the snapshot of a slot, if there is one; its session ends in a moment."""
         held = self._held.get(slot_name)
         if held is not None:
-            await self._give_up(slot_name, held)
-        return held is not None
+            self._give_up(slot_name, held)
 
-    async def keep_up(self, is_served: Callable[[str], bool]) -> None:
+    def keep_up(self, is_served: Callable[[str], bool]) -> None:
         """Give up what was held for long enough, and what belongs to slots that are not *is_served* any more."""
         for slot_name, held in tuple(self._held.items()):
             late = time.monotonic() >= held.until_s
@@ -121,14 +120,15 @@ class SnapshotExports:
                     self._settings.snapshot_hold_s,
                 )
             if late or not is_served(slot_name):
-                await self._give_up(slot_name, held)
+                self._give_up(slot_name, held)
 
     async def close(self) -> None:
         """Give up all; safe to repeat."""
         if not self._is_closing:
             self._is_closing = True
-            for slot_name, held in tuple(self._held.items()):
-                await self._give_up(slot_name, held)
+            for held in self._held.values():
+                await self._in_worker(held.session.close)
+            self._held.clear()
             self._threads.shutdown(wait=False)
 
     def needed(self) -> dict[tuple[str, str], int]:
@@ -138,10 +138,11 @@ class SnapshotExports:
             needed[source, database] = min(lsn, needed.get((source, database), lsn))
         return needed
 
-    async def _give_up(self, slot_name: str, held: _Held) -> None:
+    def _give_up(self, slot_name: str, held: _Held) -> None:
         if self._held.get(slot_name) is held:
             del self._held[slot_name]
-        await self._in_worker(held.session.close)
+        # Not waited for: a primary may take its time.
+        self._threads.submit(held.session.close)
 
     # -- taking one -----------------------------------------------------------------------------
 
@@ -183,16 +184,15 @@ class SnapshotExports:
             snapshot = await self._take(holder, slot_name, session, at_least, fall_back=fall_back)
             yield snapshot
         except BaseException:
-            # Not waited for: whoever asked may be gone, and a thread may have its turn with it.
-            self._threads.submit(holder.close)
+            # Not waited for: whoever asked may be gone, and a thread may have its turn with it. Who stops has no threads any more.
+            with contextlib.suppress(RuntimeError):
+                self._threads.submit(holder.close)
             raise
         finally:
             del self._looking[number]
-        before = self._held.get(slot_name)
+        self.release(slot_name)
         held_s = (snapshot.held_until - datetime.now(UTC)).total_seconds()
         self._held[slot_name] = _Held(holder, snapshot, time.monotonic() + held_s)
-        if before is not None:
-            await self._in_worker(before.session.close)
 
     async def _take(
         self,

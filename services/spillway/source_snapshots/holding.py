@@ -43,11 +43,12 @@ SELECT pg_catalog.set_config(w.name, w.value, false)
                ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')) w(name, value)
   JOIN pg_catalog.pg_settings s ON s.name = w.name
 """
-#: backend_xid is shown to everybody, state to pg_read_all_stats and the role's own. The order counts: who prepares a
-#: transaction is in the first until it is in the second.
+#: backend_xid is shown to everybody, state to pg_read_all_stats and the role's own. A client's backend says that it is active before it
+#: commits; an apply worker need not. The order counts: who prepares a transaction is in the first until it is in the second.
 _RUNNING: Final = (
     """
-    SELECT backend_xid::text::int8, coalesce(datid, 0)::int8, coalesce(state LIKE 'idle in transaction%', false)
+    SELECT backend_xid::text::int8, coalesce(datid, 0)::int8,
+           coalesce(backend_type = 'client backend' AND state LIKE 'idle in transaction%', false)
       FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL
     """,
     """
