@@ -159,8 +159,8 @@ def test_one_of_whom_nothing_is_known(log: TransactionLog) -> None:
     marks = ((120, 8), (150, 11), (290, 16))
     assert pair(log, taken, DecodingMoment(500, (), marks), DATABASE, 300) == Paired(400)
     # The log does not reach back so far.
-    marks = ((90, 11),)
-    assert pair(log, taken, DecodingMoment(500, (), marks), DATABASE, 300) == Undecided((12,))
+    before = ((90, 11),)
+    assert pair(log, taken, DecodingMoment(500, (), before), DATABASE, 300) == Undecided((12,))
 
 
 def test_one_who_hangs_between_its_commit_record_and_its_end(log: TransactionLog) -> None:
