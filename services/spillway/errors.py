@@ -22,6 +22,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── UnknownPublication       unknown_publication
     │   ├── UnknownSubscription      unknown_subscription
     │   ├── UnknownTable             unknown_table
+    │   ├── UnknownSnapshot          unknown_snapshot
     │   └── UnknownSlot              unknown_slot
     ├── Conflict                     conflict                 409
     │   ├── DuplicateName            duplicate_name
@@ -243,6 +244,12 @@ class UnknownTable(NotFound):
 
     code = "unknown_table"
     sqlstate = "42P01"
+
+
+class UnknownSnapshot(NotFound):
+    """No snapshot of the source is held for a slot, or not any more."""
+
+    code = "unknown_snapshot"
 
 
 class UnknownSlot(NotFound):

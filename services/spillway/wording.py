@@ -70,6 +70,21 @@ ACTIONS: Final = (
         "slot end-session {slot}",
         "“End session” on the slot's page",
     ),
+    Action(
+        "POST /v1/slots/{slot}/snapshot",
+        "slot snapshot {slot}",
+        "the command line (spillway slot snapshot)",
+    ),
+    Action(
+        "GET /v1/slots/{slot}/snapshot",
+        "slot snapshot {slot} --show",
+        "the command line (spillway slot snapshot --show)",
+    ),
+    Action(
+        "DELETE /v1/slots/{slot}/snapshot",
+        "slot snapshot {slot} --release",
+        "the command line (spillway slot snapshot --release)",
+    ),
     Action("GET /v1/slots/{slot}/stats", "slot stats {slot}", "the slot's page"),
     Action("GET /v1/subscriptions", "subscription list", "the overview"),
     Action(

@@ -22,7 +22,7 @@ import re
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from spillway.delivery.active_consumer import ActiveConsumer
@@ -41,6 +41,7 @@ from spillway.errors import (
     UnknownDatabase,
     UnknownPlugin,
     UnknownSlot,
+    UnknownSnapshot,
     UnknownSource,
 )
 from spillway.pg.lsn import Lsn
@@ -59,6 +60,7 @@ from spillway.service.model import (
     PrimaryCost,
     PublicationInfo,
     SlotInfo,
+    SlotSnapshot,
     SlotSpec,
     SlotStats,
     SourceInfo,
@@ -116,6 +118,8 @@ class FakeEngine:
         #: options of every peek, get and stream, in order
         self.options_seen: list[dict[str, str]] = []
         self.streams_open = 0
+        #: by slot, held on the source
+        self.snapshots: dict[str, SlotSnapshot] = {}
         self.taken_listeners: list[Callable[[str], Awaitable[None]]] = []
         #: what proves that this process serves each source; 1 for all
         self.tokens: dict[str, int | None] = {}
@@ -330,7 +334,42 @@ class FakeEngine:
         if spec.plugin not in ("test_decoding", "arrow"):
             raise UnknownPlugin(f'output plugin "{spec.plugin}" is not known')
         self._check_options(spec.options)
-        return self._now(self._add(spec))
+        if spec.exports_snapshot and spec.start_lsn is not None:
+            raise InvalidRequest("a start_lsn is given, too", hint="Leave out one of the two.")
+        slot = self._now(self._add(spec))
+        if spec.exports_snapshot:
+            await self.take_snapshot(spec.slot_name)
+        return slot
+
+    async def take_snapshot(self, slot_name: str, *, fall_back: bool = True) -> SlotSnapshot:
+        self._slot(slot_name)
+        now = datetime.now(UTC)
+        self.snapshots[slot_name] = SlotSnapshot(
+            slot_name=slot_name,
+            snapshot_name=f"00000003-0000001B-{len(self.snapshots) + 1}",
+            consistent_point=self.decoded_lsn,
+            contents="740:740:",
+            method="paired",
+            attempts=1,
+            reason=None,
+            taken_at=now,
+            held_until=now + timedelta(minutes=15),
+        )
+        return self.snapshots[slot_name]
+
+    async def get_snapshot(self, slot_name: str) -> SlotSnapshot:
+        self._slot(slot_name)
+        if slot_name not in self.snapshots:
+            raise UnknownSnapshot(
+                f'no snapshot is held for replication slot "{slot_name}"',
+                hint=f"Take one: POST /v1/slots/{slot_name}/snapshot.",
+                slot=slot_name,
+            )
+        return self.snapshots[slot_name]
+
+    async def release_snapshot(self, slot_name: str) -> None:
+        self._slot(slot_name)
+        self.snapshots.pop(slot_name, None)
 
     async def list_slots(self) -> list[SlotInfo]:
         self._raise_next()
@@ -344,6 +383,7 @@ class FakeEngine:
         self._raise_next()
         self._idle_slot(slot_name)
         del self.slots[slot_name]
+        self.snapshots.pop(slot_name, None)
 
     async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo:
         slot = self._slot(slot_name)
@@ -396,6 +436,7 @@ class FakeEngine:
     ) -> list[Change]:
         self._raise_next()
         changes, confirm_lsn = self._read(slot_name, upto_lsn, upto_nchanges, options)
+        self.snapshots.pop(slot_name, None)
         self.change_slot(slot_name, confirmed_flush_lsn=confirm_lsn)
         return changes
 
@@ -437,6 +478,7 @@ class FakeEngine:
         if not peek:
             self.change_slot(slot_name, active=True, active_pid=os.getpid())
             self.active_consumers[slot_name] = active
+            self.snapshots.pop(slot_name, None)
         self.streams_open += 1
         try:
             yield FakeStream(self, slot_name, begin, upto_lsn, batch_bytes, active, peek=peek)

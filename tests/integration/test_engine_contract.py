@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from harness.fake_engine import FakeEngine
+from harness.remedies import remedy
 from spillway.errors import (
     AdvanceBackward,
     Conflict,
@@ -29,6 +30,7 @@ from spillway.errors import (
     UnknownDatabase,
     UnknownPlugin,
     UnknownSlot,
+    UnknownSnapshot,
     UnknownSource,
 )
 from spillway.pg.lsn import Lsn
@@ -154,6 +156,9 @@ async def test_what_is_not_there(stage: Stage) -> None:
         engine.lag_seconds("none"),
         engine.preview("none", None, 10),
         engine.end_session("none"),
+        engine.take_snapshot("none"),
+        engine.get_snapshot("none"),
+        engine.release_snapshot("none"),
     ):
         with pytest.raises(UnknownSlot, match='"none"'):
             await call
@@ -298,6 +303,45 @@ async def test_one_consumer_at_a_time(stage: Stage) -> None:
             with pytest.raises(InvalidRequest):
                 await beside.confirm(begin, begin, begin)
     assert not (await engine.get_slot("s")).active
+
+
+@pytest.mark.follows_hint("unknown_snapshot")
+async def test_a_snapshot_is_held_for_a_slot(stage: Stage) -> None:
+    engine = stage.engine
+    await stage.slot("s", exports_snapshot=True)
+    held = await engine.get_snapshot("s")
+    assert (held.method, held.reason) == ("paired", None)
+    assert held.consistent_point == await stage.position("s")
+    end = await stage.commit(1)
+    with pytest.raises(InvalidRequest, match="start_lsn"):
+        await stage.slot("both", exports_snapshot=True, start_lsn=end)
+    later = await engine.take_snapshot("s")
+    assert later.consistent_point >= end
+    assert later.snapshot_name != held.snapshot_name
+    assert await engine.get_snapshot("s") == later
+    assert await stage.position("s") == held.consistent_point
+    await engine.release_snapshot("s")
+    await engine.release_snapshot("s")
+    with pytest.raises(UnknownSnapshot, match='"s"') as none_held:
+        await engine.get_snapshot("s")
+    assert "POST /v1/slots/s/snapshot" in remedy(none_held.value, "unknown_snapshot")
+    assert await engine.take_snapshot("s") == await engine.get_snapshot("s")
+    # Who looks leaves it, who takes the slot has come to an end with it.
+    assert ids(await engine.peek("s", None, None, {})) == [1]
+    async with engine.stream("s", peek=True):
+        await engine.get_snapshot("s")
+    async with engine.stream("s"):
+        with pytest.raises(UnknownSnapshot):
+            await engine.get_snapshot("s")
+        await engine.take_snapshot("s")
+    await engine.get_changes("s", None, None, {})
+    with pytest.raises(UnknownSnapshot):
+        await engine.get_snapshot("s")
+    await engine.take_snapshot("s")
+    await engine.drop_slot("s")
+    await stage.slot("s")
+    with pytest.raises(UnknownSnapshot):
+        await engine.get_snapshot("s")
 
 
 async def test_a_stream(stage: Stage) -> None:

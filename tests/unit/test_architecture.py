@@ -43,7 +43,7 @@ LAYERS = (
     ("decoding",),
     ("txlog",),
     ("plugins", "receiver", "store"),
-    ("replay",),
+    ("replay", "source_snapshots"),
     ("sessions", "delivery"),
     ("service",),
     ("subscriber",),
@@ -88,6 +88,7 @@ KNOWS_ONLY = {
     # source itself, and makes of rows what the plugin makes of changes.
     "consumer": GROUND
     | {"storage", "stream.client", "v1", "receiver.table_privileges", "receiver.connect_errors"}
+    | {"receiver.temporary_slot"}
     | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # What a consumer knows, and without a service it decodes archives, of which it knows what it hands its executors.
     "lake": GROUND

@@ -452,5 +452,5 @@ def test_any_course_of_things(tmp_path: Path, seed: int) -> None:
         assert list(reader.lines) == sorted(reader.lines)
         assert reader.lines == {at: truth[at] for at in reader.lines}
     log.close()
-    for one in followed:
-        one.close()
+    for follower in followed:
+        follower.close()

@@ -19,6 +19,7 @@ It needs grpcio and protobuf, and nothing of the service. The parts, from the wi
     follower       positions, retries: what slot and aio share
     slot, aio      the slot for threads, and for asyncio
     position       exactly once: the position in the user's own transaction
+    snapshot       what to copy before the slot is followed
 """
 
 from spillway_client.aio import AsyncSlot
@@ -52,6 +53,7 @@ from spillway_client.pgoutput import UNCHANGED, Change, Column, Relation
 from spillway_client.position import AsyncPosition, Position
 from spillway_client.service import Tls
 from spillway_client.slot import Slot
+from spillway_client.snapshot import Snapshot, exported_snapshot
 from spillway_client.transaction import Changes, Progress, Transaction
 from spillway_client.values import PgText, parse_array
 from spillway_client.version import VERSION
@@ -85,6 +87,7 @@ __all__ = [
     "SlotActive",
     "SlotAhead",
     "SlotInvalidated",
+    "Snapshot",
     "SpillwayError",
     "Tls",
     "TlsFailed",
@@ -97,5 +100,6 @@ __all__ = [
     "ValueNotRepresentable",
     "WrongPlugin",
     "__version__",
+    "exported_snapshot",
     "parse_array",
 ]

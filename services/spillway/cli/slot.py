@@ -64,6 +64,13 @@ def create(
     failover: Annotated[
         bool, typer.Option("--failover", help="Marked to be kept on standbys.")
     ] = False,
+    snapshot: Annotated[
+        bool,
+        typer.Option(
+            "--snapshot",
+            help="Begin at the LSN of an exact snapshot, and hold that on the source for who copies tables.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a slot (pg_create_logical_replication_slot)."""
@@ -79,7 +86,18 @@ def create(
     }
     if start_lsn is not None:
         body["start_lsn"] = start_lsn
-    _show(_call("POST", "slots", body=body), as_json=as_json)
+    if snapshot:
+        body["snapshot"] = "export"
+    answer = _call("POST", "slots", body=body)
+    if as_json:
+        print_json(answer)
+        return
+    # One of an earlier release has none.
+    held = answer.pop("snapshot", None)
+    print_record(answer)
+    if held is not None:
+        typer.echo("snapshot")
+        print_record(held)
 
 
 @app.command("list")
@@ -117,6 +135,24 @@ def alter(
         )
     body = {"options": parse_option_list(option)}
     _show(_call("PATCH", "slots", name, body=body), as_json=as_json)
+
+
+@app.command()
+def snapshot(
+    name: Name,
+    release: Annotated[
+        bool, typer.Option("--release", help="Give up the one that is held for the slot.")
+    ] = False,
+    show_held: Annotated[
+        bool, typer.Option("--show", help="Show the one that is held, and take none.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take an exact snapshot of the source and hold it there for who copies tables; the slot stays where it is."""
+    if release:
+        _call("DELETE", "slots", name, "snapshot")
+        return
+    _show(_call("GET" if show_held else "POST", "slots", name, "snapshot"), as_json=as_json)
 
 
 @app.command()

@@ -6,6 +6,7 @@ Options are texts, so that they can be handed to other processes as they are: th
 from __future__ import annotations
 
 import os
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,9 +15,10 @@ from spillway.settings import Settings
 from spillway.tls import ClientTls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
-    from spillway.consumer.slot import SlotClient
+    from spillway.consumer.slot import ExportedSnapshot, SlotClient
 
 #: Where `spillway serve` listens for gRPC unless told otherwise.
 DEFAULT_ADDRESS: Final = Settings().grpc
@@ -54,6 +56,20 @@ def connect(options: Mapping[str, str]) -> SlotClient:
             _tls_option(options, "tls_server_name") or None,
         ),
     )
+
+
+def exports_of(
+    options: Mapping[str, str], slot_name: str
+) -> Callable[[], AbstractContextManager[ExportedSnapshot]] | None:
+    """Return what has the service hold a snapshot of a slot's source, paired with its LSN; None where the client has nothing like it.
+
+    Args:
+        options: as :func:`connect` takes them.
+        slot_name: the slot.
+    """
+    client = connect(options)
+    take = getattr(client, "exported_snapshot", None)
+    return None if take is None else partial(take, slot_name)
 
 
 def handed_on() -> dict[str, str]:

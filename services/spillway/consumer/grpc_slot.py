@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from spillway.consumer.slot import SlotPosition
+from spillway.consumer.slot import ExportedSnapshot, SlotPosition
+from spillway.errors import SpillwayError
 from spillway.pg.lsn import Lsn
-from spillway.stream.client import advance_slot, get_slot, open_stream
+from spillway.stream.client import (
+    advance_slot,
+    get_slot,
+    open_stream,
+    release_snapshot,
+    take_paired_snapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +68,18 @@ class GrpcSlotClient:
 
     def advance(self, slot_name: str, upto_lsn: int) -> int:
         return advance_slot(self._target, slot_name, upto_lsn, token=self._token, tls=self._tls)
+
+    @contextmanager
+    def exported_snapshot(self, slot_name: str) -> Iterator[ExportedSnapshot]:
+        snapshot = take_paired_snapshot(self._target, slot_name, token=self._token, tls=self._tls)
+        try:
+            yield ExportedSnapshot(
+                snapshot.snapshot_name, snapshot.contents, snapshot.consistent_point
+            )
+        finally:
+            # It is given up by itself, too.
+            with suppress(SpillwayError):
+                release_snapshot(self._target, slot_name, token=self._token, tls=self._tls)
 
     def close(self) -> None:
         """Do nothing: streams end with their iterator."""

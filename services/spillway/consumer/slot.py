@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,26 @@ class SlotPosition:
     invalidation_reason: str = ""
     #: the plugin's, of the slot: how values are shown
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSnapshot:
+    """A snapshot that somebody else's session of the source holds, to be imported."""
+
+    #: what SET TRANSACTION SNAPSHOT is given
+    name: str
+    #: pg_current_snapshot(): tells it from another one of the same name
+    contents: str
+    #: it sees what has its commit record before this, and nothing else
+    lsn: int
+
+
+class SnapshotExporter(Protocol):
+    """A :class:`SlotClient` whose service pairs snapshots of the source with LSNs."""
+
+    def exported_snapshot(self, slot_name: str) -> AbstractContextManager[ExportedSnapshot]:
+        """Have a snapshot held while the block runs; it was paired, so nobody was waited for."""
+        ...
 
 
 class SlotClient(Protocol):

@@ -1,13 +1,15 @@
 """Exact snapshots of the source: a snapshot at an LSN, and the tables as of it, for whoever copies tables and follows a slot then.
 
 A snapshot that SQL takes has no LSN: transactions become visible in another order than their commit records stand in WAL.
-Creating a logical slot gives both, a ``consistent_point`` S and a snapshot that has every transaction
-whose commit record starts before S and no other: changes from S on complete what is copied as of it. So::
+What is needed is both, an LSN S and a snapshot that has every transaction whose commit record starts before S and no
+other: changes from S on complete what is copied as of it. The service, which decodes the source's WAL, pairs the two
+and waits for nobody (:mod:`spillway.source_snapshots.pairing`). Where it can't be asked, or has none to give, the server does, which waits for
+transactions that run (:mod:`spillway.receiver.temporary_slot`). So::
 
-    replication connection   CREATE_REPLICATION_SLOT … TEMPORARY LOGICAL … EXPORT_SNAPSHOT ──▶ S, snapshot
-    holder (SQL)             BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what those who copy import
-    replication connection   closed: the slot goes, nothing keeps WAL
-    holder                   LOCK … ACCESS SHARE; describe the tables; stay open until all is copied
+    the service, or the server   ──▶ S, the name of a snapshot
+    holder (SQL)                 BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what those who copy import
+    the service, or the server   gives its own up: nothing keeps WAL
+    holder                       LOCK … ACCESS SHARE; describe the tables; stay open until all is copied
 
 The holder keeps two things: the snapshot, so VACUUM keeps the rows that it sees, and the shape of the tables: DDL waits
 (as for pg_dump). What happened to a table between S and the lock would show other columns, or an empty heap, to an
@@ -16,23 +18,21 @@ snapshot is taken.
 
 Runs in one process; those that copy (:mod:`spillway.consumer.table_copy`) may be others. The DSN's password is in no message and no ``repr``.
 
-Source: SnapBuildInitialSnapshot (src/backend/replication/logical/snapbuild.c), CreateReplicationSlot (walsender.c)
+Source: ImportSnapshot (src/backend/utils/time/snapmgr.c)
 """
 
 from __future__ import annotations
 
-import select
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
-from psycopg import pq, sql
-from psycopg.conninfo import make_conninfo
+from psycopg import sql
 
 from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
-from spillway.errors import LakeError, NotReady, SourceError
+from spillway.errors import LakeError, NotReady, SourceError, SpillwayError
 from spillway.pg.lsn import Lsn
 from spillway.pg.text_settings import TextSettings
 from spillway.plugins.arrow_copy import session_settings
@@ -40,17 +40,20 @@ from spillway.plugins.arrow_schema import SchemaOptions, TablePlan, plan_table
 from spillway.receiver.connect_errors import connect_error
 from spillway.receiver.conninfo import parse_dsn, redact, resolve_hosts, sql_conninfo
 from spillway.receiver.table_privileges import check_readable
+from spillway.receiver.temporary_slot import exported_by_slot
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from spillway.consumer.slot import ExportedSnapshot
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _ATTEMPTS: Final = 5
 _LOCK_TIMEOUT: Final = "10s"
 _POLL_S: Final = 0.2
-_TELL_AFTER_S: Final = 3.0
 
 _TABLES: Final = """
 SELECT nspname, relname, pg_catalog.pg_table_size(c.oid)::int8
@@ -176,10 +179,18 @@ class Source:
     Args:
         dsn: a libpq connection string.
         options: the slot's plugin options: they say how values are shown.
+        exports: gives snapshots that the service has paired with an LSN; without it, or when it has none to give, the
+            server makes a temporary slot.
     """
 
-    def __init__(self, dsn: str, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        options: Mapping[str, str],
+        exports: Callable[[], AbstractContextManager[ExportedSnapshot]] | None = None,
+    ) -> None:
         self._dsn = dsn
+        self._exports = exports
         self._conninfo = resolve_hosts(sql_conninfo(dsn))
         with self._session() as connection:
             version = connection.info.server_version
@@ -277,25 +288,48 @@ class Source:
         return None
 
     def _take(self, tell: Callable[[str], None], stopping: threading.Event) -> SourceSnapshot:
-        with self._replication() as replication:
-            slot = f"spillway_load_{time.time_ns():x}"
-            # The form without parentheses is the only one that 14 knows, and all later ones do.
-            row = _command(
-                replication,
-                f'CREATE_REPLICATION_SLOT "{slot}" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT',
-                lambda: tell("waiting for the transactions that run on the source to finish"),
-                stopping,
-            )
-            lsn, name = int(Lsn.parse(row[1])), row[2]
-            holder = self._connect()
+        if self._exports is not None:
             try:
-                return self._import(holder, name, lsn)
-            except psycopg.Error as error:
-                holder.close()
-                raise self._failed(error) from error
-            except BaseException:
-                holder.close()
-                raise
+                with self._exports() as exported:
+                    return self._imported(exported.name, exported.lsn, exported.contents)
+            except SpillwayError as error:
+                tell(f"the service has no snapshot to give ({error.message}): asking the source")
+
+        def over() -> SpillwayError | None:
+            return _stopped() if stopping.is_set() else None
+
+        if stopping.is_set():
+            raise _stopped()
+        slot = f"spillway_load_{time.time_ns():x}"
+
+        def slow() -> None:
+            tell("waiting for the transactions that run on the source to finish")
+
+        with exported_by_slot(self._dsn, slot, slow, over) as (lsn, name):
+            return self._imported(name, lsn)
+
+    def _imported(self, name: str, lsn: int, contents: str | None = None) -> SourceSnapshot:
+        """Import a snapshot, which must have these *contents* if they are given.
+
+        Raises:
+            SourceError: the server refuses, or has another snapshot of that name.
+        """
+        holder = self._connect()
+        try:
+            taken = self._import(holder, name, lsn)
+        except psycopg.Error as error:
+            holder.close()
+            raise self._failed(error) from error
+        except BaseException:
+            holder.close()
+            raise
+        if contents in (None, taken.contents):
+            return taken
+        taken.close()
+        raise SourceError(
+            "the service's source and the server that is read are not the same",
+            hint="Give the DSN of the server that the service's source is.",
+        )
 
     def _import(self, holder: Connection, name: str, lsn: int) -> SourceSnapshot:
         begin_with_snapshot(holder, self.session_settings, name)
@@ -399,18 +433,6 @@ class Source:
             except psycopg.Error as error:
                 raise self._failed(error) from error
 
-    @contextmanager
-    def _replication(self) -> Iterator[Connection]:
-        conninfo = make_conninfo(self._conninfo, replication="database")
-        try:
-            connection = psycopg.connect(conninfo, autocommit=True, client_encoding="UTF8")
-        except psycopg.Error as error:
-            raise connect_error(str(error), self._dsn, parse_dsn(conninfo)) from None
-        try:
-            yield connection
-        finally:
-            connection.close()
-
     def _failed(self, error: psycopg.Error) -> SourceError:
         return SourceError(
             f"the source refused: {' '.join(redact(str(error), self._dsn).split())}",
@@ -441,34 +463,5 @@ def lock(connection: Connection, schema: str, table: str, *, wait: bool = True) 
     )
 
 
-def _command(
-    connection: Connection, command: str, slow: Callable[[], None], stopping: threading.Event
-) -> list[str]:
-    """Run a replication command that answers with one row, interruptibly."""
-    pgconn = connection.pgconn
-    pgconn.send_query(command.encode())
-    began, told = time.monotonic(), False
-    while pgconn.is_busy():
-        select.select([pgconn.socket], [], [], _POLL_S)
-        pgconn.consume_input()
-        if stopping.is_set():
-            with suppress(psycopg.Error):
-                pgconn.get_cancel().cancel()
-            raise NotReady(
-                "the load was stopped while it waited for a snapshot", hint="Run it again."
-            )
-        if not told and time.monotonic() - began > _TELL_AFTER_S:
-            told = True
-            slow()
-    result = pgconn.get_result()
-    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
-        message = "" if result is None else result.get_error_message("utf-8")
-        raise SourceError(
-            f"the source gives no snapshot: {' '.join(message.split())}",
-            hint="It needs wal_level = logical, a role with REPLICATION, and a free replication slot and WAL sender for "
-            "a moment: max_replication_slots, max_wal_senders.",
-        )
-    row = [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
-    while pgconn.get_result() is not None:
-        pass
-    return row
+def _stopped() -> NotReady:
+    return NotReady("the load was stopped while it waited for a snapshot", hint="Run it again.")

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakValueDictionary
 
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
 
 #: PostgreSQL's default of logical_decoding_work_mem.
 WORK_MEM_BYTES_DEFAULT: Final = 64 << 20
+
+#: Running-xacts records that are remembered: the server writes one in 15 seconds, so those of half a day.
+_XID_MARKS_MAX: Final = 3000
 
 #: With fewer descriptors held nobody looks which of them are of the past.
 HELD_RELATIONS_MIN: Final = 1024
@@ -155,6 +159,7 @@ class Decoder:
         self._announced = False
         self._wal_level: int | None = None
         self._redo_lsn = 0
+        self._xid_marks: deque[tuple[int, int]] = deque(maxlen=_XID_MARKS_MAX)
         self._audit: CatalogAudit | None = None
         self._tracked_generation = -1
         self._buffer.set_catalog(mirror.plain_redo)
@@ -369,6 +374,10 @@ class Decoder:
         The state was serialised where decoding was consistent: what is missing of them is another decoder's matter.
         """
         self._ends.take_piece = take_piece
+
+    def xid_marks(self) -> tuple[tuple[int, int], ...]:
+        """Return (end, the xid that was to be given out next there) of the last running-xacts records, oldest first."""
+        return tuple(self._xid_marks)
 
     def piece(self, xid: int) -> Piece:
         """Take out what was read so far of a top-level transaction in progress; the caller closes it."""
@@ -617,6 +626,10 @@ class Decoder:
 
     def _running_xacts(self, running: RunningXacts, lsn: int, end_lsn: int) -> None:
         """Advance the snapshot builder; drop what a crash of the server ended without a record."""
+        if self._xid_marks and self._xid_marks[-1][1] == running.next_xid:
+            self._xid_marks.pop()
+        # The server gives out no xid from before it gathers them until the record is inserted (XidGenLock).
+        self._xid_marks.append((end_lsn, running.next_xid))
         if self._builder.process_running_xacts(lsn, running):
             self._state_changed(lsn)
         self._ends.abandon(running.oldest_running_xid, lsn, end_lsn)

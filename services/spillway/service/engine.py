@@ -55,6 +55,7 @@ from spillway.plugins.registry import (
 from spillway.receiver.primary import with_database
 from spillway.receiver.table_privileges import check_readable
 from spillway.service import inventory
+from spillway.service.exports import SnapshotExports
 from spillway.service.inventory import TABLES_MAX
 from spillway.service.model import PluginInfo, SlotSpec
 from spillway.service.readiness import MetadataWatch, obstacles_of, warnings_of
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         PrimaryCost,
         PublicationInfo,
         SlotInfo,
+        SlotSnapshot,
         SlotStats,
         SourceInfo,
         TablePage,
@@ -121,6 +123,7 @@ class Engine:
         self._readers = SharedReaders(self._workers)
         self._large_batches = LargeBatches()
         self._answers = Answers()
+        self._exports = SnapshotExports(settings)
         self._leases = Leases(metadata, data.instance, settings.lease_ttl_s)
         self._rows = SlotRows(metadata, self._leases)
         self._slots = self._rows.slots
@@ -156,6 +159,7 @@ class Engine:
             with contextlib.suppress(SpillwayError):
                 await self._rows.store()
                 await self._rows.note_presence()
+        await self._exports.close()
         self._watch.stop()
         await self._sources.stop()
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -277,7 +281,23 @@ class Engine:
         if wants_streaming(spec.plugin, spec.options, context):
             session.want_streaming()
             await session.wait_streaming(self._settings.consistent_timeout_s)
-        lsn = await self._start_position(session, spec.start_lsn)
+        if not spec.exports_snapshot:
+            return await self._add_slot(
+                spec, session, await self._start_position(session, spec.start_lsn)
+            )
+        if spec.start_lsn is not None:
+            raise InvalidRequest(
+                "a slot begins at the LSN of its snapshot, and a start_lsn is given, too",
+                hint="Leave out one of the two.",
+            )
+        await session.wait_consistent(self._settings.consistent_timeout_s)
+        async with self._exports.taken(
+            spec.slot_name, spec.source, session, at_least=lambda: session.log_start_lsn
+        ) as snapshot:
+            session.check_retained(snapshot.consistent_point)
+            return await self._add_slot(spec, session, snapshot.consistent_point)
+
+    async def _add_slot(self, spec: SlotSpec, session: Session, lsn: Lsn) -> SlotInfo:
         async with self._changing:
             self._check_free(spec.slot_name)
             row = SlotRow(
@@ -323,6 +343,28 @@ class Engine:
         session.check_retained(start_lsn)
         return start_lsn
 
+    async def take_snapshot(self, slot_name: str, *, fall_back: bool = True) -> SlotSnapshot:
+        """Take a snapshot of the source and hold it for the slot; see the interface."""
+        slot = self._slot(slot_name)
+        self._leases.held(slot.row.source)
+        session = await self._session(slot)
+        async with self._exports.taken(
+            slot_name,
+            slot.row.source,
+            session,
+            at_least=lambda: slot.confirmed_flush_lsn,
+            fall_back=fall_back,
+        ) as snapshot:
+            return snapshot
+
+    async def get_snapshot(self, slot_name: str) -> SlotSnapshot:
+        self._slot(slot_name)
+        return await self._exports.get(slot_name)
+
+    async def release_snapshot(self, slot_name: str) -> None:
+        self._slot(slot_name)
+        self._exports.release(slot_name)
+
     async def list_slots(self) -> list[SlotInfo]:
         return [self._info(slot) for _, slot in sorted(self._slots.items())]
 
@@ -338,6 +380,7 @@ class Engine:
                     await self._rows.remove(slot)
             else:
                 await self._rows.remove(slot)
+            self._exports.release(slot_name)
             source, database = slot.row.source, slot.row.database
             if not self._slots_on(source, database):
                 # WAL is kept for a session; one that decodes nothing any more must not keep it for nobody.
@@ -428,6 +471,7 @@ class Engine:
             reading = self._read(slot, upto_lsn, upto_nchanges, options)
             changes, confirm_lsn = await active.unless_ended(reading)
             await self._rows.advance(slot, Lsn(confirm_lsn))
+            self._exports.release(slot_name)
         return changes
 
     async def _read(
@@ -498,6 +542,7 @@ class Engine:
             session = await self._session(slot)
             if active is not None:
                 await held.enter_async_context(self._rows.claimed(slot, active))
+                self._exports.release(slot_name)
             plugin = self._plugin(slot, session, options or {})
             begin = max(start_lsn or 0, slot.confirmed_flush_lsn)
             if peek and start_lsn is not None:
@@ -575,6 +620,7 @@ class Engine:
             for work in (
                 self._trim,
                 self._store,
+                self._give_up_snapshots,
                 self._invalidate_greedy_slots,
                 self._store_invalidated,
             ):
@@ -590,6 +636,13 @@ class Engine:
         if time.monotonic() - self._seen_s >= SEEN_INTERVAL_S:
             self._seen_s = time.monotonic()
             await self._rows.note_presence()
+
+    async def _give_up_snapshots(self) -> None:
+        def is_served(slot_name: str) -> bool:
+            slot = self._slots.get(slot_name)
+            return slot is not None and not slot.is_lost
+
+        self._exports.keep_up(is_served)
 
     async def _invalidate_greedy_slots(self) -> None:
         limit = self._settings.max_slot_retained_bytes
@@ -631,7 +684,7 @@ class Engine:
 
     def _horizons(self) -> dict[tuple[str, str], int]:
         """Return, for each (source, database), the oldest position that a slot may still ask for."""
-        horizons: dict[tuple[str, str], int] = {}
+        horizons = self._exports.needed()
         for slot in self._slots.values():
             if slot.invalidation_reason is None and not slot.is_elsewhere:
                 key = (slot.row.source, slot.row.database)

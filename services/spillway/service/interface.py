@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         PrimaryCost,
         PublicationInfo,
         SlotInfo,
+        SlotSnapshot,
         SlotSpec,
         SlotStats,
         SourceInfo,
@@ -125,7 +126,38 @@ class EngineInterface(Protocol):
         """List the publications, as :meth:`list_tables` does tables."""
         ...
 
-    async def create_slot(self, spec: SlotSpec) -> SlotInfo: ...
+    async def create_slot(self, spec: SlotSpec) -> SlotInfo:
+        """Create a slot; with ``exports_snapshot``, :meth:`get_snapshot` has its snapshot then.
+
+        Raises:
+            Conflict: a snapshot was asked for, and as many are held as there may be.
+            NotReady: there is no consistent point, or no snapshot to be had, in time.
+        """
+        ...
+
+    async def take_snapshot(self, slot_name: str, *, fall_back: bool = True) -> SlotSnapshot:
+        """Take an exact snapshot of the source and hold it for a slot, in place of one that is held for it; the slot stays where it is.
+
+        With *fall_back* the primary is asked for one, by a temporary logical slot, when an ordinary one can't be paired.
+
+        Raises:
+            Conflict: as many are held as there may be.
+            NotReady: there is none to be had in time.
+        """
+        ...
+
+    async def get_snapshot(self, slot_name: str) -> SlotSnapshot:
+        """Return the snapshot that is held for a slot.
+
+        Raises:
+            UnknownSnapshot: there is none, or not any more.
+        """
+        ...
+
+    async def release_snapshot(self, slot_name: str) -> None:
+        """Give up the snapshot that is held for a slot; nothing, if there is none."""
+        ...
+
     async def list_slots(self) -> list[SlotInfo]: ...
     async def get_slot(self, slot_name: str) -> SlotInfo: ...
     async def drop_slot(self, slot_name: str) -> None: ...

@@ -57,6 +57,31 @@ class SlotSpec:
     start_lsn: Lsn | None = None
     #: of a copied slot; a new one's is where it begins
     two_phase_at: Lsn | None = None
+    #: begin at the LSN of an exact snapshot of the source, which is held then
+    exports_snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSnapshot:
+    """A snapshot of a slot's database that is held on the source, paired with an LSN: it sees what has its commit record
+    before :attr:`consistent_point`, and nothing else.
+    """
+
+    slot_name: str
+    #: what SET TRANSACTION SNAPSHOT is given
+    snapshot_name: str
+    consistent_point: Lsn
+    #: pg_current_snapshot(): tells it from another one of the same name
+    contents: str
+    #: paired: an ordinary snapshot; temporary_slot: of a logical slot that the primary had for a moment
+    method: str
+    #: how many were taken until one could be paired
+    attempts: int
+    #: why it was not paired; None: it was
+    reason: str | None
+    taken_at: datetime
+    #: it is given up then, or when a consumer takes the slot
+    held_until: datetime
 
 
 @dataclass(frozen=True, slots=True)

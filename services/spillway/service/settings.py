@@ -21,5 +21,9 @@ class EngineSettings(SessionSettings):
     dsn_files: Path | None = None
     #: how long creating a slot waits for a consistent point
     consistent_timeout_s: float = 90.0
+    #: how long a snapshot of the source is held for a slot
+    snapshot_hold_s: float = 900.0
+    #: how long snapshots are taken until one can be paired with an LSN; then the primary is asked for one
+    snapshot_pairing_timeout_s: float = 10.0
     #: a lease on a source lasts this long without renewal
     lease_ttl_s: float = 15.0

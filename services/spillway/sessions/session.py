@@ -38,6 +38,7 @@ from spillway.catalog.bootstrap_database import bootstrap_database
 from spillway.collector import collector
 from spillway.decoding.capture import CaptureFilter
 from spillway.decoding.decoder import Decoder
+from spillway.decoding.moment import DecodingMoment
 from spillway.decoding.snapshot_builder import SnapshotState
 from spillway.errors import (
     Conflict,
@@ -355,6 +356,21 @@ class Session:
                 database=self.database,
             )
         return await self._questions.ask(question, self._changes.wake)
+
+    async def moment(self) -> DecodingMoment:
+        """Say what is in progress where decoding is.
+
+        Raises:
+            NotReady: the decoding thread has no time for it.
+            SpillwayError: what stopped decoding.
+        """
+        return await self.ask(lambda _: self._moment())
+
+    def _moment(self) -> DecodingMoment:
+        decoder = self._decoder
+        assert decoder is not None
+        in_progress = frozenset(xid for xid, top_xid, _, _ in decoder.transactions() if not top_xid)
+        return DecodingMoment(decoder.position, in_progress, decoder.xid_marks())
 
     def info(self) -> DatabaseSession:
         decoder, error = self._decoder, self._error

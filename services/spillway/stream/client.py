@@ -55,6 +55,8 @@ _OPTIONS: Final = (
 CLOSE_TIMEOUT_S: Final = 10.0
 #: How long a call of the slot service may take.
 CALL_TIMEOUT_S: Final = 30.0
+#: … and one that waits for decoding.
+_SNAPSHOT_TIMEOUT_S: Final = 120.0
 
 
 def open_stream(
@@ -128,6 +130,34 @@ def advance_slot(
     return Lsn(_call(target, token, tls, "AdvanceSlot", request).end_lsn)
 
 
+def take_paired_snapshot(
+    target: str, slot_name: str, *, token: str | None = None, tls: ClientTls | None = None
+) -> slots_pb2.Snapshot:
+    """Have an exact snapshot of a slot's source held there, until :func:`release_snapshot`; never by a slot of the primary's.
+
+    Raises:
+        SpillwayError: UnknownSlot, SourceError, …, or NotReady when none can be paired, or the service can't be reached.
+    """
+    request = slots_pb2.TakeSnapshotRequest(slot_name=slot_name, paired_only=True)
+    snapshot: slots_pb2.Snapshot = _call(
+        target, token, tls, "TakeSnapshot", request, _SNAPSHOT_TIMEOUT_S
+    )
+    return snapshot
+
+
+def release_snapshot(
+    target: str, slot_name: str, *, token: str | None = None, tls: ClientTls | None = None
+) -> None:
+    """Give up the snapshot that is held for a slot.
+
+    Raises:
+        SpillwayError: UnknownSlot, or NotReady when the service can't be reached.
+    """
+    _call(
+        target, token, tls, "ReleaseSnapshot", slots_pb2.ReleaseSnapshotRequest(slot_name=slot_name)
+    )
+
+
 def _options() -> tuple[tuple[str, object], ...]:
     """Give the channel's options, with how this program calls itself: what the service shows of it."""
     names = [f"spillway/{__version__}", f"(pid {os.getpid()} on {socket.gethostname()})"]
@@ -151,12 +181,19 @@ def open_channel(target: str, tls: ClientTls | None = None) -> Any:
     return grpc.secure_channel(address, credentials, options=(*_options(), *name))
 
 
-def _call(target: str, token: str | None, tls: ClientTls | None, name: str, request: Any) -> Any:
+def _call(
+    target: str,
+    token: str | None,
+    tls: ClientTls | None,
+    name: str,
+    request: Any,
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> Any:
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
     with open_channel(target, tls) as channel:
         stub: Any = slots_pb2_grpc.SlotServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
-            return getattr(stub, name)(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
+            return getattr(stub, name)(request, metadata=metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             raise error_from_rpc(error, target) from None
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Decoding,
         PublicationInfo,
         SlotInfo,
+        SlotSnapshot,
         SlotStats,
         SourceInfo,
         TableInfo,
@@ -108,6 +109,21 @@ def decoding_message(decoding: Decoding) -> slots_pb2.Decoding:
         error=decoding.error,
         error_code=decoding.error_code,
         hint=decoding.hint,
+    )
+
+
+def snapshot_message(snapshot: SlotSnapshot) -> slots_pb2.Snapshot:
+    """Make a Snapshot."""
+    return slots_pb2.Snapshot(
+        slot_name=snapshot.slot_name,
+        snapshot_name=snapshot.snapshot_name,
+        consistent_point=snapshot.consistent_point,
+        contents=snapshot.contents,
+        method=snapshot.method,
+        attempts=snapshot.attempts,
+        reason=snapshot.reason,
+        taken_at=_timestamp(snapshot.taken_at),
+        held_until=_timestamp(snapshot.held_until),
     )
 
 

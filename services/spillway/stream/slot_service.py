@@ -17,6 +17,7 @@ from spillway.stream.messages import (
     decoding_message,
     publication_message,
     slot_message,
+    snapshot_message,
     source_message,
     stats_message,
     table_message,
@@ -130,6 +131,7 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
             failover=request.failover,
             options=dict(request.options),
             start_lsn=_lsn(request.start_lsn),
+            exports_snapshot=request.export_snapshot,
         )
         return slot_message(await self._engine.create_slot(spec))
 
@@ -212,6 +214,27 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
     @errors_as_statuses
     async def CopySlot(self, request: slots_pb2.CopySlotRequest, context: Any) -> slots_pb2.Slot:
         return slot_message(await self._engine.copy_slot(request.slot_name, request.new_slot_name))
+
+    @errors_as_statuses
+    async def TakeSnapshot(
+        self, request: slots_pb2.TakeSnapshotRequest, context: Any
+    ) -> slots_pb2.Snapshot:
+        return snapshot_message(
+            await self._engine.take_snapshot(request.slot_name, fall_back=not request.paired_only)
+        )
+
+    @errors_as_statuses
+    async def GetSnapshot(
+        self, request: slots_pb2.GetSnapshotRequest, context: Any
+    ) -> slots_pb2.Snapshot:
+        return snapshot_message(await self._engine.get_snapshot(request.slot_name))
+
+    @errors_as_statuses
+    async def ReleaseSnapshot(
+        self, request: slots_pb2.ReleaseSnapshotRequest, context: Any
+    ) -> slots_pb2.ReleaseSnapshotResponse:
+        await self._engine.release_snapshot(request.slot_name)
+        return slots_pb2.ReleaseSnapshotResponse()
 
     @errors_as_statuses
     async def GetSlotStats(

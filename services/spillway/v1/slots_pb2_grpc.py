@@ -134,6 +134,21 @@ class SlotServiceStub:
                 request_serializer=spillway_dot_v1_dot_slots__pb2.EndSessionRequest.SerializeToString,
                 response_deserializer=spillway_dot_v1_dot_slots__pb2.EndSessionResponse.FromString,
                 _registered_method=True)
+        self.TakeSnapshot = channel.unary_unary(
+                '/spillway.v1.SlotService/TakeSnapshot',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.TakeSnapshotRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.Snapshot.FromString,
+                _registered_method=True)
+        self.GetSnapshot = channel.unary_unary(
+                '/spillway.v1.SlotService/GetSnapshot',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.GetSnapshotRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.Snapshot.FromString,
+                _registered_method=True)
+        self.ReleaseSnapshot = channel.unary_unary(
+                '/spillway.v1.SlotService/ReleaseSnapshot',
+                request_serializer=spillway_dot_v1_dot_slots__pb2.ReleaseSnapshotRequest.SerializeToString,
+                response_deserializer=spillway_dot_v1_dot_slots__pb2.ReleaseSnapshotResponse.FromString,
+                _registered_method=True)
         self.GetSlotStats = channel.unary_unary(
                 '/spillway.v1.SlotService/GetSlotStats',
                 request_serializer=spillway_dot_v1_dot_slots__pb2.GetSlotStatsRequest.SerializeToString,
@@ -276,6 +291,27 @@ class SlotServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TakeSnapshot(self, request, context):
+        """An exact snapshot of the source, held there for a slot in place of one that is held for it; the slot stays where it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSnapshot(self, request, context):
+        """The one that is held for a slot: by TakeSnapshot, or since it was created.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseSnapshot(self, request, context):
+        """Nothing happens when there is none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSlotStats(self, request, context):
         """pg_stat_replication_slots
         """
@@ -385,6 +421,21 @@ def add_SlotServiceServicer_to_server(servicer, server):
                     servicer.EndSession,
                     request_deserializer=spillway_dot_v1_dot_slots__pb2.EndSessionRequest.FromString,
                     response_serializer=spillway_dot_v1_dot_slots__pb2.EndSessionResponse.SerializeToString,
+            ),
+            'TakeSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeSnapshot,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.TakeSnapshotRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.Snapshot.SerializeToString,
+            ),
+            'GetSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSnapshot,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.GetSnapshotRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.Snapshot.SerializeToString,
+            ),
+            'ReleaseSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseSnapshot,
+                    request_deserializer=spillway_dot_v1_dot_slots__pb2.ReleaseSnapshotRequest.FromString,
+                    response_serializer=spillway_dot_v1_dot_slots__pb2.ReleaseSnapshotResponse.SerializeToString,
             ),
             'GetSlotStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSlotStats,
@@ -932,6 +983,87 @@ class SlotService:
             '/spillway.v1.SlotService/EndSession',
             spillway_dot_v1_dot_slots__pb2.EndSessionRequest.SerializeToString,
             spillway_dot_v1_dot_slots__pb2.EndSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/TakeSnapshot',
+            spillway_dot_v1_dot_slots__pb2.TakeSnapshotRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.Snapshot.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/GetSnapshot',
+            spillway_dot_v1_dot_slots__pb2.GetSnapshotRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.Snapshot.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/spillway.v1.SlotService/ReleaseSnapshot',
+            spillway_dot_v1_dot_slots__pb2.ReleaseSnapshotRequest.SerializeToString,
+            spillway_dot_v1_dot_slots__pb2.ReleaseSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,6 +36,7 @@ from spillway_client import (
     Unavailable,
     UnknownSlot,
     WrongPlugin,
+    exported_snapshot,
 )
 
 if TYPE_CHECKING:
@@ -627,3 +628,27 @@ def test_the_service_shows_who_has_the_slot(stage: Callable[..., Stage]) -> None
     with it.slot(upto_lsn=None):
         consumer = it.service.slot(it.name)["consumer"]
     assert consumer["client"].startswith("spillway-client/")
+
+
+def test_a_copy_and_what_follows_it(stage: Callable[..., Stage]) -> None:
+    """What the snapshot has and what the loop gives are the table, while a transaction is open all the time."""
+    it = stage()
+    address, database = it.service.grpc_address, it.database
+    table = f"{it.name}.copied"
+    it.sql(f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)")
+    with database.connect(autocommit=False) as open_all_along, database.connect() as source:
+        open_all_along.execute(f"INSERT INTO {table} VALUES (2)")
+        with exported_snapshot(address, it.name, token=TOKEN) as snapshot:
+            assert snapshot.method == "paired"
+            source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            source.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.name}'")
+        assert source.execute("SELECT pg_current_snapshot()::text").fetchone() == (
+            snapshot.contents,
+        )
+        it.sql(f"INSERT INTO {table} VALUES (3)")
+        open_all_along.commit()
+        assert source.execute(f"SELECT id FROM {table}").fetchall() == [(1,)]
+    with it.slot(start_lsn=snapshot.lsn) as slot:
+        assert [change.new["id"] for tx in slot for change in tx.changes if change.new] == [3, 2]
+    with pytest.raises(UnknownSlot), exported_snapshot(address, "none", token=TOKEN):
+        pass

@@ -222,6 +222,27 @@ async def test_binary_data_passes_as_it_is(client: httpx.AsyncClient, engine: Fa
     assert changes[0]["data"] == "\\x00ff"
 
 
+async def test_a_snapshot(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    body = {"slot_name": "c", "source": "shop", "database": "shop"}
+    assert "snapshot" not in (await client.post("/v1/slots", json=body)).json()
+    body["slot_name"] = "s"
+    made = (await client.post("/v1/slots", json={**body, "snapshot": "export"})).json()
+    snapshot = made["snapshot"]
+    assert snapshot["consistent_point"] == made["confirmed_flush_lsn"]
+    assert snapshot["method"] == "paired"
+    assert (await client.get("/v1/slots/s/snapshot")).json() == snapshot
+    taken = await client.post("/v1/slots/s/snapshot")
+    assert (taken.status_code, taken.json()["snapshot_name"]) == (
+        201,
+        engine.snapshots["s"].snapshot_name,
+    )
+    assert (await client.delete("/v1/slots/s/snapshot")).status_code == 204
+    gone = await client.get("/v1/slots/s/snapshot")
+    assert (gone.status_code, gone.json()["code"]) == (404, "unknown_snapshot")
+    bad = await client.post("/v1/slots", json={**body, "slot_name": "b", "snapshot": "use"})
+    assert bad.status_code == 400
+
+
 async def test_advance_rewind_copy_stats(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     transaction = engine.commit("shop", "BEGIN", "COMMIT")
     advanced = await client.post("/v1/slots/s1/advance", json={"upto_lsn": "FFFFFFFF/FFFFFFFF"})

@@ -16,7 +16,7 @@ from harness.fake_subscriptions import FakeSubscriptions
 from harness.subscription_stage import publication, table
 from spillway.errors import CorruptWal
 from spillway.service.model import Obstacle
-from spillway.stream.messages import table_message
+from spillway.stream.messages import snapshot_message, table_message
 from spillway.stream.server import create_grpc_server
 from spillway.subscriber.model import SubscriptionSpec
 from spillway.v1 import slots_pb2 as pb
@@ -112,6 +112,23 @@ async def test_what_there_is_comes_in_parts(stub: Any, engine: FakeEngine) -> No
     assert [p.name for p in plugins] == [p.name for p in await engine.list_plugins()]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         [_ async for _ in stub.ListTables(pb.ListTablesRequest(source="none", database="shop"))]
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_snapshot(stub: Any, engine: FakeEngine) -> None:
+    request = pb.CreateSlotRequest(
+        slot_name="s", source="shop", database="shop", export_snapshot=True
+    )
+    slot = await stub.CreateSlot(request)
+    held = await stub.GetSnapshot(pb.GetSnapshotRequest(slot_name="s"))
+    assert held == snapshot_message(engine.snapshots["s"])
+    assert (held.consistent_point, held.method) == (slot.confirmed_flush_lsn, "paired")
+    assert not held.HasField("reason")
+    taken = await stub.TakeSnapshot(pb.TakeSnapshotRequest(slot_name="s", paired_only=True))
+    assert taken == snapshot_message(engine.snapshots["s"]) != held
+    await stub.ReleaseSnapshot(pb.ReleaseSnapshotRequest(slot_name="s"))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.GetSnapshot(pb.GetSnapshotRequest(slot_name="s"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 

@@ -262,7 +262,7 @@ class DecodingSession(_message.Message):
     def __init__(self, database: _Optional[str] = ..., datoid: _Optional[int] = ..., snapshot_state: _Optional[str] = ..., decoded_lsn: _Optional[int] = ..., restart_lsn: _Optional[int] = ..., error: _Optional[str] = ..., error_code: _Optional[str] = ..., hint: _Optional[str] = ..., state: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., log_damaged: _Optional[bool] = ...) -> None: ...
 
 class CreateSlotRequest(_message.Message):
-    __slots__ = ("slot_name", "source", "database", "plugin", "temporary", "two_phase", "failover", "options", "start_lsn")
+    __slots__ = ("slot_name", "source", "database", "plugin", "temporary", "two_phase", "failover", "options", "start_lsn", "export_snapshot")
     class OptionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +279,7 @@ class CreateSlotRequest(_message.Message):
     FAILOVER_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     START_LSN_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     slot_name: str
     source: str
     database: str
@@ -288,7 +289,8 @@ class CreateSlotRequest(_message.Message):
     failover: bool
     options: _containers.ScalarMap[str, str]
     start_lsn: int
-    def __init__(self, slot_name: _Optional[str] = ..., source: _Optional[str] = ..., database: _Optional[str] = ..., plugin: _Optional[str] = ..., temporary: _Optional[bool] = ..., two_phase: _Optional[bool] = ..., failover: _Optional[bool] = ..., options: _Optional[_Mapping[str, str]] = ..., start_lsn: _Optional[int] = ...) -> None: ...
+    export_snapshot: bool
+    def __init__(self, slot_name: _Optional[str] = ..., source: _Optional[str] = ..., database: _Optional[str] = ..., plugin: _Optional[str] = ..., temporary: _Optional[bool] = ..., two_phase: _Optional[bool] = ..., failover: _Optional[bool] = ..., options: _Optional[_Mapping[str, str]] = ..., start_lsn: _Optional[int] = ..., export_snapshot: _Optional[bool] = ...) -> None: ...
 
 class ListSlotsRequest(_message.Message):
     __slots__ = ()
@@ -518,6 +520,52 @@ class CopySlotRequest(_message.Message):
     slot_name: str
     new_slot_name: str
     def __init__(self, slot_name: _Optional[str] = ..., new_slot_name: _Optional[str] = ...) -> None: ...
+
+class TakeSnapshotRequest(_message.Message):
+    __slots__ = ("slot_name", "paired_only")
+    SLOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    PAIRED_ONLY_FIELD_NUMBER: _ClassVar[int]
+    slot_name: str
+    paired_only: bool
+    def __init__(self, slot_name: _Optional[str] = ..., paired_only: _Optional[bool] = ...) -> None: ...
+
+class GetSnapshotRequest(_message.Message):
+    __slots__ = ("slot_name",)
+    SLOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    slot_name: str
+    def __init__(self, slot_name: _Optional[str] = ...) -> None: ...
+
+class ReleaseSnapshotRequest(_message.Message):
+    __slots__ = ("slot_name",)
+    SLOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    slot_name: str
+    def __init__(self, slot_name: _Optional[str] = ...) -> None: ...
+
+class ReleaseSnapshotResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("slot_name", "snapshot_name", "consistent_point", "contents", "method", "attempts", "reason", "taken_at", "held_until")
+    SLOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_NAME_FIELD_NUMBER: _ClassVar[int]
+    CONSISTENT_POINT_FIELD_NUMBER: _ClassVar[int]
+    CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AT_FIELD_NUMBER: _ClassVar[int]
+    HELD_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    slot_name: str
+    snapshot_name: str
+    consistent_point: int
+    contents: str
+    method: str
+    attempts: int
+    reason: str
+    taken_at: _timestamp_pb2.Timestamp
+    held_until: _timestamp_pb2.Timestamp
+    def __init__(self, slot_name: _Optional[str] = ..., snapshot_name: _Optional[str] = ..., consistent_point: _Optional[int] = ..., contents: _Optional[str] = ..., method: _Optional[str] = ..., attempts: _Optional[int] = ..., reason: _Optional[str] = ..., taken_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., held_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class GetSlotStatsRequest(_message.Message):
     __slots__ = ("slot_name",)

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spillway.consumer.connect import DEFAULT_ADDRESS, connect
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
 from spillway.consumer.snapshots import Source
 from spillway.errors import InvalidRequest, LakeTableConflict
 from spillway.lake.session import session_for
@@ -48,6 +48,9 @@ class LoadsFrom(Protocol):
     def table_format(self) -> str: ...
     @property
     def source_dsn(self) -> str: ...
+    def options(self) -> dict[str, str]:
+        """Return the client's."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,13 @@ class LoadSettings:
     #: further options of the client
     source_options: dict[str, str] = field(default_factory=dict)
 
+    def options(self) -> dict[str, str]:
+        """Return the client's options."""
+        options = {"slot": self.slot, "grpc": self.grpc, **self.source_options}
+        if self.token:
+            options["token"] = self.token
+        return options
+
 
 def run_load(
     settings: LoadSettings,
@@ -88,10 +98,7 @@ def run_load(
     Raises:
         SpillwayError: any kind; tables that are done stay done.
     """
-    options = {"slot": settings.slot, "grpc": settings.grpc, **settings.source_options}
-    if settings.token:
-        options["token"] = settings.token
-    with closing(connect(options)) as client:
+    with closing(connect(settings.options())) as client:
         slot = client.position(settings.slot)
     found = position.load(settings.path)
     if found is None:
@@ -181,7 +188,8 @@ def prepared(
     path = settings.path.absolute()
     tables = load_tables(table_format or settings.table_format, spark, path, settings.slot)
     with loading_lock(path):
-        source = Source(settings.source_dsn, slot.options)
+        exports = exports_of(settings.options(), slot.slot_name)
+        source = Source(settings.source_dsn, slot.options, exports)
         yield InitialLoad(
             spark, tables, path, source, slot, stopping, report, range_bytes=range_bytes
         )

@@ -4,7 +4,7 @@ A slot's are declared in :mod:`spillway.declarations.slot_columns`, and its view
 """
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
@@ -38,6 +38,11 @@ class CreateSlot(RequestModel):
     options: Options = Field(default_factory=dict, description="The plugin's options, as text.")
     start_lsn: LsnText | None = Field(
         default=None, description="Begin at this retained position instead of at the present."
+    )
+    snapshot: Literal["nothing", "export"] = Field(
+        default="nothing",
+        description="export: begin at the LSN of an exact snapshot of the database, which is held on the source and can be imported"
+        " there; not together with start_lsn.",
     )
 
 
@@ -164,6 +169,35 @@ else:
         __doc__="A slot: pg_replication_slots of PostgreSQL 18, then Spillway's own.",
         **{column.name: _field(column) for column in SLOT_COLUMNS},
     )
+
+
+class SnapshotView(ResponseModel):
+    """A snapshot of a slot's database that is held on the source: it has what commits before an LSN, and nothing else."""
+
+    slot_name: str
+    snapshot_name: str = Field(
+        description="What SET TRANSACTION SNAPSHOT is given, on the source, in a transaction that is REPEATABLE READ."
+    )
+    consistent_point: LsnText = Field(
+        description="What commits from here on is not in the snapshot; of a new slot, where it begins."
+    )
+    contents: str = Field(description="pg_current_snapshot() of it.")
+    method: Literal["paired", "temporary_slot"] = Field(
+        description="paired: an ordinary snapshot, for which nobody was waited; temporary_slot: by a logical slot that the primary"
+        " had for a moment, which waits for transactions that run."
+    )
+    attempts: int = Field(description="How many were taken until one could be paired.")
+    reason: str | None = Field(description="Why none could be paired; null: it was.")
+    taken_at: datetime
+    held_until: datetime = Field(
+        description="It is given up then, or before: when a consumer takes the slot, when the service stops."
+    )
+
+
+class CreatedSlot(SlotView):
+    """A new slot, and the snapshot that was asked for."""
+
+    snapshot: SnapshotView
 
 
 class SlotList(ResponseModel):

@@ -23,6 +23,7 @@ from spillway.slot_manager.slots.models import (
     ChangeList,
     ConsumerView,
     CopySlot,
+    CreatedSlot,
     CreateSlot,
     DecodingView,
     EndedSession,
@@ -32,6 +33,7 @@ from spillway.slot_manager.slots.models import (
     SlotList,
     SlotStatsView,
     SlotView,
+    SnapshotView,
 )
 
 router = APIRouter(prefix="/slots", tags=["slots"])
@@ -43,8 +45,10 @@ _CHANGES: Final[dict[int | str, dict[str, Any]]] = {200: {"model": ChangeList}}
 
 
 @router.post("", status_code=201, operation_id="create_slot", dependencies=[NoQuery])
-async def create_slot(body: CreateSlot, engine: Engine, response: Response) -> SlotView:
-    """Create a slot (pg_create_logical_replication_slot)."""
+async def create_slot(
+    body: CreateSlot, engine: Engine, response: Response
+) -> SlotView | CreatedSlot:
+    """Create a slot (pg_create_logical_replication_slot), together with a snapshot of the source if that is asked for."""
     slot = await engine.create_slot(
         SlotSpec(
             slot_name=body.slot_name,
@@ -56,10 +60,15 @@ async def create_slot(body: CreateSlot, engine: Engine, response: Response) -> S
             failover=body.failover,
             options=body.options,
             start_lsn=body.start_lsn,
+            exports_snapshot=body.snapshot == "export",
         )
     )
     response.headers["Location"] = f"/v1/slots/{slot.slot_name}"
-    return await _view(engine, slot)
+    view = await _view(engine, slot)
+    if body.snapshot == "nothing":
+        return view
+    snapshot = SnapshotView.model_validate(await engine.get_snapshot(slot.slot_name))
+    return CreatedSlot(**dict(view), snapshot=snapshot)
 
 
 @router.get("", operation_id="list_slots", dependencies=[NoQuery])
@@ -140,6 +149,34 @@ async def copy_slot(slot_name: str, body: CopySlot, engine: Engine, response: Re
     copy = await engine.copy_slot(slot_name, body.slot_name)
     response.headers["Location"] = f"/v1/slots/{copy.slot_name}"
     return await _view(engine, copy)
+
+
+@router.post(
+    "/{slot_name}/snapshot",
+    status_code=201,
+    operation_id="take_snapshot",
+    dependencies=[NoQuery],
+)
+async def take_snapshot(slot_name: str, engine: Engine) -> SnapshotView:
+    """Take an exact snapshot of the source and hold it, in place of one that is held for the slot; the slot stays where it is."""
+    return SnapshotView.model_validate(await engine.take_snapshot(slot_name))
+
+
+@router.get("/{slot_name}/snapshot", operation_id="get_snapshot", dependencies=[NoQuery])
+async def get_snapshot(slot_name: str, engine: Engine) -> SnapshotView:
+    """Show the snapshot that is held for a slot."""
+    return SnapshotView.model_validate(await engine.get_snapshot(slot_name))
+
+
+@router.delete(
+    "/{slot_name}/snapshot",
+    status_code=204,
+    operation_id="release_snapshot",
+    dependencies=[NoQuery],
+)
+async def release_snapshot(slot_name: str, engine: Engine) -> None:
+    """Give up the snapshot that is held for a slot; nothing happens when there is none."""
+    await engine.release_snapshot(slot_name)
 
 
 @router.get("/{slot_name}/stats", operation_id="get_slot_stats", dependencies=[NoQuery])

@@ -1,0 +1,209 @@
+"""Snapshots of a source that the service holds for consumers, when things go wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from harness.service import Service, service_in_process
+from spillway.consumer.connect import exports_of
+from spillway.consumer.snapshots import Source
+from spillway.errors import SourceInRecovery
+from spillway.service import exports
+from spillway.service.settings import EngineSettings
+from spillway.source_snapshots.holding import SnapshotSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from conftest import ClusterFactory
+    from harness.cluster import Database
+
+OPTIONS = {"include-xids": "0", "skip-empty-xacts": "1"}
+
+
+@pytest.fixture
+def service(pg18: Database, tmp_path: Path) -> Iterator[Service]:
+    pg18.execute("CREATE TABLE t (id int)")
+    settings = EngineSettings(snapshot_pairing_timeout_s=1.0)
+    with service_in_process(tmp_path / "data", engine=settings) as service:
+        service.create_source(pg18.dsn)
+        service.create_slot("first", pg18.name)
+        yield service
+
+
+def _until(happened: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def _importing(server: Database, name: str) -> Iterator[psycopg.Connection[Any]]:
+    with server.connect() as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(f"SET TRANSACTION SNAPSHOT '{name}'")
+        yield connection
+
+
+def _copied(server: Database, snapshot: dict[str, Any]) -> list[int]:
+    with _importing(server, snapshot["snapshot_name"]) as connection:
+        return [row[0] for row in connection.execute("SELECT id FROM t ORDER BY id").fetchall()]
+
+
+def _changes(service: Service, slot: str) -> list[str]:
+    answer = service.call("POST", f"/slots/{slot}/get", json={"options": OPTIONS})
+    lines = [change["data"] for change in answer["changes"]]
+    return [line.rpartition(":")[2] for line in lines if line.startswith("table ")]
+
+
+def _name_standbys(server: Database, names: str) -> None:
+    with server.cluster.connect() as connection:
+        connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        connection.execute("SELECT pg_reload_conf()")
+    _until(lambda: server.value("SHOW synchronous_standby_names") == names)
+
+
+def test_commits_that_wait_for_a_standby(service: Service, pg18: Database) -> None:
+    """Their commit records are in WAL, and nobody sees them."""
+    with pg18.connect() as hanging:
+        thread = threading.Thread(target=lambda: hanging.execute("INSERT INTO t VALUES (1)"))
+        _name_standbys(pg18, "nobody")
+        try:
+            thread.start()
+            _until(
+                lambda: pg18.value(
+                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+                )
+            )
+            # It is before all that is looked at: the log is read back to it.
+            service.wait_decoded("first", pg18)
+            slot = service.create_slot("paired", pg18.name, snapshot="export")
+            assert (slot["snapshot"]["method"], slot["snapshot"]["reason"]) == ("paired", None)
+            assert _copied(pg18, slot["snapshot"]) == []
+            # One that is seen, and committed later: no LSN tells the two apart, and the server has to make a slot for it, which waits.
+            pg18.execute("SET synchronous_commit = local; INSERT INTO t VALUES (2)")
+            answers: list[Any] = []
+            asking = threading.Thread(
+                target=lambda: answers.append(
+                    service.create_slot("by_slot", pg18.name, snapshot="export")
+                )
+            )
+            asking.start()
+            _until(
+                lambda: pg18.value(
+                    "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'spillway\\_snapshot\\_%'"
+                )
+            )
+        finally:
+            _name_standbys(pg18, "")
+            thread.join(60)
+    asking.join(120)
+    snapshot = answers[0]["snapshot"]
+    assert snapshot["method"] == "temporary_slot"
+    assert "was visible before transaction" in snapshot["reason"]
+    assert _copied(pg18, snapshot) == [1, 2]
+    assert not pg18.value("SELECT count(*) FROM pg_replication_slots WHERE temporary")
+    pg18.execute("INSERT INTO t VALUES (3)")
+    service.wait_decoded("first", pg18)
+    assert _changes(service, "paired") == ["1", "2", "3"]
+    assert _changes(service, "by_slot") == ["3"]
+
+
+def test_how_long_one_is_held(
+    service: Service, pg18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def holders() -> list[int]:
+        rows = pg18.query(
+            "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' AND backend_xmin IS NOT NULL"
+        )
+        return [row[0] for row in rows]
+
+    monkeypatch.setattr(exports, "HELD_MAX", 1)
+    name = service.create_slot("s", pg18.name, snapshot="export")["snapshot"]["snapshot_name"]
+    refused = service.problem("POST", "/slots/first/snapshot")
+    assert (refused["code"], refused["details"]["slots"]) == ("conflict", ["s"])
+    assert "DELETE /v1/slots/SLOT/snapshot" in refused["hint"]
+    with _importing(pg18, name) as imported:
+        # Who has it has his own.
+        service.call("DELETE", "/slots/s/snapshot")
+        assert imported.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    _until(lambda: not holders())
+    with pytest.raises(psycopg.Error, match="snapshot"), _importing(pg18, name):
+        pass
+    service.call("POST", "/slots/first/snapshot")
+    (pid,) = holders()
+    pg18.execute("SELECT pg_terminate_backend(%s)", [pid])
+    _until(lambda: not holders())
+    assert service.problem("GET", "/slots/first/snapshot")["code"] == "unknown_snapshot"
+    # A consumer that takes the slot, and a slot that goes.
+    service.call("POST", "/slots/first/snapshot")
+    service.call("POST", "/slots/first/get", json={})
+    _until(lambda: not holders())
+    service.call("POST", "/slots/s/snapshot")
+    service.drop_slot("s")
+    _until(lambda: not holders())
+
+
+def test_one_is_given_up_in_time_and_when_the_service_stops(pg18: Database, tmp_path: Path) -> None:
+    pg18.execute("CREATE TABLE t (id int)")
+    held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    with service_in_process(tmp_path, engine=EngineSettings(snapshot_hold_s=0.2)) as service:
+        service.create_source(pg18.dsn)
+        service.create_slot("late", pg18.name)
+        service.call("POST", "/slots/late/snapshot")
+        _until(lambda: not pg18.value(held))
+        assert service.problem("GET", "/slots/late/snapshot")["code"] == "unknown_snapshot"
+    with service_in_process(tmp_path) as service:
+        name = service.create_slot("s", pg18.name, snapshot="export")["snapshot"]["snapshot_name"]
+        assert pg18.value(held) == 1
+    assert not pg18.value(held)
+    with pytest.raises(psycopg.Error, match="snapshot"), _importing(pg18, name):
+        pass
+
+
+def test_who_loads_a_lake_waits_for_nobody(service: Service, pg18: Database) -> None:
+    """A consumer's copy of tables takes the service's snapshot; without the service it asks the source, which waits."""
+    told: list[str] = []
+    pg18.execute("INSERT INTO t VALUES (1)")
+    take = exports_of({"grpc": service.grpc_address}, "first")
+    with pg18.connect(autocommit=False) as running:
+        running.execute("INSERT INTO t VALUES (2)")
+        source = Source(pg18.dsn, {}, take)
+        snapshot = source.snapshot(source.tables(["public.t"]), told.append, threading.Event())
+        try:
+            assert not told
+            assert snapshot.alive()
+            assert "public.t" in snapshot.tables
+            rows = snapshot.connection.execute("SELECT id FROM public.t").fetchall()
+            assert rows == [(1,)]
+            # The service's is given up, for there is one of the consumer's own.
+            assert service.problem("GET", "/slots/first/snapshot")["code"] == "unknown_snapshot"
+        finally:
+            snapshot.close()
+        running.commit()
+    nobody = Source(pg18.dsn, {}, exports_of({"grpc": "127.0.0.1:1"}, "first"))
+    snapshot = nobody.snapshot(nobody.tables(["public.t"]), told.append, threading.Event())
+    snapshot.close()
+    assert "asking the source" in told[0]
+
+
+def test_a_standby(fresh_cluster: ClusterFactory) -> None:
+    """What its snapshots see is not said in top-level xids."""
+    cluster = fresh_cluster(15)
+    cluster.stop()
+    (cluster.data_directory / "standby.signal").touch()
+    cluster.start()
+    session = SnapshotSession(cluster.dsn())
+    try:
+        with pytest.raises(SourceInRecovery, match="no exact snapshot"):
+            session.take()
+    finally:
+        session.close()
