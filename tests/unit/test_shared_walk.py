@@ -353,7 +353,7 @@ class Waiting:
         self._thread.start()
 
     def _run(self) -> None:
-        self.taken.append(self.reader.take(JOIN_S, self._called.is_set))
+        self.taken.append(self.reader.take(2 * JOIN_S, self._called.is_set))
 
     def call(self) -> object:
         """Call it, and return what it was given."""
@@ -386,7 +386,7 @@ def walked_lsn(shared: SharedWalk) -> int:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks again by itself."""
-    monkeypatch.setattr(shared_walk, "_LOOK_S", JOIN_S)
+    monkeypatch.setattr(shared_walk, "_LOOK_S", 2 * JOIN_S)
 
 
 @pytest.mark.usefixtures("patient")
