@@ -386,6 +386,7 @@ class LogWriter:
         """
         with self._announcing:
             visible = self._shown.snapshot()
+            values: tuple[int, ...]
             if visible is None or not self.restart_lsn:
                 # Nothing, or what is thrown away when this process dies.
                 values = (self._epoch, self._mended, *(0,) * (len(LogEnd._fields) - 2))
