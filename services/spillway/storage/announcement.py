@@ -83,7 +83,7 @@ class Announcer:
             OSError: it can't be used.
         """
         self._kind = kind
-        self._body = struct.Struct(f"<{count}Q")
+        self._rest = struct.Struct(f"<4sQ{count}Q")
         latest = None
         with contextlib.suppress(FileNotFoundError):
             latest = _latest(path.read_bytes(), kind, count)
@@ -110,8 +110,7 @@ class Announcer:
         if values == self._values or self._fd < 0:
             return
         sequence = self._sequence + 1
-        head = _HEAD.pack(0, self._kind, sequence)[_CRC_BYTES:]
-        rest = head + self._body.pack(*values)
+        rest = self._rest.pack(self._kind, sequence, *values)
         os.pwrite(self._fd, zlib.crc32(rest).to_bytes(_CRC_BYTES, "little") + rest, _slot(sequence))
         self._sequence, self._values = sequence, values
 

@@ -41,7 +41,7 @@ from weakref import WeakValueDictionary
 from spillway.errors import TransactionLogError
 from spillway.storage.announcement import Announcer
 from spillway.storage.durable_files import create_file, overwrite_start, put_in_place
-from spillway.storage.file_errors import file_errors
+from spillway.storage.file_errors import file_error, file_errors
 from spillway.txlog import frames
 from spillway.txlog.opening import open_segments, remove_segments
 from spillway.txlog.reader import END_KIND, END_NAME, LogEnd, LogReader, Snapshot
@@ -384,25 +384,30 @@ class LogWriter:
         Raises:
             StorageError: they can't be told.
         """
-        with self._announcing, file_errors(self.directory, "announce the end of"):
+        with self._announcing:
             visible = self._shown.snapshot()
+            values: tuple[int, ...]
             if visible is None or not self.restart_lsn:
                 # Nothing, or what is thrown away when this process dies.
-                nothing = (0,) * (len(LogEnd._fields) - 2)
-                self._announcer.announce(self._epoch, self._mended, *nothing)
-                return
-            first, last = visible.segments[0], visible.segments[-1]
-            self._announcer.announce(
-                self._epoch,
-                self._mended,
-                first.start_lsn,
-                last.start_lsn,
-                visible.end,
-                last.last_final_lsn,
-                last.last_end_lsn,
-                visible.decoded_lsn,
-                self.restart_lsn,
-            )
+                values = (self._epoch, self._mended, *(0,) * (len(LogEnd._fields) - 2))
+            else:
+                last = visible.segments[-1]
+                # As LogEnd has them; made for each publish, and taken apart by others.
+                values = (
+                    self._epoch,
+                    self._mended,
+                    visible.segments[0].start_lsn,
+                    last.start_lsn,
+                    visible.end,
+                    last.last_final_lsn,
+                    last.last_end_lsn,
+                    visible.decoded_lsn,
+                    self.restart_lsn,
+                )
+            try:
+                self._announcer.announce(*values)
+            except OSError as error:
+                raise file_error(error, self.directory, "announce the end of") from error
 
     def checkpoint(self, restart_lsn: int) -> None:
         """Make everything published so far durable, with the point that decoding may restart from.
