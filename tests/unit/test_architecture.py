@@ -79,7 +79,8 @@ KNOWS_ONLY = {
     "storage": GROUND,
     # What a worker runs, from a source to its logs: what anybody reads there, and as what, is nothing to it.
     "sessions": GROUND
-    | {"memory", "storage", "wal", "catalog", "decoding", "txlog", "receiver", "store.rows"},
+    | {"memory", "collector", "storage", "wal", "catalog", "decoding", "txlog", "receiver"}
+    | {"store.rows"},
     # What serves slots begins at the log, wherever that comes from: no WAL, no catalog, no source.
     "delivery": GROUND | {"decoding", "txlog", "plugins", "store"},
     # Metadata is rows of slots and sources.

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from spillway.consumer.slot import SnapshotExporter
 from spillway.settings import Settings
 from spillway.tls import ClientTls
 
@@ -68,8 +69,9 @@ def exports_of(
         slot_name: the slot.
     """
     client = connect(options)
-    take = getattr(client, "exported_snapshot", None)
-    return None if take is None else partial(take, slot_name)
+    if not isinstance(client, SnapshotExporter):
+        return None
+    return partial(client.exported_snapshot, slot_name)
 
 
 def handed_on() -> dict[str, str]:

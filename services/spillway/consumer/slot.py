@@ -11,7 +11,7 @@ range can be read again, by a retried task or after a restart, and several range
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,6 +47,7 @@ class ExportedSnapshot:
     lsn: int
 
 
+@runtime_checkable
 class SnapshotExporter(Protocol):
     """A :class:`SlotClient` whose service pairs snapshots of the source with LSNs."""
 

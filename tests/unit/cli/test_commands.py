@@ -52,6 +52,21 @@ def test_slots(service: FakeService, run: Run) -> None:
     assert set(service.engine.slots) == {"s1"}
 
 
+def test_a_snapshot(service: FakeService, run: Run) -> None:
+    made = run("slot", "create", "s2", "--source", "shop", "--database", "shop", "--snapshot")[1]
+    held = service.engine.snapshots["s2"]
+    assert held.snapshot_name in made
+    assert "held_until" in made
+    shown = json.loads(run("slot", "snapshot", "s2", "--show", "--json")[1])
+    assert shown["snapshot_name"] == held.snapshot_name
+    taken = json.loads(run("slot", "snapshot", "s2", "--json")[1])
+    assert taken["snapshot_name"] == service.engine.snapshots["s2"].snapshot_name
+    assert run("slot", "snapshot", "s2", "--release") == (0, "", "")
+    status, _, err = run("slot", "snapshot", "s2", "--show")
+    assert status == 1
+    assert "hint: Take one: `spillway slot snapshot s2`." in err
+
+
 def test_peek_and_get(service: FakeService, run: Run) -> None:
     transaction = service.engine.commit("shop", "BEGIN 7", "table [x]: \u00fc", "COMMIT 7", xid=7)
     lines = "".join(f"{c.lsn}\t7\t{c.data}\n" for c in transaction.changes)
