@@ -132,7 +132,7 @@ def measure(archive: Path, begin: Beginning, stretch_mb: int, master: str, runs:
 
 def main() -> None:
     """Run."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--archive", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--stretch-mb", type=int, default=32)

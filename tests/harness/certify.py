@@ -549,7 +549,7 @@ def _worker(tasks: Queue[Any], results: Queue[Any], directory: str, steps: int) 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make certify", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="make certify", description=__doc__.partition("\n\n")[0])
     parser.add_argument(
         "--seeds", type=_seeds, default=_seeds("20"), help="how many, or FIRST-LAST"
     )

@@ -183,4 +183,6 @@ def _kinds(base: type[SpillwayError]) -> Iterator[type[SpillwayError]]:
 def _title(kind: type[SpillwayError]) -> str:
     if kind is SpillwayError:
         return "Something went wrong inside the service"
-    return (kind.__doc__ or kind.code).strip().splitlines()[0].rstrip(".")
+    # A summary may take two lines.
+    summary = (kind.__doc__ or kind.code).strip().partition("\n\n")[0]
+    return " ".join(summary.split()).rstrip(".")
