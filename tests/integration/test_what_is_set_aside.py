@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING
 
-from spillway.engine import engine as engine_module
-from spillway.engine import session as session_module
-
 from harness.reception import wait_until
 from harness.service import service_in_process
 from spillway import serve
 from spillway.collector import GATHER_S, Collector
+from spillway.service import engine as engine_module
+from spillway.sessions import session as session_module
 
 if TYPE_CHECKING:
     from pathlib import Path
