@@ -79,10 +79,10 @@ KNOWS_ONLY = {
     "storage": GROUND,
     # What a worker runs, from a source to its logs: what anybody reads there, and as what, is nothing to it.
     "sessions": GROUND
-    | {"memory", "collector", "storage", "wal", "catalog", "decoding", "txlog", "receiver"}
+    | {"collector", "memory", "storage", "wal", "catalog", "decoding", "txlog", "receiver"}
     | {"store.rows"},
-    # What serves slots begins at the log, wherever that comes from: no WAL, no catalog, no source.
-    "delivery": GROUND | {"decoding", "txlog", "plugins", "store"},
+    # What serves slots begins at the log's reader, whoever writes there: no WAL, no catalog, no source.
+    "delivery": GROUND | {"decoding", "txlog.reader", "txlog.cursor", "plugins", "store"},
     # Metadata is rows of slots and sources.
     "store": GROUND,
     # A client like any other: it knows the wire, and could be a package of its own. Of the source's tables it asks the
@@ -249,6 +249,7 @@ def test_imports_point_downward(module: Module) -> None:
         ("delivery.slots", "sessions.model"),
         ("delivery.slots", "service.model"),
         ("delivery.reader", "wal.reader"),
+        ("delivery.reader", "txlog.writer"),
         ("sessions.session", "delivery.slots"),
         ("sessions.source", "plugins.registry"),
         ("txlog.cursor", "delivery.reader"),

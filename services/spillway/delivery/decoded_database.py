@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from spillway.txlog import LogReader
+    from spillway.txlog.reader import LogReader
 
 
 class DecodedDatabase(Protocol):

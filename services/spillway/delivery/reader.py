@@ -29,7 +29,7 @@ from spillway.decoding.invalidations import invalidation_change
 from spillway.decoding.transaction import Streamed, TransactionKind
 from spillway.delivery.model import Change
 from spillway.pg.lsn import Lsn
-from spillway.txlog import TransactionCursor
+from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spillway.decoding.transaction import Transaction, TransactionHeader
     from spillway.plugins.interface import OutputPlugin
     from spillway.plugins.messages import EncodedBatch
-    from spillway.txlog import LogReader
+    from spillway.txlog.reader import LogReader
 
     Callback = Callable[[TransactionHeader, MessageBuffer], None]
 

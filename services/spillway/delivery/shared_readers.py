@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.delivery.shared_reader import SharedReader
 from spillway.delivery.stragglers import Pace, Straggler, StragglerWait
-from spillway.txlog import TransactionCursor
+from spillway.txlog.cursor import TransactionCursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spillway.delivery.reader import SlotReader
     from spillway.delivery.shared_reader import Boundary, Follower
     from spillway.plugins.interface import OutputPlugin
-    from spillway.txlog import LogReader
+    from spillway.txlog.reader import LogReader
 
 KEPT_BYTES: Final = 32 << 20
 #: What a reader keeps though all its streams have taken it: for those who begin just behind them.

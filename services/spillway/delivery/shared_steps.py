@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spillway.delivery.shared_reader import Boundary, Follower, KeptStep, SharedReader
     from spillway.delivery.shared_readers import SharedReaders
     from spillway.plugins.interface import OutputPlugin
-    from spillway.txlog import LogReader
+    from spillway.txlog.reader import LogReader
 
 
 async def share_steps(

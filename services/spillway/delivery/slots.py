@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from spillway.delivery.decoded_database import DecodedDatabase
     from spillway.store.rows import SlotRow
-    from spillway.txlog import LogReader
+    from spillway.txlog.reader import LogReader
 
 log = logging.getLogger(__name__)
 
