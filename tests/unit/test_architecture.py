@@ -44,8 +44,8 @@ LAYERS = (
     ("plugins", "receiver", "store"),
     ("replay",),
     ("engine",),
-    ("subscriber",),
-    ("slot_manager", "stream", "admin"),
+    ("subscriber", "users"),
+    ("slot_manager", "stream", "walsender", "admin"),
     ("consumer",),
     ("interfaces", "lake", "certify"),
     ("serve", "demo"),
@@ -95,9 +95,14 @@ KNOWS_ONLY = {
     # What it starts are clients; slots are the engine's, and what must be remembered the store's.
     "subscriber": GROUND | {"engine", "storage", "store"},
     # Interfaces serve the engine; what is below is the engine's business, but for what its values are made of.
-    "slot_manager": GROUND | {"engine", "subscriber"},
+    "slot_manager": GROUND | {"engine", "subscriber", "users"},
     "stream": GROUND | {"engine", "plugins.messages", "subscriber", "v1"},
     "admin": GROUND | {"engine", "subscriber"},
+    # What clients ask of a source itself is asked as the receiver asks.
+    "walsender": GROUND
+    | {"engine", "users", "store.rows", "receiver.primary", "receiver.source_session"},
+    # Rows of the metadata store.
+    "users": GROUND | {"store"},
     # The demo uses the service as a user does: as a program, over its interfaces.
     "demo": GROUND | {"stream.client", "lake"},
 }
@@ -152,6 +157,7 @@ KERNELS = {
     "arrow_column": "plugins",
     "arrow": "plugins",
     "arrow_copy": "plugins",
+    "copy_data": "walsender",
 }
 
 #: Loaded by name, not by an import: programs, entry points, migrations.
