@@ -1,4 +1,7 @@
-"""A client of PostgreSQL's replication protocol by libpq, for a real walsender and for ours: what each says is compared."""
+"""A client of PostgreSQL's replication protocol by libpq, for a real walsender and for ours: what each says is compared.
+
+Nothing waits inside libpq, whose calls hold the interpreter's lock: the service may be in this very process.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+import psycopg
 from psycopg import pq
 
 from spillway.pg.lsn import Lsn
@@ -51,7 +55,12 @@ class ReplicationClient:
     """A connection with ``replication=database``; *dsn* says where to."""
 
     def __init__(self, dsn: str, *, replication: str = "database") -> None:
-        self.pgconn = pq.PGconn.connect(f"{dsn} replication={replication}".encode())
+        self.pgconn = pq.PGconn.connect_start(f"{dsn} replication={replication}".encode())
+        while (asked := self.pgconn.connect_poll()) in (
+            pq.PollingStatus.READING,
+            pq.PollingStatus.WRITING,
+        ):
+            self._wait(writing=asked == pq.PollingStatus.WRITING)
         if self.pgconn.status != pq.ConnStatus.OK:
             message = self.pgconn.error_message.decode()
             self.pgconn.finish()
@@ -68,7 +77,36 @@ class ReplicationClient:
 
     def run(self, command: str) -> Reply:
         """Run a command and give its first result."""
-        return _reply(self.pgconn.exec_(command.encode()))
+        self.pgconn.send_query(command.encode())
+        replies = []
+        while (result := self._result()) is not None:
+            replies.append(_reply(result))
+            if replies[-1].status == "COPY_BOTH":
+                break
+        return replies[0]
+
+    def run_extended(self, command: str) -> Reply:
+        """Run a command by the extended protocol."""
+        self.pgconn.send_query_params(command.encode(), [])
+        replies = []
+        while (result := self._result()) is not None:
+            replies.append(_reply(result))
+        return replies[0]
+
+    def _result(self) -> pq.abc.PGresult | None:
+        while self.pgconn.flush():
+            self._wait(writing=True)
+        while self.pgconn.is_busy():
+            self._wait()
+            self.pgconn.consume_input()
+        return self.pgconn.get_result()
+
+    def _wait(self, *, writing: bool = False) -> None:
+        socket = self.pgconn.socket
+        ready = select.select(
+            [] if writing else [socket], [socket] if writing else [], [], _TIMEOUT_S
+        )
+        assert any(ready), "nothing came"
 
     def start(self, slot: str, options: str = "", lsn: str = "0/0") -> None:
         shown = f" ({options})" if options else ""
@@ -97,7 +135,12 @@ class ReplicationClient:
         if size == 0:
             return False
         if size < 0:
-            raise EOFError(self.pgconn.error_message.decode())
+            result = self._result()
+            raise EOFError(
+                self.pgconn.error_message.decode()
+                if result is None
+                else result.error_message.decode()
+            )
         message = bytes(data)
         if message[:1] == b"w":
             _, start, end, _ = _XLOG_DATA.unpack_from(message)
@@ -107,6 +150,18 @@ class ReplicationClient:
             assert kind == b"k"
             self.keepalives.append((end, len(self.frames)))
         return True
+
+    def read_to_end(self) -> None:
+        """Read, and answer nothing, until the server has ended the connection."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                if not self.read_one():
+                    self._wait()
+                    self.pgconn.consume_input()
+            except (EOFError, psycopg.OperationalError):
+                return
+        raise AssertionError("the connection did not end")
 
     def feedback(self, flush_lsn: int, *, reply_requested: bool = False) -> None:
         """Send a standby status update."""
@@ -118,12 +173,12 @@ class ReplicationClient:
         """End the stream as a client does, and give the results that follow."""
         self.pgconn.put_copy_end()
         self.pgconn.flush()
-        while True:
-            size, _ = self.pgconn.get_copy_data(0)
-            if size < 0:
-                break
+        while (size := self.pgconn.get_copy_data(1)[0]) >= 0:
+            if size == 0:
+                self._wait()
+                self.pgconn.consume_input()
         replies = []
-        while (result := self.pgconn.get_result()) is not None:
+        while (result := self._result()) is not None:
             replies.append(_reply(result))
         return replies
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from spillway.errors import (
     DuplicateName,
+    InvalidOption,
     LsnNotRetained,
     SessionEnded,
     SlotActive,
@@ -26,6 +27,11 @@ from spillway.errors import (
 
 #: Why a slot was invalidated, as PostgreSQL 17 and later say it.
 _INVALIDATION_DETAIL: Final = "This replication slot has been invalidated due to "
+#: What options are refused with that aren't just wrong values, by how the message begins.
+_OPTION_SQLSTATES: Final = {
+    "unrecognized pgoutput option": "XX000",
+    "client sent proto_version=": "0A000",
+}
 _MAJOR_OF_INVALIDATION_CAUSE: Final = 18
 
 
@@ -91,6 +97,11 @@ def told(error: SpillwayError, major: int) -> WireError:
                 f'could not access file "{name}": No such file or directory',
                 detail=f"{error.message}. {error.hint or ''}".strip(),
             )
+        case InvalidOption():
+            found = (
+                state for text, state in _OPTION_SQLSTATES.items() if error.message.startswith(text)
+            )
+            return WireError(next(found, error.sqlstate), error.message)
         case UnknownSlot() | DuplicateName() | UnknownDatabase():
             return WireError(error.sqlstate, error.message)
         case _:

@@ -295,7 +295,7 @@ def _create(parser: _Parser) -> Command:
         return NotServed("CREATE_REPLICATION_SLOT ... PHYSICAL")
     chosen = _create_options(options, parser.major)
     if temporary and chosen.failover:
-        raise WireError("22023", "cannot enable failover for a temporary replication slot")
+        raise WireError("0A000", "cannot enable failover for a temporary replication slot")
     return CreateSlot(
         slot_name, plugin, temporary, chosen.snapshot, chosen.two_phase, chosen.failover
     )

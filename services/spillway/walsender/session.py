@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Session settings that change what output plugins print; those of ours take them as options.
+_TEXT_SETTINGS: Final = frozenset(
+    {"timezone", "datestyle", "intervalstyle", "extra_float_digits", "bytea_output", "search_path"}
+)
 #: What libpq clients of walsenders send first (CVE-2018-1058): no names are looked up here.
 _SEARCH_PATH_STATEMENT: Final = "SELECT pg_catalog.set_config('search_path', '', false)"
 _ENCODINGS_AS_IS: Final = frozenset({"UTF8", "SQLASCII", ""})
@@ -86,6 +90,8 @@ class Session:
         self.key = key
         self._parameters: Mapping[str, str] = {}
         self._is_streaming = False
+        #: as given at the start, or set since, that matter here; names in lower case
+        self._session_settings: dict[str, str] = {}
         self._command: asyncio.Task[None] | None = None
         self._cancelled = False
 
@@ -114,6 +120,7 @@ class Session:
         """
         startup = messages.parse_startup(packet)
         self._parameters = startup.parameters
+        self._session_settings = _settings_of(startup.parameters)
         if startup.minor > messages.NEWEST_MINOR or startup.unknown:
             minor = min(startup.minor, messages.NEWEST_MINOR)
             await self._connection.send(messages.negotiate_protocol_version(minor, startup.unknown))
@@ -300,6 +307,7 @@ class Session:
         if not statement:
             await self._connection.send(messages.empty_query_response())
         elif statement == _SEARCH_PATH_STATEMENT:
+            self._session_settings["search_path"] = ""
             await self._answer(Answer((("set_config", messages.TEXT),), ("",)), "SELECT 1")
         else:
             commands.check_sql()
@@ -311,10 +319,16 @@ class Session:
     async def _stream(self, commands: Commands, command: StartLogical) -> None:
         slot = await commands.usable_slot(command.slot_name)
         options = _options(command)
+        built_in = {plugin.name for plugin in await self._engine.list_plugins() if plugin.built_in}
+        printing = {
+            name: value
+            for name, value in self._session_settings.items()
+            if name in _TEXT_SETTINGS and slot.plugin in built_in
+        }
         async with self._engine.stream(
             command.slot_name,
             start_lsn=command.start_lsn or None,
-            options=options,
+            options={**printing, **options},
             batch_bytes=BATCH_BYTES,
             keep_temporary=True,
         ) as stream:
@@ -337,16 +351,8 @@ class Session:
 
     def _wal_sender_timeout_s(self) -> float:
         """Return what the client has set by ``options='-c wal_sender_timeout=…'``, or the service's own."""
-        found = self._timeout_s
-        with contextlib.suppress(ValueError):
-            words = shlex.split(self._parameters.get("options", ""))
-            for word, following in zip(words, [*words[1:], ""], strict=True):
-                setting = following if word == "-c" else word.removeprefix("--").removeprefix("-c")
-                name, equals, value = setting.partition("=")
-                match = _DURATION.fullmatch(value)
-                if name.replace("-", "_") == "wal_sender_timeout" and equals and match:
-                    found = int(match[1]) * _SECONDS[match[2] or "ms"]
-        return found
+        match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
+        return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
 
     async def clean_up(self, commands: Commands) -> None:
         """Drop the connection's temporary slots."""
@@ -355,6 +361,22 @@ class Session:
                 await self._engine.drop_slot(slot_name)
             except SpillwayError as error:
                 log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
+
+
+def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return what a startup packet sets: parameters by their own names, and those in ``options``."""
+    given = {}
+    words: list[str] = []
+    with contextlib.suppress(ValueError):
+        words = shlex.split(parameters.get("options", ""))
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        setting = following if word == "-c" else word.removeprefix("--").removeprefix("-c")
+        name, equals, value = setting.partition("=")
+        if equals:
+            given[name.replace("-", "_").lower()] = value
+    given |= {name.lower(): value for name, value in parameters.items()}
+    wanted = _TEXT_SETTINGS | {"wal_sender_timeout"}
+    return {name: value for name, value in given.items() if name in wanted}
 
 
 def _options(command: StartLogical) -> dict[str, str]:

@@ -1,0 +1,110 @@
+"""Frames of a batch, and a client that reads nothing: what it costs has a bound."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import socket
+import struct
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from spillway._kernels.copy_data import OPEN_WRITES, copy_data_frames
+from spillway.engine.model import StreamBatch
+from spillway.pg.lsn import Lsn
+from spillway.plugins.messages import EncodedBatch
+from spillway.walsender.copy_stream import BATCH_BYTES, ClientGone, CopyStream
+from spillway.walsender.handshake import Connection
+
+if TYPE_CHECKING:
+    from spillway.engine.interface import SlotStream
+
+
+def _frames(messages: list[bytes], plugin: str) -> list[tuple[int, bytes]]:
+    """LSN and payload of each frame; message n is at LSN n + 1."""
+    data = copy_data_frames(
+        b"".join(messages),
+        array.array("I", map(len, messages)).tobytes(),
+        array.array("Q", range(1, len(messages) + 1)).tobytes(),
+        -5,
+        OPEN_WRITES[plugin],
+    )
+    found = []
+    while data:
+        letter, length, kind, start, end, sent = struct.unpack_from(">cicQQq", data)
+        assert (letter, kind, sent) == (b"d", b"w", -5)
+        assert start == end
+        found.append((start, data[30 : length + 1]))
+        data = data[length + 1 :]
+    return found
+
+
+def test_frames_bear_the_lsns_of_a_walsender() -> None:
+    messages = [b"B1", b"O", b"R", b"I", b"C", b"B2", b"I", b"", b"S", b"O", b"Y", b"b", b"O"]
+    lsns = [0, 2, 0, 4, 5, 6, 7, 8, 0, 10, 0, 0, 13]
+    assert _frames(messages, "pgoutput") == list(zip(lsns, messages, strict=True))
+    assert [lsn for lsn, _ in _frames(messages, "")] == list(range(1, 14))
+    texts = [b"BEGIN 5", b"table", b"COMMIT 5", b"opening a streamed block", b"BEGI"]
+    assert [lsn for lsn, _ in _frames(texts, "test_decoding")] == [0, 2, 3, 0, 5]
+    assert _frames([], "pgoutput") == []
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    for payload, lengths, lsns in (
+        (b"ab", array.array("I", [3]), array.array("Q", [1])),
+        (b"ab", array.array("I", [1]), array.array("Q", [1])),
+        (b"ab", array.array("I", [2]), array.array("Q", [])),
+        (b"", array.array("I", [0xFFFFFFFF]), array.array("Q", [1])),
+    ):
+        with pytest.raises(ValueError, match="batch"):
+            copy_data_frames(payload, lengths.tobytes(), lsns.tobytes(), 0, 0)
+
+
+class Endless:
+    """A stream that always has more, and counts what was taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    async def next_batch(self, timeout_s: float) -> StreamBatch:
+        self.taken += 1
+        messages = EncodedBatch(
+            bytes(BATCH_BYTES),
+            array.array("I", [BATCH_BYTES]).tobytes(),
+            array.array("Q", [self.taken]).tobytes(),
+            array.array("I", [7]).tobytes(),
+            1,
+        )
+        lsn = Lsn(self.taken)
+        return StreamBatch(messages, lsn, lsn, lsn)
+
+    async def ended(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def _stalled() -> int:
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    source = Endless()
+    connection = Connection(reader, writer, is_tls=False, end_point=None)
+    stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0)
+    running = asyncio.create_task(stream.run())
+    before = -1
+    while before != source.taken:
+        before = source.taken
+        # Whatever can go on does so within these turns of the loop.
+        for _ in range(200):
+            await asyncio.sleep(0)
+    held = writer.transport.get_write_buffer_size()
+    assert held < 3 * BATCH_BYTES
+    theirs.close()
+    with pytest.raises(ClientGone):
+        await running
+    writer.transport.abort()
+    return source.taken
+
+
+def test_a_client_that_reads_nothing_is_waited_for() -> None:
+    # What the sockets hold, and a batch or two.
+    assert asyncio.run(_stalled()) < 32
