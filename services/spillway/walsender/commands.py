@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from spillway.walsender.databases import ServedDatabase
 
 _MAJOR_OF_INT8_TIMELINE: Final = 16
+_MAJOR_OF_OPTION_LISTS: Final = 15
 _WAIT_POLL_S: Final = 0.05
 #: Settings that a user sees who may not run SQL: what clients of slots ask for, and nothing that says more of the server.
 _PLAIN_SETTINGS: Final = frozenset(
@@ -197,9 +198,12 @@ class Commands:
             self._refuse("create", command.slot_name)
         if command.snapshot == "use":
             # There are no transactions on this connection.
+            spelling = (
+                "(SNAPSHOT 'use')" if self.major >= _MAJOR_OF_OPTION_LISTS else "USE_SNAPSHOT"
+            )
             raise WireError(
                 "XX000",
-                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use') must be called inside a transaction",
+                f"CREATE_REPLICATION_SLOT ... {spelling} must be called inside a transaction",
             )
         if command.snapshot == "export":
             raise not_supported(

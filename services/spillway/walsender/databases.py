@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spillway.errors import SourceError, SpillwayError, UnknownDatabase, UnknownSource
+from spillway.errors import SpillwayError, UnknownDatabase, UnknownSource
 from spillway.receiver.primary import find_database
 from spillway.walsender.failures import WireError
 
@@ -98,7 +98,7 @@ async def _in_source(
             asked = await asyncio.to_thread(find_database, dsn, database)
         except UnknownDatabase:
             return None
-        except (SourceError, SpillwayError) as error:
-            raise WireError("57P03", error.message, hint=error.hint, fatal=True) from None
+        except SpillwayError as error:
+            raise WireError("57P03", error.message, fatal=True) from None
         encoding = asked.encoding
     return ServedDatabase(source.name, database, source.server_version_num, encoding)
