@@ -17,6 +17,7 @@ from psycopg import pq
 
 from harness.certificates import Authority
 from harness.pg_port import PASSWORD, create_user, dsn_of, serving
+from harness.remedies import remedy
 from harness.replication_client import Failure, ReplicationClient
 from spillway.cli.program import main
 from spillway.pg.lsn import Lsn
@@ -102,6 +103,7 @@ def test_who_comes_in(pg15: Database, tmp_path: Path) -> None:
         assert "password authentication failed" in _refusal(bob)
 
 
+@pytest.mark.follows_hint("unknown_user")
 def test_users_by_command(
     pg15: Database,
     tmp_path: Path,
@@ -127,7 +129,14 @@ def test_users_by_command(
         assert "carol" in listed
         assert main(["user", "drop", "carol"]) == 0
         assert main(["user", "show", "carol"]) == 1
-        assert "unknown_user" in capsys.readouterr().err
+        hint = remedy(capsys.readouterr().err, "unknown_user")
+        # What the hint says to do is done.
+        assert "`spillway user list`" in hint
+        assert "`spillway user create`" in hint
+        assert main(["user", "list"]) == 0
+        monkeypatch.setattr(sys, "stdin", io.StringIO(PASSWORD + "\n"))
+        assert main(["user", "create", "carol", "--database", "main/*", "--password-stdin"]) == 0
+        assert main(["user", "show", "carol"]) == 0
         problem = service.problem(
             "POST", "/users", json={"name": "d", "password": "x", "databases": ["shop"]}
         )
