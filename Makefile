@@ -8,6 +8,7 @@ VENV := .venv/bin
 DATA_DIR ?= .spillway
 HTTP_PORT ?= 8080
 GRPC_PORT ?= 50051
+PG_PORT ?= 55432
 TESTS ?= tests
 WORKERS ?= auto
 
@@ -40,9 +41,10 @@ test-long: test-setup ## depth: seeds, kills, all majors, table formats; SHARE=3
 	@$(VENV)/pytest --numprocesses $(WORKERS) -m long $(if $(SHARE),--share $(SHARE)) $(TESTS)
 
 .PHONY: serve
-serve: install ## the service on loopback; DATA_DIR, HTTP_PORT and GRPC_PORT may be set
+serve: install ## the service on loopback; DATA_DIR, HTTP_PORT, GRPC_PORT and PG_PORT may be set
 	@SPILLWAY_AUTH=$${SPILLWAY_AUTH:-off} $(VENV)/spillway serve \
-	  --data-dir $(DATA_DIR) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT)
+	  --data-dir $(DATA_DIR) --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) \
+	  --pg-port $(PG_PORT)
 
 BENCH ?=
 

@@ -21,6 +21,7 @@ message says what happened and where (source, slot, LSN, relation), the hint wha
     │   ├── UnknownSource            unknown_source
     │   ├── UnknownPublication       unknown_publication
     │   ├── UnknownSubscription      unknown_subscription
+    │   ├── UnknownUser              unknown_user
     │   ├── UnknownTable             unknown_table
     │   ├── UnknownSnapshot          unknown_snapshot
     │   └── UnknownSlot              unknown_slot
@@ -236,6 +237,19 @@ class UnknownSubscription(NotFound):
             f'subscription "{name}" does not exist',
             hint="GET /v1/subscriptions lists what exists; POST /v1/subscriptions makes one.",
             subscription=name,
+        )
+
+
+class UnknownUser(NotFound):
+    """No user has that name."""
+
+    code = "unknown_user"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f'user "{name}" does not exist',
+            hint="GET /v1/users lists what exists; POST /v1/users makes one.",
+            user=name,
         )
 
 

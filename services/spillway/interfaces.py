@@ -1,4 +1,4 @@
-"""REST and the admin UI (uvicorn) and gRPC on one event loop, in front of an engine that runs.
+"""REST and the admin UI (uvicorn), gRPC and PostgreSQL's own protocol on one event loop, in front of an engine that runs.
 
 ``serve`` imports this when the engine is up: everything heavy that a client needs and decoding does not is here.
 """
@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spillway import __version__
 from spillway.admin.application import Admin
@@ -20,6 +20,7 @@ from spillway.slot_manager.server import HttpServer
 from spillway.stream.connections import GrpcConnections
 from spillway.stream.server import CLIENT_TIMEOUT_S, create_grpc_server
 from spillway.token_gate import TokenGate
+from spillway.walsender.server import ClientRules, WalsenderServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from spillway.service.interface import EngineInterface
     from spillway.subscriber.interface import SubscriptionInterface
     from spillway.tls import ServerCertificate
+    from spillway.users.registry import Users
 
 _GRPC_GRACE_S = 2.0
 #: How often the certificate's files are looked at: a renewal has days to be noticed, a mistake in it should be seen at once.
@@ -53,21 +55,34 @@ class Doors:
     client_timeout_s: float = CLIENT_TIMEOUT_S
     #: of REST and of gRPC, see :class:`~spillway.connection_bound.ConnectionBound`
     connections_per_address: int | None = None
+    #: of PostgreSQL's own protocol, 0 for a free one; None: it is not served
+    pg_port: int | None = None
+
+
+class Ports(NamedTuple):
+    """Where the service listens."""
+
+    http: int
+    grpc: int
+    #: of PostgreSQL's own protocol; None: it is not served
+    pg: int | None
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    engine: EngineInterface, subscriptions: SubscriptionInterface, doors: Doors
-) -> AsyncIterator[tuple[int, int]]:
-    """Serve *engine* within this context; yield the HTTP and the gRPC port, where 0 was given the free one taken.
+    engine: EngineInterface, subscriptions: SubscriptionInterface, users: Users, doors: Doors
+) -> AsyncIterator[Ports]:
+    """Serve *engine* within this context; yield the ports, where 0 was given the free ones taken.
 
     Raises:
         StorageError, AddressUnavailable: a port can't be used.
     """
     listener = _bind(doors.host, doors.http_port)
+    pg_listener = None if doors.pg_port is None else _bind(doors.host, doors.pg_port)
     gate = TokenGate(doors.token)
     http_bound = ConnectionBound("REST", doors.limits.http, doors.connections_per_address)
     grpc_bound = ConnectionBound("gRPC", doors.limits.grpc, doors.connections_per_address)
+    pg_bound = ConnectionBound("PostgreSQL", doors.limits.pg, doors.connections_per_address)
     admin = Admin(engine, subscriptions, token=doors.token, version=__version__, gate=gate)
     app = create_app(
         engine,
@@ -77,7 +92,8 @@ async def listening(
         admin=admin,
         gate=gate,
         certificate=doors.certificate,
-        bounds=(http_bound, grpc_bound),
+        bounds=(http_bound, grpc_bound, pg_bound),
+        users=users,
     )
     server = HttpServer(app, bound=http_bound, certificate=doors.certificate)
     # gRPC binds by number, so a free port has to be found first.
@@ -100,10 +116,18 @@ async def listening(
     if doors.certificate is not None:
         watches.append(asyncio.create_task(_renew(doors.certificate), name="spillway-certificate"))
     http = asyncio.create_task(server.serve(listener), name="spillway-http")
+    pg_port = None
+    if pg_listener is not None:
+        pg_port = pg_listener.getsockname()[1]
+        rules = ClientRules(doors.certificate, doors.client_timeout_s)
+        walsender = WalsenderServer(engine, users, pg_bound, rules)
+        watches.append(
+            asyncio.create_task(walsender.serve(pg_listener), name="spillway-walsenders")
+        )
     try:
         while not server.started and not http.done():  # noqa: ASYNC110 - uvicorn sets a flag
             await asyncio.sleep(0.01)
-        yield listener.getsockname()[1], grpc_port
+        yield Ports(listener.getsockname()[1], grpc_port, pg_port)
     finally:
         server.stop()
         for watch in watches:
@@ -138,6 +162,6 @@ def _bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise StorageError(
             f"can't listen on {host}:{port}: {error.strerror}",
-            hint="Choose another port with --http-port, or stop what listens there.",
+            hint="Choose another port with --http-port or --pg-port, or stop what listens there.",
         ) from error
     return listener

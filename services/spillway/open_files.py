@@ -1,7 +1,7 @@
 """How many files and sockets the process may have open, and how many of them connections may take.
 
 A connection is a descriptor, and so is a segment of WAL, a part of the transaction log and SQLite's file. When a process has no
-descriptor left, whatever opens a file next fails, be it a receiver. So connections get a share, REST and gRPC each theirs,
+descriptor left, whatever opens a file next fails, be it a receiver. So connections get a share, REST, gRPC and PostgreSQL's protocol each theirs,
 and the rest is kept for the work. The limit is raised first to what the process may raise it to.
 """
 
@@ -18,6 +18,7 @@ _LIMIT_MAX: Final = 65_536
 _RESERVED_MAX: Final = 4_096
 _HTTP_MAX: Final = 1_000
 _GRPC_MAX: Final = 4_000
+_PG_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class ConnectionLimits:
 
     http: int
     grpc: int
+    #: PostgreSQL's own protocol
+    pg: int
 
 
 def raise_limit() -> int:
@@ -40,6 +43,13 @@ def raise_limit() -> int:
 
 
 def connection_limits(files_max: int) -> ConnectionLimits:
-    """Share out *files_max* descriptors: half for the work, but no more than it can need; of the rest a half each."""
+    """Share out *files_max* descriptors: half for the work, but no more than it can need; of the rest a half each.
+
+    PostgreSQL's own protocol, which most services don't serve, gets a sixteenth of all, out of the work's share.
+    """
     left = files_max - min(files_max // 2, _RESERVED_MAX)
-    return ConnectionLimits(http=min(left // 2, _HTTP_MAX), grpc=min(left // 2, _GRPC_MAX))
+    return ConnectionLimits(
+        http=min(left // 2, _HTTP_MAX),
+        grpc=min(left // 2, _GRPC_MAX),
+        pg=min(files_max // 16, _PG_MAX),
+    )

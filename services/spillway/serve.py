@@ -30,10 +30,13 @@ from spillway.sessions.layout import DataDirectory
 from spillway.store.metadata import MetadataStore
 from spillway.subscriber.subscriptions import Subscriptions
 from spillway.tls import ServerCertificate, TlsFiles
+from spillway.users.registry import Users
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from types import ModuleType
+
+    from spillway.interfaces import Ports
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,8 @@ class ServeSettings:
     #: 0 takes a free port
     http_port: int = 8080
     grpc_port: int = 50051
+    #: of PostgreSQL's own protocol; None: it is not served
+    pg_port: int | None = None
     #: bearer token for REST and gRPC; None only on loopback
     token: str | None = None
     #: SPILLWAY_AUTH=off: no token is asked for although one is set; loopback only
@@ -147,12 +152,14 @@ async def _serve(settings: ServeSettings, announce: Callable[[str], None]) -> No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_once, loop, number, stop)
-    async with running(settings) as (http_port, grpc_port):
+    async with running(settings) as (http_port, grpc_port, pg_port):
         scheme = "http" if settings.tls is None else "https"
         announce(f"REST and UI  {scheme}://{settings.host}:{http_port}/")
         announce(
             f"gRPC         {'' if settings.tls is None else 'https://'}{settings.host}:{grpc_port}"
         )
+        if pg_port is not None:
+            announce(f"PostgreSQL   {settings.host}:{pg_port}")
         await stop.wait()
 
 
@@ -162,8 +169,8 @@ def _stop_once(loop: asyncio.AbstractEventLoop, number: int, stop: asyncio.Event
 
 
 @contextlib.asynccontextmanager
-async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
-    """Run the service within this context; yield the HTTP and the gRPC port that it listens on."""
+async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
+    """Run the service within this context; yield the ports that it listens on."""
     # Read before anything else begins: a certificate that can't be used is a mistake of whoever starts it.
     certificate = None if settings.tls is None else ServerCertificate(settings.tls)
     limits = connection_limits(raise_limit())
@@ -173,6 +180,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
         metadata = MetadataStore(url, data.reserve.release)
         engine = Engine(data, metadata, settings.engine, certificate)
         subscriptions = Subscriptions(engine, metadata, data.root / "subscriptions")
+        users = Users(metadata)
         token = None if settings.auth_off else settings.token
         try:
             await engine.start()
@@ -184,6 +192,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
                 async with interfaces.listening(
                     engine,
                     subscriptions,
+                    users,
                     interfaces.Doors(
                         settings.host,
                         settings.http_port,
@@ -194,6 +203,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[tuple[int, int]]:
                         own_socket,
                         settings.client_timeout_s,
                         settings.connections_per_address,
+                        settings.pg_port,
                     ),
                 ) as ports:
                     # Programs are clients: they need gRPC from their first to their last word.

@@ -124,6 +124,13 @@ class Settings:
     )
     http_port: int = _variable("SPILLWAY_HTTP_PORT", _port, 8080, "REST's port; 0 for a free one")
     grpc_port: int = _variable("SPILLWAY_GRPC_PORT", _port, 50051, "gRPC's port; 0 for a free one")
+    pg_port: int | None = _variable(
+        "SPILLWAY_PG_PORT",
+        _port,
+        None,
+        "the port of PostgreSQL's own replication protocol, for users made with `spillway user`; 0 for a free one",
+        "none: it is not served",
+    )
     token: str | None = _variable(
         "SPILLWAY_TOKEN",
         str,
@@ -172,16 +179,16 @@ class Settings:
         "SPILLWAY_CLIENT_TIMEOUT",
         _duration,
         60.0,
-        "a client over gRPC that does not answer the service for so long, because it is stopped or gone, loses its connection "
-        "and its slot; `0`: never. PostgreSQL's `wal_sender_timeout`",
+        "a client over gRPC or PostgreSQL's protocol that does not answer the service for so long, because it is stopped or "
+        "gone, loses its connection and its slot; `0`: never. PostgreSQL's `wal_sender_timeout`",
         "`60s`",
     )
     connections_per_address: int | None = _variable(
         "SPILLWAY_CONNECTIONS_PER_ADDRESS",
         _count,
         None,
-        "how many connections one address (of IPv6: one /64) may have to REST, and as many to gRPC; `0`: as many as there may be, "
-        "for a proxy in front, behind which all clients are one address",
+        "how many connections one address (of IPv6: one /64) may have to REST, as many to gRPC, and as many to PostgreSQL's "
+        "protocol; `0`: as many as there may be, for a proxy in front, behind which all clients are one address",
         "a quarter of all there may be, loopback excepted",
     )
     stream_bytes: int | None = _variable(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import binascii
 import contextlib
+import hashlib
 import logging
 import re
 import ssl
@@ -30,6 +31,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = logging.getLogger(__name__)
+
+#: Digests by the OID of a signature's algorithm; MD5 and SHA-1 count as SHA-256 here. RSA-PSS, which has it in its parameters, and
+#: Ed25519, which has none, are not among them.
+_SIGNATURE_DIGESTS: Final = {
+    bytes.fromhex("2a864886f70d010104"): "sha256",  # md5WithRSAEncryption
+    bytes.fromhex("2a864886f70d010105"): "sha256",  # sha1WithRSAEncryption
+    bytes.fromhex("2a864886f70d01010b"): "sha256",
+    bytes.fromhex("2a864886f70d01010c"): "sha384",
+    bytes.fromhex("2a864886f70d01010d"): "sha512",
+    bytes.fromhex("2a8648ce3d0401"): "sha256",  # ecdsa-with-SHA1
+    bytes.fromhex("2a8648ce3d040302"): "sha256",
+    bytes.fromhex("2a8648ce3d040303"): "sha384",
+    bytes.fromhex("2a8648ce3d040304"): "sha512",
+}
 
 #: A certificate that ends sooner should have been renewed by now: certbot, cert-manager and step-ca do so when a third of its
 #: time is left.
@@ -82,6 +97,9 @@ class _Validity:
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     context: ssl.SSLContext
+    pg_context: ssl.SSLContext
+    #: see :attr:`ServerCertificate.pg`
+    end_point: bytes | None
     certificate: bytes
     key: bytes
     client_ca: bytes | None
@@ -119,6 +137,14 @@ class ServerCertificate:
     def context(self) -> ssl.SSLContext:
         """What a new connection of HTTP begins with."""
         return self._loaded.context
+
+    @property
+    def pg(self) -> tuple[ssl.SSLContext, bytes | None]:
+        """What a new connection of PostgreSQL's protocol begins with, and its certificate's hash for tls-server-end-point.
+
+        None for the hash: the certificate's signature has no digest that RFC 5929 knows, and channels can't be bound to it.
+        """
+        return self._loaded.pg_context, self._loaded.end_point
 
     @property
     def pem(self) -> tuple[bytes, bytes, bytes | None]:
@@ -346,17 +372,17 @@ def _read(files: TlsFiles) -> tuple[bytes, bytes, bytes | None]:
 
 def _load(files: TlsFiles) -> _Loaded:
     certificate, key, client_ca = read = _read(files)
-    context = _server_context(files)
+    context, pg_context = (_server_context(files, name) for name in ("http/1.1", "postgresql"))
     # OpenSSL reads files of its own, and gRPC is given bytes: they must be the same.
     if _read(files) != read:
         raise InvalidRequest(
             f"{files.certificate} and what belongs to it are being written",
             hint="They are read again soon.",
         )
-    if files.client_ca is not None:
+    for one in (context, pg_context) if files.client_ca is not None else ():
         with _explained("SPILLWAY_TLS_CLIENT_CA", files.client_ca):
-            context.load_verify_locations(files.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
+            one.load_verify_locations(files.client_ca)
+        one.verify_mode = ssl.CERT_REQUIRED
     validity, *chain = _validities(certificate) or [None]
     others = [
         *((f"certificate {n} of {files.certificate}", one) for n, one in enumerate(chain, 2)),
@@ -366,13 +392,14 @@ def _load(files: TlsFiles) -> _Loaded:
         ),
     ]
     known = tuple((where, one) for where, one in others if one is not None)
-    return _Loaded(context, certificate, key, client_ca, validity, known)
+    end_point = _end_point(certificate)
+    return _Loaded(context, pg_context, end_point, certificate, key, client_ca, validity, known)
 
 
-def _server_context(files: TlsFiles) -> ssl.SSLContext:
+def _server_context(files: TlsFiles, protocol: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     with _explained("SPILLWAY_TLS_CERT and SPILLWAY_TLS_KEY", files.certificate):
         context.load_cert_chain(files.certificate, files.key, _no_password)
     return context
@@ -412,6 +439,21 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
         found.append((tag, der[at : at + length]))
         at += length
     return found
+
+
+def _end_point(pem: bytes) -> bytes | None:
+    """Hash a file's first certificate with the digest of its signature (RFC 5929, 4.1); None where that is not known."""
+    match = _PEM.search(pem)
+    try:
+        if match is None:
+            return None
+        der = binascii.a2b_base64(match[1])
+        # Certificate: what is signed, the signature's algorithm, the signature.
+        algorithm = _elements(_elements(_elements(der)[0][1])[1][1])[0][1]
+    except (ValueError, IndexError):
+        return None
+    digest = _SIGNATURE_DIGESTS.get(algorithm)
+    return None if digest is None else hashlib.new(digest, der).digest()
 
 
 def _seconds(tag: int, content: bytes) -> float:

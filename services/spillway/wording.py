@@ -115,6 +115,9 @@ ACTIONS: Final = (
         "subscription log {subscription}",
         "the log on the subscription's page",
     ),
+    # Users have no pages.
+    Action("GET /v1/users", "user list", "the command spillway user list"),
+    Action("POST /v1/users", "user create", "the command spillway user create"),
 )
 
 #: A call in a hint: the mark that ends a sentence is no part of it.

@@ -468,6 +468,7 @@ class FakeEngine:
         options: Mapping[str, str] | None = None,
         batch_bytes: int = 512 * 1024,
         peek: bool = False,
+        keep_temporary: bool = False,
     ) -> AsyncIterator[FakeStream]:
         self._raise_next()
         slot = self._slot(slot_name) if peek else self._idle_slot(slot_name)
@@ -659,7 +660,14 @@ class FakeStream:
         self._next = transactions[-1].end_lsn
         return self._batch([change for t in transactions for change in t.changes])
 
-    async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:
+    async def confirm(
+        self,
+        write_lsn: Lsn,
+        flush_lsn: Lsn,
+        apply_lsn: Lsn,
+        *,
+        beyond: bool = False,
+    ) -> None:
         if self._peek:
             raise InvalidRequest("a peek does not confirm")
         self.active_consumer.fed_back()

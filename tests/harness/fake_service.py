@@ -12,6 +12,7 @@ import uvicorn
 
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
+from harness.fake_users import fake_users
 from spillway.slot_manager.app import create_app
 from spillway.stream.server import create_grpc_server
 
@@ -50,7 +51,13 @@ class FakeService:
     def __enter__(self) -> Self:
         self._thread.start()
         config = uvicorn.Config(
-            create_app(self.engine, self.subscriptions, token=self.token, version="0"),
+            create_app(
+                self.engine,
+                self.subscriptions,
+                token=self.token,
+                version="0",
+                users=fake_users(),
+            ),
             port=self.http_port,
             log_level="warning",
             lifespan="off",

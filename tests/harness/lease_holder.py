@@ -39,7 +39,7 @@ class LeaseHolder:
                 text=True,
             )
         assert process.stdout is not None
-        ports = process.stdout.readline().split()
+        ports = process.stdout.readline().split()[:2]
         assert ports, self.log_file.read_text()
         return process, Service(int(ports[0]), int(ports[1]))
 

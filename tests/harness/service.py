@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.cluster import Database
+    from spillway.interfaces import Ports
     from spillway.tls import TlsFiles
 
 
@@ -32,9 +33,11 @@ class Service:
         grpc_port: int,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
+        pg_port: int | None = None,
     ) -> None:
         self.http_port = http_port
         self.grpc_port = grpc_port
+        self.pg_port = pg_port
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.http = httpx.Client(
             base_url=f"{'http' if tls is None else 'https'}://127.0.0.1:{http_port}",
@@ -124,18 +127,21 @@ def service_in_process(
     token: str | None = None,
     tls: TlsFiles | None = None,
     asked_with: ssl.SSLContext | None = None,
+    client_timeout_s: float = 60.0,
 ) -> Iterator[Service]:
     """Run the whole service on a thread of this process; with *tls* it is asked with *asked_with*."""
     settings = ServeSettings(
         data_dir=data_dir,
         http_port=0,
         grpc_port=0,
+        pg_port=0,
+        client_timeout_s=client_timeout_s,
         token=token,
         tls=tls,
         metadata_url=metadata_url,
         engine=engine or EngineSettings(),
     )
-    ports: list[tuple[int, int]] = []
+    ports: list[Ports] = []
     failure: list[BaseException] = []
     started = threading.Event()
     loop = asyncio.new_event_loop()
@@ -162,7 +168,8 @@ def service_in_process(
     if failure:
         thread.join()
         raise failure[0]
-    service = Service(*ports[0], token=token, tls=asked_with)
+    http_port, grpc_port, pg_port = ports[0]
+    service = Service(http_port, grpc_port, token=token, tls=asked_with, pg_port=pg_port)
     try:
         yield service
     finally:

@@ -59,6 +59,7 @@ class Newcomer:
             "PATH": f"{tools}:{os.environ['PATH']}",
             "HTTP_PORT": str(http_port),
             "GRPC_PORT": str(grpc_port),
+            "PG_PORT": "0",
             "DATA_DIR": str(directory / "data"),
             "PGPORT": str(cluster.port),
             "PGPASSFILE": str(directory / "pgpass"),

@@ -46,8 +46,8 @@ LAYERS = (
     ("replay", "source_snapshots"),
     ("sessions", "delivery"),
     ("service",),
-    ("subscriber",),
-    ("slot_manager", "stream", "admin"),
+    ("subscriber", "users"),
+    ("slot_manager", "stream", "walsender", "admin"),
     ("consumer",),
     ("interfaces", "lake", "certify"),
     ("serve", "demo"),
@@ -105,9 +105,14 @@ KNOWS_ONLY = {
     # What it starts are clients; slots are the service's, and what must be remembered the store's.
     "subscriber": GROUND | {"service", "storage", "store"},
     # Interfaces stand on the service; what is below is its business, but for what its values are made of.
-    "slot_manager": GROUND | {"service", "subscriber"},
+    "slot_manager": GROUND | {"service", "subscriber", "users"},
     "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1"},
     "admin": GROUND | {"service", "subscriber"},
+    # What clients ask of a source itself is asked as the receiver asks.
+    "walsender": GROUND
+    | {"service", "users", "store.rows", "receiver.primary", "receiver.source_session"},
+    # Rows of the metadata store.
+    "users": GROUND | {"store"},
     # The demo uses the service as a user does: as a program, over its interfaces.
     "demo": GROUND | {"stream.client", "lake"},
 }
@@ -143,6 +148,7 @@ KERNEL_ROOMS = {
     "messages": "plugins",
     "values": "plugins",
     "encoders": "plugins",
+    "walsender": "walsender",
 }
 
 #: Loaded by name, not by an import: programs, entry points, migrations.

@@ -69,6 +69,8 @@ class Admin:
             Exception: self._unexpected,
         }
         inside = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
+        # A redirect would be made of the Host that the request names, which may be none.
+        inside.router.redirect_slashes = False
         self.app: ASGIApp = AccessCheck(inside, self.sessions, self.problem)
 
     def has(self, path: str) -> bool:

@@ -21,7 +21,7 @@ import typer
 from typer.exceptions import TyperException
 
 import spillway
-from spillway.cli import certify, decode, recv, slot, source, subscription
+from spillway.cli import certify, decode, recv, slot, source, subscription, user
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
 from spillway.wording import for_commands
@@ -43,6 +43,7 @@ app = typer.Typer(
 app.add_typer(slot.app, name="slot")
 app.add_typer(source.app, name="source")
 app.add_typer(subscription.app, name="subscription")
+app.add_typer(user.app, name="user")
 app.command("recv")(recv.recv)
 app.command("decode")(decode.decode)
 app.command("certify")(certify.certify)
@@ -79,6 +80,12 @@ def serve(
     ] = None,
     grpc_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="gRPC's port; 0 for a free one.")
+    ] = None,
+    pg_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="PostgreSQL's replication protocol's port; 0 for a free one."
+        ),
     ] = None,
     metadata_url: Annotated[
         str | None,
@@ -125,6 +132,7 @@ def serve(
                 host=host or settings.host,
                 http_port=settings.http_port if http_port is None else http_port,
                 grpc_port=settings.grpc_port if grpc_port is None else grpc_port,
+                pg_port=settings.pg_port if pg_port is None else pg_port,
                 token=settings.token,
                 auth_off=settings.auth_off,
                 tls=tls_files(settings.tls_cert, settings.tls_key, settings.tls_client_ca),

@@ -154,15 +154,23 @@ class EngineStream:
             final=final,
         )
 
-    async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:  # noqa: ARG002
-        """Advance the slot to *flush_lsn*, but never past what was handed out."""
+    async def confirm(
+        self,
+        write_lsn: Lsn,  # noqa: ARG002
+        flush_lsn: Lsn,
+        apply_lsn: Lsn,  # noqa: ARG002
+        *,
+        beyond: bool = False,
+    ) -> None:
+        """Advance the slot to *flush_lsn*, but never past what was handed out, or is decoded."""
         if self._active is None:
             raise InvalidRequest(
                 "a peeking stream can't confirm", hint="Open it without peek, or advance the slot."
             )
         self._slot.check_valid()
         self._active.fed_back()
-        self._slot.confirm(min(flush_lsn, self._handed_out_lsn))
+        known = self._decoded.decoded_lsn if beyond else 0
+        self._slot.confirm(min(flush_lsn, max(self._handed_out_lsn, known)))
 
     async def ended(self) -> None:
         """Wait until somebody ends the session; see the interface."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spillway.errors import InvalidOption
+from spillway.pg.identifier import split_identifiers
 from spillway.pg.timezone import transitions
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ _DATE_STYLE_WORDS: Final = (
     ("YMD", "", "YMD"), ("DMY", "", "DMY"), ("EURO*", "", "DMY"), ("MDY", "", "MDY"), ("US", "", "MDY"),
     ("NONEURO*", "", "MDY"), ("DEFAULT", "", ""),
 )  # fmt: skip
+
+
+#: What search_path finds by default, "$user" left out: no schema is called as a role that replicates.
+DEFAULT_VISIBLE_SCHEMAS: Final = frozenset({"pg_catalog", "public"})
+_SEARCH_PATHS: Final = {
+    (): frozenset({"pg_catalog"}),
+    ("pg_catalog",): frozenset({"pg_catalog"}),
+    ("public",): DEFAULT_VISIBLE_SCHEMAS,
+    ("$user", "public"): DEFAULT_VISIBLE_SCHEMAS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,8 @@ class TextSettings:
     date_order: str = "MDY"
     #: postgres, postgres_verbose, sql_standard or iso_8601
     interval_style: str = "postgres"
+    #: the schemas whose names are written alone
+    visible_schemas: frozenset[str] = DEFAULT_VISIBLE_SCHEMAS
     #: Python's codec of the database's encoding: names are written in it, as the values beside them are
     encoding: str = "utf-8"
 
@@ -71,6 +84,8 @@ class TextSettings:
                     found["date_style"], found["date_order"] = _date_style(value)
                 case "intervalstyle":
                     found["interval_style"] = _choice("IntervalStyle", value, _INTERVAL_STYLES)
+                case "search_path":
+                    found["visible_schemas"] = _visible_schemas(value)
                 case _:
                     rest[option] = value
         return cls(server_version_num=server_version_num, encoding=encoding, **found), rest
@@ -80,6 +95,16 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value.lower() not in choices:
         raise _invalid(name, value, f"Available values: {', '.join(choices)}.")
     return value.lower()
+
+
+def _visible_schemas(value: str) -> frozenset[str]:
+    """Return the schemas that are searched; which of two of a name comes first is known of pg_catalog and public only."""
+    names = split_identifiers(value)
+    # An empty name is in the list that set_config makes of ''.
+    found = None if names is None else _SEARCH_PATHS.get(tuple(name for name in names if name))
+    if found is None:
+        raise _invalid("search_path", value, 'Give public, "$user", public, or nothing.')
+    return found
 
 
 def _date_style(value: str) -> tuple[str, str]:

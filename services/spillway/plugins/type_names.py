@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from spillway.pg.identifier import quote_identifier, quote_qualified_identifier
 from spillway.pg.standard_types import SQL_NAMES
+from spillway.pg.text_settings import DEFAULT_VISIBLE_SCHEMAS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,15 +63,17 @@ tstzmultirange tstzrange tsvector txid_snapshot unknown uuid varbit varchar void
 """
 _CATALOG_TYPES: Final = frozenset(_CATALOG_TYPE_NAMES.split())
 
-#: What search_path has by default besides "$user": names there are written without their schema.
-_VISIBLE_SCHEMAS: Final = frozenset({"pg_catalog", "public"})
 
-
-def format_type(oid: int, types: Mapping[int, TypeDescriptor], server_version_num: int) -> str:
+def format_type(
+    oid: int,
+    types: Mapping[int, TypeDescriptor],
+    server_version_num: int,
+    visible: frozenset[str] = DEFAULT_VISIBLE_SCHEMAS,
+) -> str:
     """Return a type's name as format_type_be does, without a type modifier.
 
     PostgreSQL leaves the schema out for what its session's search_path finds first; here that is
-    pg_catalog and public. A type that is not known is ``???``, as there.
+    what *visible* has, pg_catalog first. A type that is not known is ``???``, as there.
     """
     name = SQL_NAMES.get(oid)
     if name is not None:
@@ -80,12 +83,16 @@ def format_type(oid: int, types: Mapping[int, TypeDescriptor], server_version_nu
         return "???"
     element = _element(descriptor)
     if element:
-        return format_type(element, types, server_version_num) + "[]"
-    return _plain_name(descriptor, server_version_num)
+        return format_type(element, types, server_version_num, visible) + "[]"
+    return _plain_name(descriptor, server_version_num, visible)
 
 
 def format_type_with_typmod(
-    oid: int, typmod: int, types: Mapping[int, TypeDescriptor], server_version_num: int
+    oid: int,
+    typmod: int,
+    types: Mapping[int, TypeDescriptor],
+    server_version_num: int,
+    visible: frozenset[str] = DEFAULT_VISIBLE_SCHEMAS,
 ) -> str:
     """Return a type's name with its modifier, ``numeric(10,2)[]``, as format_type_with_typemod does.
 
@@ -95,12 +102,12 @@ def format_type_with_typmod(
     descriptor = types.get(oid)
     element = _element(descriptor) if descriptor is not None else 0
     if element:
-        return format_type_with_typmod(element, typmod, types, server_version_num) + "[]"
+        return format_type_with_typmod(element, typmod, types, server_version_num, visible) + "[]"
     if typmod < 0:
         if oid in {_BIT, _BPCHAR} and descriptor is not None:
-            return _plain_name(descriptor, server_version_num)
-        return format_type(oid, types, server_version_num)
-    name = format_type(oid, types, server_version_num)
+            return _plain_name(descriptor, server_version_num, visible)
+        return format_type(oid, types, server_version_num, visible)
+    name = format_type(oid, types, server_version_num, visible)
     if oid in _WITH_PRECISION:
         # ``timestamp(3) without time zone``
         first, _, rest = name.partition(" ")
@@ -133,8 +140,10 @@ def _element(descriptor: TypeDescriptor) -> int:
     return 0
 
 
-def _plain_name(descriptor: TypeDescriptor, server_version_num: int) -> str:
+def _plain_name(
+    descriptor: TypeDescriptor, server_version_num: int, visible: frozenset[str]
+) -> str:
     hidden = descriptor.schema == "public" and descriptor.name in _CATALOG_TYPES
-    if descriptor.schema in _VISIBLE_SCHEMAS and not hidden:
+    if descriptor.schema in visible and not hidden:
         return quote_identifier(descriptor.name, server_version_num)
     return quote_qualified_identifier(descriptor.schema, descriptor.name, server_version_num)

@@ -158,7 +158,10 @@ class _Relation:
         types = self.descriptor.types
         # Format 2 prints modifiers whatever include-typmod says.
         if self.options.include_typmod or self.options.format_version > 1:
-            return format_type_with_typmod(oid, typmod, types, self.settings.server_version_num)
+            settings = self.settings
+            return format_type_with_typmod(
+                oid, typmod, types, settings.server_version_num, settings.visible_schemas
+            )
         descriptor = types.get(oid)
         return "???" if descriptor is None else descriptor.name
 

@@ -532,6 +532,7 @@ class Engine:
         options: Mapping[str, str] | None = None,
         batch_bytes: int = 512 * 1024,
         peek: bool = False,
+        keep_temporary: bool = False,
     ) -> AsyncIterator[EngineStream]:
         """Open a stream; see the interface."""
         slot = self._slot(slot_name)
@@ -577,7 +578,7 @@ class Engine:
                 await stream.close()
                 freed_memory.ask()
                 served = self._slots.get(slot.name) is slot and not slot.is_lost
-                if not peek and slot.row.temporary and served:
+                if not (peek or keep_temporary) and slot.row.temporary and served:
                     await self._rows.remove(slot)
 
     # -- slots, looked at ---------------------------------------------------------------------

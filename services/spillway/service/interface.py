@@ -48,8 +48,14 @@ class SlotStream(Protocol):
         """
         ...
 
-    async def confirm(self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn) -> None:
-        """Take standby feedback: the slot's confirmed_flush_lsn advances to *flush_lsn*, never backward."""
+    async def confirm(
+        self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn, *, beyond: bool = False
+    ) -> None:
+        """Take standby feedback: the slot's confirmed_flush_lsn advances to *flush_lsn*, never backward.
+
+        Nor past what this stream handed out; with *beyond*, as PostgreSQL has it, up to what is decoded: a client may have got
+        it in a session before.
+        """
         ...
 
     async def ended(self) -> None:
@@ -212,6 +218,7 @@ class EngineInterface(Protocol):
         options: Mapping[str, str] | None = None,
         batch_bytes: int = 512 * 1024,
         peek: bool = False,
+        keep_temporary: bool = False,
     ) -> AbstractAsyncContextManager[SlotStream]:
         """Open a stream; the slot is active while it is open.
 
@@ -223,6 +230,7 @@ class EngineInterface(Protocol):
             options: plugin options, over the slot's own.
             batch_bytes: payload bytes after which a batch is handed out; the default when large batches are used up.
             peek: read beside the consumer: the slot does not become active, ``confirm`` is refused.
+            keep_temporary: a temporary slot outlives the stream: whoever opens it drops it.
         """
         ...
 

@@ -53,6 +53,8 @@ class DatabaseSession:
     #: when that part of the log was found whole which was looked at longest ago, in seconds since the epoch; None: some was
     #: never looked at, or none is sealed
     log_verified_at: float | None = None
+    #: the database's, by PostgreSQL's name; None: not known
+    encoding: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

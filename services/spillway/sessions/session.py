@@ -141,6 +141,7 @@ class Session:
         self.database_oid = database.oid
         #: Python's name of the database's encoding
         self.encoding = server_encoding(database.encoding).codec
+        self._server_encoding = database.encoding
         self.server_version_num = source.server_version_num
         self._source = source
         self._capture = CaptureFilter.parse(source.capture)
@@ -393,6 +394,7 @@ class Session:
             current=self.signs.is_current(self._store.received_lsn - decoded),
             log_damaged=self._log.is_damaged,
             log_verified_at=self._verification.all_verified_at(),
+            encoding=self._server_encoding,
         )
 
     def spill_stats(self) -> tuple[int, int, int]:

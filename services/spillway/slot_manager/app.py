@@ -14,9 +14,11 @@ from spillway.slot_manager.publications.routes import router as publications_rou
 from spillway.slot_manager.slots.routes import router as slots_router
 from spillway.slot_manager.sources.routes import router as sources_router
 from spillway.slot_manager.subscriptions.routes import router as subscriptions_router
+from spillway.slot_manager.users.routes import router as users_router
 from spillway.subscriber.interface import SubscriptionInterface
 from spillway.tls import ServerCertificate
 from spillway.token_gate import TokenGate
+from spillway.users.registry import Users
 
 _DESCRIPTION: Final = (
     "PostgreSQL logical decoding outside the server: replication slots as a service. LSNs are texts such as "
@@ -34,6 +36,7 @@ def create_app(
     gate: TokenGate | None = None,
     certificate: ServerCertificate | None = None,
     bounds: Sequence[ConnectionBound] = (),
+    users: Users | None = None,
 ) -> FastAPI:
     """Make the REST service.
 
@@ -48,11 +51,13 @@ def create_app(
         gate: what compares tokens, where gRPC and the UI have the same; made of *token* otherwise.
         certificate: TLS's, for the metrics.
         bounds: those of the doors, for the metrics.
+        users: who may come in over PostgreSQL's own protocol; None only where nobody asks for them.
     """
     # FastAPI's own pages load scripts from elsewhere; ours do not.
     app = FastAPI(title="Spillway", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.engine = engine
     app.state.subscriptions = subscriptions
+    app.state.users = users
     app.state.version = version
     app.state.certificate = certificate
     app.state.bounds = bounds
@@ -65,6 +70,7 @@ def create_app(
     v1.include_router(plugins.router)
     v1.include_router(subscriptions_router)
     v1.include_router(publications_router)
+    v1.include_router(users_router)
     app.include_router(v1)
     app.include_router(health.router)
     app.include_router(metrics.router)

@@ -1,4 +1,4 @@
-"""What routes are given: the engine, subscriptions, and the promise that no unknown query parameter came along."""
+"""What routes are given: the engine, subscriptions, users, and the promise that no unknown query parameter came along."""
 
 from typing import Annotated, cast
 
@@ -7,6 +7,7 @@ from fastapi import Depends, Request
 from spillway.errors import InvalidRequest
 from spillway.service.interface import EngineInterface
 from spillway.subscriber.interface import SubscriptionInterface
+from spillway.users.registry import Users
 
 
 def _engine(request: Request) -> EngineInterface:
@@ -17,8 +18,13 @@ def _subscriptions(request: Request) -> SubscriptionInterface:
     return cast("SubscriptionInterface", request.app.state.subscriptions)
 
 
+def _users(request: Request) -> Users:
+    return cast("Users", request.app.state.users)
+
+
 Engine = Annotated[EngineInterface, Depends(_engine)]
 Subscriptions = Annotated[SubscriptionInterface, Depends(_subscriptions)]
+UserRegistry = Annotated[Users, Depends(_users)]
 
 
 def _refuse_query(request: Request) -> None:

@@ -30,6 +30,7 @@ from spillway.store.fencing import check_fence
 from spillway.store.rows import SourceRow, SubscriptionRow
 from spillway.store.schema import LEASES, REVISION, SOURCES, SUBSCRIPTIONS
 from spillway.store.slots import SlotTable
+from spillway.store.users import UserTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +55,7 @@ class MetadataStore:
     def __init__(self, url: str, make_room: Callable[[], bool] = lambda: False) -> None:
         self._database = Database(url, make_room)
         self.slots = SlotTable(self._database)
+        self.users = UserTable(self._database)
 
     async def migrate(self) -> None:
         """Bring the database to this release's schema; safe while other processes do the same."""

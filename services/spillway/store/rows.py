@@ -111,6 +111,22 @@ class SubscriptionRow:
     created_at: datetime = field(default_factory=_now)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRow:
+    """Who may come in over PostgreSQL's own protocol."""
+
+    name: str
+    #: SCRAM's, as pg_authid.rolpassword has one: never show it
+    verifier: str
+    #: source/database, source/* or *
+    databases: Sequence[str]
+    #: the only ones of these databases that the user may read, or have read; None: all
+    slots: Sequence[str] | None = None
+    manage_slots: bool = False
+    run_sql: bool = False
+    created_at: datetime = field(default_factory=_now)
+
+
 class Fence(NamedTuple):
     """Proof of a lease: a write that carries it fails once somebody else has taken the lease."""
 

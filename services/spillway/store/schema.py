@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
 #: The newest of ``migrations/versions``: a database that is there needs no migration.
-REVISION: Final = "0005_slot_owners"
+REVISION: Final = "0006_users"
 
 #: One past the largest LSN that can be stored.
 LSN_END: Final = 1 << 63
@@ -194,5 +194,18 @@ SUBSCRIPTIONS: Final = Table(
     Column("error", Text),
     Column("error_code", String(64)),
     Column("hint", Text),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+#: Who may come in over PostgreSQL's own protocol; the fields of ``rows.UserRow``.
+USERS: Final = Table(
+    "users",
+    METADATA,
+    Column("name", String(63), primary_key=True),
+    Column("verifier", Text, nullable=False),
+    Column("databases", JSON, nullable=False),
+    Column("slots", JSON(none_as_null=True)),
+    Column("manage_slots", Boolean, nullable=False),
+    Column("run_sql", Boolean, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
 )

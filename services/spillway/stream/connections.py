@@ -33,6 +33,8 @@ class GrpcConnections:
         self._bound = bound
         #: when each was first seen, by its inode
         self._seen: dict[int, int] = {}
+        #: those that were shut down, and that gRPC has not closed yet
+        self._ended: set[int] = set()
         self._looks = 0
 
     async def watch(self) -> None:
@@ -49,11 +51,15 @@ class GrpcConnections:
             return
         self._looks += 1
         present = {}
+        closing = set()
         of_holder: dict[str, list[int]] = {}
         for descriptor in descriptors:
             found = self._connection(descriptor)
             if found is not None:
                 inode, address = found
+                if inode in self._ended:
+                    closing.add(inode)
+                    continue
                 present[inode] = descriptor
                 if (holder := self._bound.holder(address)) is not None:
                     of_holder.setdefault(holder, []).append(inode)
@@ -67,6 +73,7 @@ class GrpcConnections:
         more = self._newest(left, len(left) - self._bound.total)
         if more:
             self._bound.refuse("total", len(more))
+        self._ended = closing | ended | more
         for inode in ended | more:
             again = self._connection(present[inode])
             if again is not None and again[0] == inode:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from harness.fake_engine import FakeEngine
 from harness.fake_subscriptions import FakeSubscriptions
+from harness.fake_users import fake_users
 from spillway.admin.application import Admin
 from spillway.slot_manager.app import create_app, openapi_document
 
@@ -71,7 +72,9 @@ def _app(token: str | None) -> Any:
     engine.add_source("shop")
     engine.add_slot("s1")
     admin = Admin(engine, subscriptions, token=token, version="0")
-    return create_app(engine, subscriptions, token=token, version="0", admin=admin)
+    return create_app(
+        engine, subscriptions, token=token, version="0", admin=admin, users=fake_users()
+    )
 
 
 def _operations() -> Iterator[tuple[str, str, list[str]]]:

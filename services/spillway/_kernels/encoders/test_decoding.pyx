@@ -103,7 +103,7 @@ cdef class RelationPrinter(RelationWriter):
             printer = &self.columns[i]
             compiled = compiler.column(column)
             name = quote_identifier(column.name, version)
-            type_name = format_type(column.type_oid, descriptor.types, version)
+            type_name = format_type(column.type_oid, descriptor.types, version, context.settings.visible_schemas)
             prefix = f" {name}[{type_name}]:".encode(encoding, "surrogateescape")
             self.owned.append((compiled, prefix))
             printer.output = &compiled.output

@@ -1,0 +1,1 @@
+"""Batches of messages → what goes over a walsender's socket."""

@@ -1,0 +1,1 @@
+"""Users: who may come in over PostgreSQL's own protocol."""

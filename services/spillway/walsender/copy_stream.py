@@ -1,0 +1,205 @@
+"""START_REPLICATION … LOGICAL: a slot's changes as a walsender sends them, until one side ends it.
+
+::
+
+    engine ──next_batch──▶ sender ──frames──▶ client     one kernel call and one write a batch
+    engine ◀───confirm──── feedback ◀───r──── client
+                           watchdog ──k?───▶ client      wal_sender_timeout
+
+Each writes whole messages, so that none has to wait for another. Whichever ends ends the others; a client that is gone frees its slot
+at once, one that reads nothing has a batch and the high-water mark of its connection in memory, and loses both when it
+has not answered for wal_sender_timeout.
+
+A keepalive's walEnd is a promise: clients confirm it by themselves when they are idle (pgjdbc, psycopg2, the apply worker). So it is the
+LSN up to which everything was written to *this* socket, never where the log or the receiver stands.
+
+Source: WalSndLoop, WalSndWaitForWal, ProcessStandbyReplyMessage, WalSndKeepaliveIfNecessary (src/backend/replication/walsender.c)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from spillway._kernels.walsender.copy_data import OPEN_WRITES, copy_data_frames
+from spillway.pg.boolean import parse_bool
+from spillway.pg.lsn import Lsn
+from spillway.walsender import messages
+from spillway.walsender.failures import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.service.interface import SlotStream
+    from spillway.walsender.handshake import Connection
+
+#: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
+_POSTGRES_EPOCH_US: Final = 946_684_800_000_000
+#: Payload of a batch: what a client that reads nothing costs, twice, and what a write is made of.
+BATCH_BYTES: Final = 512 * 1024
+#: What may be written and not sent yet before the next batch is waited with.
+_HIGH_WATER_BYTES: Final = 256 * 1024
+#: How soon after the last message a keepalive says that this was all.
+_CAUGHT_UP_S: Final = 0.01
+#: How often an idle stream looks whether its position moved, which is worth a keepalive.
+_POLL_S: Final = 0.25
+#: How often the watchdog looks, at most; a fourth of the timeout if that is less.
+_WATCH_S: Final = 1.0
+
+_COPY_DATA: Final = ord("d")
+_COPY_DONE: Final = ord("c")
+_TERMINATE: Final = ord("X")
+
+
+class ClientGone(Exception):
+    """Nobody is there to be answered any more."""
+
+
+class CopyStream:
+    """One stream from CopyBothResponse to its end.
+
+    Args:
+        connection: the client's.
+        stream: its hold on the slot.
+        open_writes: a value of ``copy_data.OPEN_WRITES``: which messages bear 0/0.
+        timeout_s: wal_sender_timeout; 0: none.
+    """
+
+    def __init__(
+        self, connection: Connection, stream: SlotStream, open_writes: int, timeout_s: float
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._open_writes = open_writes
+        self._timeout_s = timeout_s
+        #: everything that commits before this is written to the socket, whole
+        self._sent_lsn = Lsn(0)
+        self._write_lsn = 0
+        self._flush_lsn = 0
+        #: walEnd of the last keepalive
+        self._told_lsn = Lsn(0)
+        self._heard_at_s = time.monotonic()
+        #: a reply was asked for, and has not come
+        self._is_pinged = False
+
+    async def run(self) -> None:
+        """Stream until the client has sent CopyDone; what is written by then is its own.
+
+        Raises:
+            ClientGone: the client went away, or did not answer for too long.
+            WireError: it sent what it must not.
+            SpillwayError: the slot can't be read any further, or an administrator ended the session.
+        """
+        self._connection.writer.transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        feedback = asyncio.create_task(self._take_feedback())
+        tasks = [
+            feedback,
+            asyncio.create_task(self._send()),
+            asyncio.create_task(self._stream.ended()),
+        ]
+        if self._timeout_s:
+            tasks.append(asyncio.create_task(self._watch()))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _send(self) -> None:
+        connection = self._connection
+        wait_s = 0.0
+        while True:
+            batch = await self._stream.next_batch(wait_s)
+            encoded = batch.messages
+            if encoded.count:
+                frames = copy_data_frames(
+                    encoded.payload, encoded.lengths, encoded.lsns, _now_us(), self._open_writes
+                )
+                # Not kept while the client takes its time.
+                del encoded
+                connection.writer.write(frames)
+                del frames
+                self._sent_lsn = batch.confirm_lsn
+                del batch
+                wait_s = _CAUGHT_UP_S
+            else:
+                self._sent_lsn = batch.confirm_lsn
+                if self._is_worth_telling():
+                    self._write_keepalive(reply_requested=False)
+                wait_s = _POLL_S
+            await self._drain()
+
+    def _is_worth_telling(self) -> bool:
+        """Whether the client does not know that it has all up to here, as WalSndWaitForWal has it."""
+        known = max(self._write_lsn, self._flush_lsn, self._told_lsn)
+        return self._sent_lsn > known and not self._is_pinged
+
+    async def _drain(self) -> None:
+        try:
+            await self._connection.writer.drain()
+        except OSError:
+            raise ClientGone from None
+
+    async def _take_feedback(self) -> None:
+        """Take what the client sends until its CopyDone."""
+        while True:
+            try:
+                kind, body = await messages.read_message(self._connection.reader)
+            except (OSError, asyncio.IncompleteReadError):
+                raise ClientGone from None
+            if kind == _COPY_DONE:
+                return
+            if kind == _TERMINATE:
+                raise ClientGone
+            if kind != _COPY_DATA:
+                raise WireError("08P01", f'invalid standby message type "{chr(kind)}"', fatal=True)
+            feedback = messages.parse_feedback(body)
+            if feedback is None:
+                continue
+            self._heard_at_s = time.monotonic()
+            self._is_pinged = False
+            self._write_lsn = max(self._write_lsn, feedback.write_lsn)
+            self._flush_lsn = max(self._flush_lsn, feedback.flush_lsn)
+            if feedback.reply_requested:
+                self._write_keepalive(reply_requested=False)
+            if feedback.flush_lsn:
+                await self._stream.confirm(
+                    Lsn(feedback.write_lsn),
+                    Lsn(feedback.flush_lsn),
+                    Lsn(feedback.apply_lsn),
+                    beyond=True,
+                )
+
+    async def _watch(self) -> None:
+        """Ask a client that is silent for an answer, and leave one that gives none."""
+        while True:
+            await asyncio.sleep(min(_WATCH_S, self._timeout_s / 4))
+            silent_s = time.monotonic() - self._heard_at_s
+            if silent_s >= self._timeout_s:
+                # Without a message, as PostgreSQL: who does not read does not read that either.
+                self._connection.abort()
+                raise ClientGone
+            if silent_s >= self._timeout_s / 2 and not self._is_pinged:
+                self._is_pinged = True
+                self._write_keepalive(reply_requested=True)
+
+    def _write_keepalive(self, *, reply_requested: bool) -> None:
+        self._told_lsn = self._sent_lsn
+        self._connection.writer.write(
+            messages.keepalive(self._sent_lsn, _now_us(), reply_requested=reply_requested)
+        )
+
+
+def open_writes_of(plugin: str, options: Mapping[str, str]) -> int:
+    """Return which messages of a plugin with *options* bear 0/0 instead of their LSN."""
+    if plugin == "test_decoding" and not parse_bool(options.get("skip-empty-xacts", "off")):
+        return OPEN_WRITES[""]
+    return OPEN_WRITES.get(plugin, OPEN_WRITES[""])
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000 - _POSTGRES_EPOCH_US

@@ -1,0 +1,123 @@
+"""How an error is told on PostgreSQL's wire: severity, SQLSTATE, and texts that clients recognise.
+
+Clients look at these: Debezium matches ``replication slot .* is active``, pg_recvlogical ``already exists``. So errors of the
+engine whose words are Spillway's own are put into PostgreSQL's here; what they say beyond that becomes the DETAIL. Hints of the
+service speak of REST's calls and stay behind.
+
+Source: src/backend/replication/slot.c, logical.c, walsender.c
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from spillway.errors import (
+    DuplicateName,
+    InvalidOption,
+    LsnNotRetained,
+    SessionEnded,
+    SlotActive,
+    SlotInvalidated,
+    SpillwayError,
+    UnknownDatabase,
+    UnknownPlugin,
+    UnknownSlot,
+)
+
+#: Why a slot was invalidated, as PostgreSQL 17 and later say it.
+_INVALIDATION_DETAIL: Final = "This replication slot has been invalidated due to "
+#: What options are refused with that aren't just wrong values, by how the message begins.
+_OPTION_SQLSTATES: Final = {
+    "unrecognized pgoutput option": "XX000",
+    "client sent proto_version=": "0A000",
+}
+_MAJOR_OF_INVALIDATION_CAUSE: Final = 18
+
+
+class WireError(Exception):
+    """What is sent as an ErrorResponse. With *fatal* the connection ends after it."""
+
+    def __init__(
+        self,
+        sqlstate: str,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        fatal: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        self.fatal = fatal
+
+
+def protocol_violation(message: str) -> WireError:
+    """Say that the client speaks another language: 08P01, and the connection ends."""
+    return WireError("08P01", message, fatal=True)
+
+
+def not_supported(message: str, hint: str | None = None) -> WireError:
+    """Say that what is asked for isn't served: 0A000."""
+    return WireError("0A000", message, hint=hint)
+
+
+def told(error: SpillwayError, major: int) -> WireError:
+    """Put an error of the engine into the words of PostgreSQL's *major*."""
+    slot = str(error.details.get("slot", ""))
+    match error:
+        case SlotActive():
+            return WireError(
+                error.sqlstate,
+                f'replication slot "{slot}" is active for PID {os.getpid()}',
+                detail=error.message,
+            )
+        case SlotInvalidated():
+            return _invalidated(error, slot, major)
+        case LsnNotRetained():
+            return WireError(
+                "58P01",
+                "requested WAL segment has already been removed",
+                detail=error.message,
+            )
+        case SessionEnded():
+            return WireError(
+                error.sqlstate,
+                "terminating connection due to administrator command",
+                detail=error.message,
+                fatal=True,
+            )
+        case UnknownPlugin():
+            name = error.details.get("plugin")
+            return WireError(
+                "58P01",
+                f'could not access file "{name}": No such file or directory',
+                detail=f"{error.message}. {error.hint or ''}".strip(),
+            )
+        case InvalidOption():
+            found = (
+                state for text, state in _OPTION_SQLSTATES.items() if error.message.startswith(text)
+            )
+            return WireError(next(found, error.sqlstate), error.message)
+        case UnknownSlot() | DuplicateName() | UnknownDatabase():
+            return WireError(error.sqlstate, error.message)
+        case _:
+            return WireError(error.sqlstate, error.message)
+
+
+def _invalidated(error: SpillwayError, slot: str, major: int) -> WireError:
+    if major >= _MAJOR_OF_INVALIDATION_CAUSE:
+        reason = error.details.get("invalidation_reason", "wal_removed")
+        return WireError(
+            error.sqlstate,
+            f'can no longer access replication slot "{slot}"',
+            detail=f'{_INVALIDATION_DETAIL}"{reason}".',
+        )
+    return WireError(
+        error.sqlstate,
+        f'can no longer get changes from replication slot "{slot}"',
+        detail=f"This slot has been invalidated: {error.message}.",
+    )

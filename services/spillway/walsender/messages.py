@@ -1,0 +1,259 @@
+"""Messages of PostgreSQL's protocol, version 3: frontend's are read, the backend's are made.
+
+Reading is bounded and total. Each kind of message has a length that it may have, as in PostgreSQL; what is longer, or
+no message at all, ends the connection with 08P01. Nothing is taken for granted of what a client sends: strings may lack their
+zero, numbers may be cut.
+
+Source: PostgreSQL's documentation, "Message Formats"; ProcessStartupPacket (src/backend/tcop/backend_startup.c), SocketBackend
+(src/backend/tcop/postgres.c)
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from spillway.walsender.failures import WireError, protocol_violation
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Mapping, Sequence
+
+CANCEL_REQUEST: Final = 80877102
+SSL_REQUEST: Final = 80877103
+GSSENC_REQUEST: Final = 80877104
+#: The newest minor version that is spoken: its cancel keys may be longer.
+NEWEST_MINOR: Final = 2
+_MAJOR: Final = 3
+_NEGOTIATED: Final = "_pq_."
+
+#: MAX_STARTUP_PACKET_LENGTH, without the length itself
+STARTUP_BYTES_MAX: Final = 10_000
+#: PQ_SMALL_MESSAGE_LIMIT
+_SMALL_BYTES_MAX: Final = 10_000
+#: PG_MAX_SASL_MESSAGE_LENGTH
+_SASL_BYTES_MAX: Final = 1_024
+#: Of a Query: PostgreSQL takes up to 1 GB, which no replication command comes near.
+_QUERY_BYTES_MAX: Final = 1 << 20
+_BYTES_MAX: Final[Mapping[int, int]] = {ord("Q"): _QUERY_BYTES_MAX, ord("p"): _SASL_BYTES_MAX}
+_KNOWN: Final = frozenset(b"QXdcfPBEDCFSHp")
+
+TEXT: Final = 25
+INT4: Final = 23
+INT8: Final = 20
+_LENGTHS: Final[Mapping[int, int]] = {TEXT: -1, INT4: 4, INT8: 8}
+
+_HEAD: Final = struct.Struct(">ci")
+_FEEDBACK: Final = struct.Struct(">QQQqB")
+
+
+class StartupPacket(NamedTuple):
+    """What a client says first."""
+
+    #: of the protocol, as the client asks for it
+    minor: int
+    parameters: Mapping[str, str]
+    #: parameters of the protocol that nobody knows here
+    unknown: tuple[str, ...]
+
+
+class Feedback(NamedTuple):
+    """Standby status update: LSNs as the client has them, 0 for none."""
+
+    write_lsn: int
+    flush_lsn: int
+    apply_lsn: int
+    reply_requested: bool
+
+
+# ---- reading
+
+
+def parse_startup(packet: bytes) -> StartupPacket:
+    """Parse a StartupMessage, without its length.
+
+    Raises:
+        WireError: it is none, or of a major version that isn't spoken.
+    """
+    version = int.from_bytes(packet[:4], "big")
+    major, minor = version >> 16, version & 0xFFFF
+    if major != _MAJOR:
+        raise WireError(
+            "0A000",
+            f"unsupported frontend protocol {major}.{minor}: server supports {_MAJOR}.0 to {_MAJOR}.{NEWEST_MINOR}",
+            fatal=True,
+        )
+    fields = packet[4:].split(b"\0")
+    # Pairs, each name and value with a zero behind; then an empty name.
+    if len(fields) < 2 or fields[-1] != b"" or b"" not in fields[:-1:2]:
+        raise protocol_violation("invalid startup packet layout: expected terminator as last byte")
+    end = fields[:-1:2].index(b"") * 2
+    if end != len(fields) - 2:
+        raise protocol_violation("invalid startup packet layout: expected terminator as last byte")
+    parameters: dict[str, str] = {}
+    unknown = []
+    for name, value in zip(fields[:end:2], fields[1:end:2], strict=True):
+        text = _text(name)
+        if text.startswith(_NEGOTIATED):
+            unknown.append(text)
+        else:
+            parameters[text] = _text(value)
+    return StartupPacket(minor, parameters, tuple(unknown))
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise WireError("22021", 'invalid byte sequence for encoding "UTF8"', fatal=True) from None
+
+
+async def read_message(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Read a message: its type and what it holds.
+
+    Raises:
+        WireError: it is none, or longer than its kind may be.
+        asyncio.IncompleteReadError: the client is gone.
+    """
+    kind_byte, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+    kind = kind_byte[0]
+    if kind not in _KNOWN:
+        raise protocol_violation(f"invalid frontend message type {kind}")
+    if not 4 <= length <= 4 + _BYTES_MAX.get(kind, _SMALL_BYTES_MAX):
+        raise protocol_violation("invalid message length")
+    return kind, await reader.readexactly(length - 4)
+
+
+def parse_query(body: bytes) -> str:
+    """Give the text of a Query.
+
+    Raises:
+        WireError: it is no string.
+    """
+    if body[-1:] != b"\0" or b"\0" in body[:-1]:
+        raise protocol_violation("invalid string in message")
+    try:
+        return body[:-1].decode()
+    except UnicodeDecodeError as error:
+        byte = body[error.start]
+        raise WireError(
+            "22021", f'invalid byte sequence for encoding "UTF8": 0x{byte:02x}'
+        ) from None
+
+
+def parse_feedback(body: bytes) -> Feedback | None:
+    """Read what a client sends in CopyData: feedback, or None for what has nothing to say on a logical stream.
+
+    Raises:
+        WireError: it is neither.
+    """
+    kind = body[:1]
+    if kind == b"r":
+        if len(body) != 1 + _FEEDBACK.size:
+            raise protocol_violation("insufficient data left in message")
+        write_lsn, flush_lsn, apply_lsn, _, reply_requested = _FEEDBACK.unpack_from(body, 1)
+        return Feedback(write_lsn, flush_lsn, apply_lsn, reply_requested != 0)
+    if kind == b"h":
+        return None
+    shown = kind.decode("latin-1") if kind.isascii() and kind.decode().isprintable() else "?"
+    raise protocol_violation(f'unexpected message type "{shown}"')
+
+
+# ---- writing
+
+
+def message(kind: bytes, body: bytes = b"") -> bytes:
+    """Make a message of *kind*, a letter."""
+    return kind + (len(body) + 4).to_bytes(4, "big") + body
+
+
+def _string(text: str) -> bytes:
+    return text.encode(errors="replace").replace(b"\0", b"?") + b"\0"
+
+
+def negotiate_protocol_version(minor: int, unknown: Sequence[str]) -> bytes:
+    """Say which minor version is spoken, and which of the protocol's parameters nobody knows."""
+    version = _MAJOR << 16 | minor
+    body = version.to_bytes(4, "big") + len(unknown).to_bytes(4, "big")
+    return message(b"v", body + b"".join(map(_string, unknown)))
+
+
+def authentication(code: int, data: bytes = b"") -> bytes:
+    """Make an Authentication message: 0 is Ok, 10 to 12 are SASL's."""
+    return message(b"R", code.to_bytes(4, "big") + data)
+
+
+def sasl_mechanisms(names: Iterable[str]) -> bytes:
+    """Offer mechanisms, the one that is preferred first."""
+    return authentication(10, b"".join(map(_string, names)) + b"\0")
+
+
+def parameter_status(name: str, value: str) -> bytes:
+    """Report a setting."""
+    return message(b"S", _string(name) + _string(value))
+
+
+def backend_key_data(pid: int, key: bytes) -> bytes:
+    """Tell what a CancelRequest must bring."""
+    return message(b"K", pid.to_bytes(4, "big") + key)
+
+
+def ready_for_query() -> bytes:
+    """Say that a command may come; there is no transaction."""
+    return message(b"Z", b"I")
+
+
+def error_response(error: WireError) -> bytes:
+    """Make an ErrorResponse with the fields of PostgreSQL's."""
+    severity = "FATAL" if error.fatal else "ERROR"
+    fields = [(b"S", severity), (b"V", severity), (b"C", error.sqlstate), (b"M", error.message)]
+    if error.detail:
+        fields.append((b"D", error.detail))
+    if error.hint:
+        fields.append((b"H", error.hint))
+    return message(b"E", b"".join(code + _string(text) for code, text in fields) + b"\0")
+
+
+def row_description(columns: Sequence[tuple[str, int]]) -> bytes:
+    """Describe columns: name and the type's OID, all as text."""
+    parts = [len(columns).to_bytes(2, "big")]
+    for name, type_oid in columns:
+        parts += [_string(name), struct.pack(">ihIhih", 0, 0, type_oid, _LENGTHS[type_oid], -1, 0)]
+    return message(b"T", b"".join(parts))
+
+
+def data_row(values: Sequence[str | None]) -> bytes:
+    """Make a row of texts; None is NULL."""
+    parts = [len(values).to_bytes(2, "big")]
+    for value in values:
+        if value is None:
+            parts.append(b"\xff\xff\xff\xff")
+        else:
+            data = value.encode()
+            parts += [len(data).to_bytes(4, "big"), data]
+    return message(b"D", b"".join(parts))
+
+
+def command_complete(tag: str) -> bytes:
+    """Say that a command is done."""
+    return message(b"C", _string(tag))
+
+
+def empty_query_response() -> bytes:
+    """Answer a Query that holds nothing."""
+    return message(b"I")
+
+
+def copy_both_response() -> bytes:
+    """Begin CopyBoth: text, of no columns."""
+    return message(b"W", b"\0\0\0")
+
+
+def copy_done() -> bytes:
+    """End the copy."""
+    return message(b"c")
+
+
+def keepalive(wal_end: int, send_time: int, *, reply_requested: bool) -> bytes:
+    """Make a primary keepalive in its CopyData."""
+    return message(b"d", struct.pack(">cQqB", b"k", wal_end, send_time, reply_requested))

@@ -1,0 +1,202 @@
+"""The port of PostgreSQL's own replication protocol: accepts connections, bounds them, and runs a session for each.
+
+A connection over the limit, in all or of one address, is told 53300 and closed; one that has not logged in when PostgreSQL's
+authentication_timeout is over is closed. When the service stops, every client is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hmac
+import itertools
+import logging
+import secrets
+import ssl
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spillway.errors import MetadataError, SpillwayError
+from spillway.walsender import handshake, messages
+from spillway.walsender.copy_stream import ClientGone
+from spillway.walsender.failures import WireError, told
+from spillway.walsender.handshake import CancelRequest
+from spillway.walsender.session import Session, login_failure
+
+if TYPE_CHECKING:
+    import socket
+
+    from spillway.connection_bound import ConnectionBound
+    from spillway.service.interface import EngineInterface
+    from spillway.tls import ServerCertificate
+    from spillway.users.registry import Users
+    from spillway.walsender.handshake import Connection
+
+log = logging.getLogger(__name__)
+
+#: authentication_timeout
+AUTHENTICATION_TIMEOUT_S: Final = 60.0
+_BACKLOG: Final = 256
+_PAUSE_S: Final = 0.1
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: Above what Linux gives to processes, so that a session is never taken for one of the source's backends.
+_FIRST_PID: Final = 1 << 23
+_KEY_BYTES: Final = 32
+_GONE: Final = (OSError, asyncio.IncompleteReadError, ClientGone, ssl.SSLError)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRules:
+    """What holds for every client."""
+
+    #: None: no TLS
+    certificate: ServerCertificate | None = None
+    #: wal_sender_timeout, 0 for none
+    timeout_s: float = 60.0
+
+
+class WalsenderServer:
+    """Serves *engine* on a listening socket until it is stopped. Used on the event loop."""
+
+    def __init__(
+        self, engine: EngineInterface, users: Users, bound: ConnectionBound, rules: ClientRules
+    ) -> None:
+        self._engine = engine
+        self._users = users
+        self._bound = bound
+        self._rules = rules
+        self._held: Counter[str] = Counter()
+        self._clients: set[asyncio.Task[None]] = set()
+        self._sessions: dict[int, Session] = {}
+        self._pids = itertools.count(_FIRST_PID)
+        self._settings: dict[tuple[str, str], tuple[str, str]] = {}
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept connections on *listener*, which is bound, until cancelled; then end them all."""
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        listener.listen(_BACKLOG)
+        try:
+            while True:
+                try:
+                    accepted, peer = await loop.sock_accept(listener)
+                except OSError as error:
+                    if error.errno in _NO_DESCRIPTOR:
+                        log.warning("a connection can't be accepted: %s", error.strerror)
+                        await asyncio.sleep(_PAUSE_S)
+                    continue
+                accepted.setblocking(False)
+                self._begin(accepted, str(peer[0]), int(peer[1]))
+        finally:
+            listener.close()
+            for session in self._sessions.values():
+                session.say_goodbye()
+            for client in tuple(self._clients):
+                client.cancel()
+            await asyncio.gather(*self._clients, return_exceptions=True)
+
+    def _begin(self, accepted: socket.socket, host: str, port: int) -> None:
+        holder = self._bound.holder(host)
+        if len(self._clients) >= self._bound.total:
+            self._bound.refuse("total")
+            _turn_away(accepted)
+            return
+        if holder is not None and self._held[holder] >= self._bound.per_address:
+            self._bound.refuse("address")
+            _turn_away(accepted)
+            return
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        client = asyncio.create_task(self._run(accepted, shown), name="spillway-walsender")
+        self._clients.add(client)
+        if holder is not None:
+            self._held[holder] += 1
+        client.add_done_callback(lambda task: self._end(task, holder))
+
+    def _end(self, client: asyncio.Task[None], holder: str | None) -> None:
+        self._clients.discard(client)
+        if holder is not None:
+            self._held[holder] -= 1
+            self._held += Counter()
+        if not client.cancelled() and (error := client.exception()) is not None:
+            log.error("a client's session failed", exc_info=error)
+
+    async def _run(self, accepted: socket.socket, address: str) -> None:
+        try:
+            async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
+                opened = await handshake.open_connection(accepted, self._rules.certificate)
+        except WireError as error:
+            await _tell_without_streams(accepted, error)
+            return
+        except (*_GONE, TimeoutError):
+            accepted.close()
+            return
+        except BaseException:
+            accepted.close()
+            raise
+        if opened is None or isinstance(opened, CancelRequest):
+            if opened is not None:
+                self._cancel(opened)
+            accepted.close()
+            return
+        connection, packet = opened
+        try:
+            await self._serve(connection, packet, address)
+            await connection.close()
+        except _GONE:
+            pass
+        finally:
+            connection.abort()
+
+    async def _serve(self, connection: Connection, packet: bytes, address: str) -> None:
+        session = Session(
+            connection,
+            address,
+            self._engine,
+            self._users,
+            self._settings,
+            needs_tls=self._rules.certificate is not None,
+            timeout_s=self._rules.timeout_s,
+            pid=next(self._pids) & 0x7FFFFFFF,
+            key=secrets.token_bytes(_KEY_BYTES),
+        )
+        try:
+            async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
+                commands = await session.log_in(packet)
+        except (WireError, MetadataError) as error:
+            await login_failure(connection, error)
+            return
+        except TimeoutError:
+            return
+        self._sessions[session.pid] = session
+        try:
+            await session.serve(commands)
+        except WireError as error:
+            await connection.send(messages.error_response(error))
+        except SpillwayError as error:
+            await connection.send(messages.error_response(told(error, commands.major)))
+        finally:
+            del self._sessions[session.pid]
+            await session.clean_up(commands)
+
+    def _cancel(self, request: CancelRequest) -> None:
+        session = self._sessions.get(request.pid)
+        if session is not None and hmac.compare_digest(session.key, request.key):
+            session.cancel()
+
+
+def _turn_away(accepted: socket.socket) -> None:
+    """Tell a client that there are too many; who has TLS first can't read it, and sees the end of the connection."""
+    error = WireError("53300", "sorry, too many clients already", fatal=True)
+    with contextlib.suppress(OSError):
+        accepted.send(messages.error_response(error))
+    accepted.close()
+
+
+async def _tell_without_streams(accepted: socket.socket, error: WireError) -> None:
+    # The handshake may have handed the socket to a transport, which has closed it then.
+    with contextlib.suppress(OSError, ValueError):
+        accepted.send(messages.error_response(error))
+    with contextlib.suppress(OSError):
+        accepted.close()

@@ -1,0 +1,397 @@
+"""A client's connection after it has been opened: login, commands, and the stream that one of them begins.
+
+Commands come one by one as simple queries. A replication command is answered here; anything else is SQL, which is not served yet, but
+for the one statement that every libpq client begins with. The extended protocol is refused as a walsender does.
+
+Source: PostgresMain, exec_replication_command (src/backend/tcop/postgres.c, src/backend/replication/walsender.c)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from spillway.caller import calling
+from spillway.errors import MetadataError, SpillwayError
+from spillway.pg.boolean import parse_bool
+from spillway.users.registry import may_use_database
+from spillway.walsender import databases, handshake, messages
+from spillway.walsender.commands import Answer, Commands
+from spillway.walsender.copy_stream import BATCH_BYTES, CopyStream, open_writes_of
+from spillway.walsender.failures import WireError, not_supported, protocol_violation, told
+from spillway.walsender.grammar import StartLogical, parse_command, syntax_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spillway.service.interface import EngineInterface
+    from spillway.store.rows import UserRow
+    from spillway.users.registry import Users
+    from spillway.walsender.databases import ServedDatabase
+    from spillway.walsender.handshake import Connection
+
+log = logging.getLogger(__name__)
+
+#: Session settings that change what output plugins print; those of ours take them as options.
+_TEXT_SETTINGS: Final = frozenset(
+    {"timezone", "datestyle", "intervalstyle", "extra_float_digits", "bytea_output", "search_path"}
+)
+#: What libpq clients of walsenders send first (CVE-2018-1058): no names are looked up here.
+_SEARCH_PATH_STATEMENT: Final = "SELECT pg_catalog.set_config('search_path', '', false)"
+_ENCODINGS_AS_IS: Final = frozenset({"UTF8", "SQLASCII", ""})
+_DURATION: Final = re.compile(r"\s*([0-9]+)\s*(us|ms|s|min|h|d)?\s*")
+_SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_MAJOR_OF_SCRAM_ITERATIONS: Final = 16
+_MAJOR_OF_SEARCH_PATH: Final = 18
+#: What belongs to the extended protocol: refused, and then passed over until Sync.
+_EXTENDED: Final = frozenset(b"PBEDC")
+
+
+class Session:
+    """One client.
+
+    Args:
+        connection: its streams.
+        address: where it is, host:port.
+        engine: whose slots it reads.
+        users: who may come in.
+        settings: see :class:`~spillway.walsender.commands.Commands`.
+        needs_tls: refuse it if it came without.
+        timeout_s: wal_sender_timeout, unless the client sets its own.
+        cancel_key: the number and the secret that it may be cancelled with, of the length for the protocol's version.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        address: str,
+        engine: EngineInterface,
+        users: Users,
+        settings: dict[tuple[str, str], tuple[str, str]],
+        *,
+        needs_tls: bool,
+        timeout_s: float,
+        pid: int,
+        key: bytes,
+    ) -> None:
+        self._connection = connection
+        self._address = address
+        self._engine = engine
+        self._users = users
+        self._settings = settings
+        self._needs_tls = needs_tls
+        self._timeout_s = timeout_s
+        self.pid = pid
+        #: what a CancelRequest must bring; a client of 3.0 gets its first four bytes
+        self.key = key
+        self._parameters: Mapping[str, str] = {}
+        self._is_streaming = False
+        #: as given at the start, or set since, that matter here; names in lower case
+        self._session_settings: dict[str, str] = {}
+        self._command: asyncio.Task[None] | None = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """End the command that is at work, as a CancelRequest asks."""
+        if self._command is not None and not self._command.done():
+            self._cancelled = True
+            self._command.cancel()
+
+    def say_goodbye(self) -> None:
+        """Tell the client that the service ends; a stream is told so by its end, which a subscriber doesn't log as an error."""
+        if self._is_streaming:
+            self._connection.writer.write(messages.command_complete("COPY 0"))
+        else:
+            fatal = WireError(
+                "57P01", "terminating connection due to administrator command", fatal=True
+            )
+            self._connection.writer.write(messages.error_response(fatal))
+
+    async def log_in(self, packet: bytes) -> Commands:
+        """Let the client in that sent the startup *packet*.
+
+        Raises:
+            WireError: it may not come in.
+            OSError, asyncio.IncompleteReadError: it is gone.
+        """
+        startup = messages.parse_startup(packet)
+        self._parameters = startup.parameters
+        self._session_settings = _settings_of(startup.parameters)
+        if startup.minor > messages.NEWEST_MINOR or startup.unknown:
+            minor = min(startup.minor, messages.NEWEST_MINOR)
+            await self._connection.send(messages.negotiate_protocol_version(minor, startup.unknown))
+        name = startup.parameters.get("user", "")
+        if not name:
+            raise WireError(
+                "28000", "no PostgreSQL user name specified in startup packet", fatal=True
+            )
+        if self._needs_tls and not self._connection.is_tls:
+            raise WireError(
+                "28000",
+                f'connection of user "{name}" is without encryption, which this server asks for',
+                hint="Connect with sslmode=require, or better verify-full.",
+                fatal=True,
+            )
+        user = await handshake.authenticate(self._connection, name, self._users)
+        self._check_kind()
+        database = await self._database(user)
+        self._check_encoding(database)
+        if startup.minor < messages.NEWEST_MINOR:
+            self.key = self.key[:4]
+        await self._connection.send(
+            *(messages.parameter_status(*pair) for pair in self._statuses(database).items()),
+            messages.backend_key_data(self.pid, self.key),
+            messages.ready_for_query(),
+        )
+        reader = self._connection.reader
+        return Commands(self._engine, user, database, self._settings, lambda: not reader.at_eof())
+
+    def _check_kind(self) -> None:
+        wanted = self._parameters.get("replication", "false")
+        if wanted == "database":
+            return
+        asked = parse_bool(wanted)
+        if asked is None:
+            raise WireError(
+                "22023", f'invalid value for parameter "replication": "{wanted}"', fatal=True
+            )
+        what = "physical replication connections" if asked else "connections for SQL"
+        raise WireError(
+            "0A000",
+            f"{what} are not supported by this server",
+            hint="Connect with replication=database for logical replication.",
+            fatal=True,
+        )
+
+    async def _database(self, user: UserRow) -> ServedDatabase:
+        dbname = self._parameters.get("database") or user.name
+        database = await databases.find(self._engine, dbname)
+        if not may_use_database(user, database.source, database.name):
+            raise WireError(
+                "42501",
+                f'permission denied for database "{dbname}"',
+                detail=f'User "{user.name}" is not for database {database.source}/{database.name}.',
+                fatal=True,
+            )
+        return database
+
+    def _check_encoding(self, database: ServedDatabase) -> None:
+        """Refuse what would need conversion, which isn't served yet, rather than send other bytes than PostgreSQL does."""
+        client = self._parameters.get("client_encoding", "").upper()
+        plain = re.sub("[^A-Z0-9]", "", client).replace("UNICODE", "UTF8")
+        if database.encoding == "UTF8" and plain in _ENCODINGS_AS_IS:
+            return
+        raise WireError(
+            "0A000",
+            f"conversion between {client or database.encoding} and {database.encoding} is not supported by this server",
+            hint="Only databases in UTF8 are served on this port, to clients in UTF8.",
+            fatal=True,
+        )
+
+    def _statuses(self, database: ServedDatabase) -> dict[str, str]:
+        """Give what a server of the source's major reports."""
+        number, given = database.server_version_num, self._parameters
+        statuses = {
+            "application_name": given.get("application_name", ""),
+            "client_encoding": "UTF8",
+            "DateStyle": "ISO, MDY",
+            "default_transaction_read_only": "off",
+            "in_hot_standby": "off",
+            "integer_datetimes": "on",
+            "IntervalStyle": "postgres",
+            "is_superuser": "off",
+            "server_encoding": database.encoding,
+            "server_version": f"{number // 10_000}.{number % 10_000}",
+            "session_authorization": given["user"],
+            "standard_conforming_strings": "on",
+            "TimeZone": given.get("TimeZone", "GMT"),
+        }
+        if database.major >= _MAJOR_OF_SCRAM_ITERATIONS:
+            statuses["scram_iterations"] = "4096"
+        if database.major >= _MAJOR_OF_SEARCH_PATH:
+            statuses["search_path"] = '"$user", public'
+        return statuses
+
+    async def serve(self, commands: Commands) -> None:
+        """Answer commands until the client ends.
+
+        Raises:
+            ClientGone: it did.
+            WireError: it did what ends a connection.
+            OSError, asyncio.IncompleteReadError: it is gone.
+        """
+        skipping = False
+        client = self._parameters.get("application_name")
+        with calling(self._address, client):
+            while True:
+                kind, body = await messages.read_message(self._connection.reader)
+                letter = chr(kind)
+                if letter == "X":
+                    return
+                if letter == "S":
+                    skipping = False
+                    await self._connection.send(messages.ready_for_query())
+                elif letter == "p":
+                    raise protocol_violation(f"invalid frontend message type {kind}")
+                elif skipping or letter in "dcfH":
+                    # The rest of a stream that has ended, and what waits for Sync.
+                    continue
+                elif kind in _EXTENDED:
+                    skipping = True
+                    await self._refuse(
+                        "extended query protocol not supported in a replication connection"
+                    )
+                elif letter == "F":
+                    await self._refuse(
+                        "fastpath function calls not supported in a replication connection"
+                    )
+                    await self._connection.send(messages.ready_for_query())
+                else:
+                    await self._query(commands, body)
+
+    async def _refuse(self, text: str) -> None:
+        await self._connection.send(messages.error_response(WireError("08P01", text)))
+
+    async def _query(self, commands: Commands, body: bytes) -> None:
+        """Run a Query and say how it went."""
+        try:
+            # A task of its own, for it can be cancelled; it inherits who the client is.
+            work = self._run(commands, messages.parse_query(body))
+            self._command = asyncio.create_task(work)
+            try:
+                await self._command
+            finally:
+                self._command = None
+        except WireError as error:
+            if error.fatal:
+                raise
+            await self._connection.send(messages.error_response(error))
+        except SpillwayError as error:
+            failure = told(error, commands.major)
+            if failure.fatal:
+                raise failure from None
+            await self._connection.send(messages.error_response(failure))
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+            cancelled = WireError("57014", "canceling statement due to user request")
+            await self._connection.send(messages.error_response(cancelled))
+        self._cancelled = False
+        await self._connection.send(messages.ready_for_query())
+
+    async def _run(self, commands: Commands, text: str) -> None:
+        command = parse_command(text, commands.major)
+        if command is None:
+            await self._sql(commands, text)
+            return
+        if isinstance(command, StartLogical):
+            await self._stream(commands, command)
+            return
+        answer = await commands.run(command)
+        await self._answer(answer, command.tag)
+
+    async def _answer(self, answer: Answer, tag: str) -> None:
+        parts = []
+        if answer.columns:
+            parts.append(messages.row_description(answer.columns))
+        if answer.row is not None:
+            parts.append(messages.data_row(answer.row))
+        await self._connection.send(*parts, messages.command_complete(tag))
+
+    async def _sql(self, commands: Commands, text: str) -> None:
+        statement = text.strip().rstrip(";").rstrip()
+        if not statement:
+            await self._connection.send(messages.empty_query_response())
+        elif statement == _SEARCH_PATH_STATEMENT:
+            self._session_settings["search_path"] = ""
+            await self._answer(Answer((("set_config", messages.TEXT),), ("",)), "SELECT 1")
+        else:
+            commands.check_sql()
+            raise not_supported(
+                "SQL commands are not supported by this server",
+                "Connect to the source for SQL.",
+            )
+
+    async def _stream(self, commands: Commands, command: StartLogical) -> None:
+        slot = await commands.usable_slot(command.slot_name)
+        options = _options(command)
+        built_in = {plugin.name for plugin in await self._engine.list_plugins() if plugin.built_in}
+        printing = {
+            name: value
+            for name, value in self._session_settings.items()
+            if name in _TEXT_SETTINGS and slot.plugin in built_in
+        }
+        async with self._engine.stream(
+            command.slot_name,
+            start_lsn=command.start_lsn or None,
+            options={**printing, **options},
+            batch_bytes=BATCH_BYTES,
+            keep_temporary=True,
+        ) as stream:
+            await self._connection.send(messages.copy_both_response())
+            self._is_streaming = True
+            try:
+                await CopyStream(
+                    self._connection,
+                    stream,
+                    open_writes_of(slot.plugin, {**slot.options, **options}),
+                    self._wal_sender_timeout_s(),
+                ).run()
+            finally:
+                self._is_streaming = False
+        await self._connection.send(
+            messages.copy_done(),
+            messages.command_complete("COPY 0"),
+            messages.command_complete(command.tag),
+        )
+
+    def _wal_sender_timeout_s(self) -> float:
+        """Return what the client has set by ``options='-c wal_sender_timeout=…'``, or the service's own."""
+        match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
+        return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
+
+    async def clean_up(self, commands: Commands) -> None:
+        """Drop the connection's temporary slots."""
+        for slot_name in tuple(commands.temporary):
+            try:
+                await self._engine.drop_slot(slot_name)
+            except SpillwayError as error:
+                log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
+
+
+def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return what a startup packet sets: parameters by their own names, and those in ``options``."""
+    given = {}
+    words: list[str] = []
+    with contextlib.suppress(ValueError):
+        words = shlex.split(parameters.get("options", ""))
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        setting = following if word == "-c" else word.removeprefix("--").removeprefix("-c")
+        name, equals, value = setting.partition("=")
+        if equals:
+            given[name.replace("-", "_").lower()] = value
+    given |= {name.lower(): value for name, value in parameters.items()}
+    wanted = _TEXT_SETTINGS | {"wal_sender_timeout"}
+    return {name: value for name, value in given.items() if name in wanted}
+
+
+def _options(command: StartLogical) -> dict[str, str]:
+    """Give the plugin's options; one that is only named is true."""
+    options: dict[str, str] = {}
+    for name, value in command.options:
+        if name in options:
+            raise syntax_error("conflicting or redundant options")
+        options[name] = "true" if value is None else value
+    return options
+
+
+async def login_failure(connection: Connection, error: WireError | MetadataError) -> None:
+    """Tell a client why it can't come in, if it still listens."""
+    if isinstance(error, MetadataError):
+        error = WireError(error.sqlstate, error.message, fatal=True)
+    with contextlib.suppress(OSError):
+        await connection.send(messages.error_response(error))

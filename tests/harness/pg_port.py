@@ -1,0 +1,39 @@
+"""A service with users for PostgreSQL's own protocol."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from harness.service import service_in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.cluster import Database
+    from harness.service import Service
+
+PASSWORD = "a password"
+
+
+@contextmanager
+def serving(database: Database, data_dir: Path, **settings: Any) -> Iterator[tuple[Service, str]]:
+    """Run a service with *database*'s cluster as its source; yield it, and the DSN by which alice comes in."""
+    with service_in_process(data_dir, **settings) as service:
+        service.create_source(database.cluster.dsn())
+        create_user(service, "alice", database.name, manage_slots=True)
+        yield service, dsn_of(service, "alice", database.name)
+
+
+def create_user(service: Service, name: str, database: str, **rights: object) -> None:
+    body = {"name": name, "databases": [f"main/{database}"], **rights}
+    if "verifier" not in body:
+        body["password"] = PASSWORD
+    service.call("POST", "/users", json=body)
+
+
+def dsn_of(service: Service, user: str, database: str, password: str = PASSWORD) -> str:
+    return (
+        f"host=127.0.0.1 port={service.pg_port} user={user} password='{password}' dbname={database}"
+    )

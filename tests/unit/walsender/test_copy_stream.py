@@ -1,0 +1,222 @@
+"""Frames of a batch, and a client that reads nothing: what it costs has a bound."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import socket
+import struct
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from spillway._kernels.walsender.copy_data import OPEN_WRITES, copy_data_frames
+from spillway.pg.lsn import Lsn
+from spillway.plugins.messages import EncodedBatch
+from spillway.service.model import StreamBatch
+from spillway.walsender.copy_stream import BATCH_BYTES, ClientGone, CopyStream
+from spillway.walsender.failures import WireError
+from spillway.walsender.handshake import Connection
+
+if TYPE_CHECKING:
+    from spillway.service.interface import SlotStream
+
+
+def _frames(messages: list[bytes], plugin: str) -> list[tuple[int, bytes]]:
+    """LSN and payload of each frame; message n is at LSN n + 1."""
+    data = copy_data_frames(
+        b"".join(messages),
+        array.array("I", map(len, messages)).tobytes(),
+        array.array("Q", range(1, len(messages) + 1)).tobytes(),
+        -5,
+        OPEN_WRITES[plugin],
+    )
+    found = []
+    while data:
+        letter, length, kind, start, end, sent = struct.unpack_from(">cicQQq", data)
+        assert (letter, kind, sent) == (b"d", b"w", -5)
+        assert start == end
+        found.append((start, data[30 : length + 1]))
+        data = data[length + 1 :]
+    return found
+
+
+def test_frames_bear_the_lsns_of_a_walsender() -> None:
+    messages = [b"B1", b"O", b"R", b"I", b"C", b"B2", b"I", b"", b"S", b"O", b"Y", b"b", b"O"]
+    lsns = [0, 2, 0, 4, 5, 6, 7, 8, 0, 10, 0, 0, 13]
+    assert _frames(messages, "pgoutput") == list(zip(lsns, messages, strict=True))
+    assert [lsn for lsn, _ in _frames(messages, "")] == list(range(1, 14))
+    texts = [b"BEGIN 5", b"table", b"COMMIT 5", b"opening a streamed block", b"BEGI"]
+    assert [lsn for lsn, _ in _frames(texts, "test_decoding")] == [0, 2, 3, 0, 5]
+    assert _frames([], "pgoutput") == []
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    for payload, lengths, lsns in (
+        (b"ab", array.array("I", [3]), array.array("Q", [1])),
+        (b"ab", array.array("I", [1]), array.array("Q", [1])),
+        (b"ab", array.array("I", [2]), array.array("Q", [])),
+        (b"", array.array("I", [0xFFFFFFFF]), array.array("Q", [1])),
+    ):
+        with pytest.raises(ValueError, match="batch"):
+            copy_data_frames(payload, lengths.tobytes(), lsns.tobytes(), 0, 0)
+
+
+class Scripted:
+    """A stream that gives what it was told, then nothing; and takes note of what is confirmed."""
+
+    def __init__(self, *batches: StreamBatch) -> None:
+        self._batches = list(batches)
+        self.confirmed: list[int] = []
+        self.asked = asyncio.Event()
+
+    async def next_batch(self, timeout_s: float) -> StreamBatch:
+        if self._batches:
+            return self._batches.pop(0)
+        self.asked.set()
+        await asyncio.sleep(timeout_s or 0)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def confirm(
+        self,
+        write_lsn: Lsn,
+        flush_lsn: Lsn,
+        apply_lsn: Lsn,
+        *,
+        beyond: bool = False,
+    ) -> None:
+        assert beyond
+        self.confirmed.append(flush_lsn)
+
+    async def ended(self) -> None:
+        await asyncio.Event().wait()
+
+
+def _batch(data: bytes, lsn: int, confirm_lsn: int, wal_end: int) -> StreamBatch:
+    count = 1 if data else 0
+    messages = EncodedBatch(
+        data,
+        array.array("I", [len(data)] * count).tobytes(),
+        array.array("Q", [lsn] * count).tobytes(),
+        array.array("I", [7] * count).tobytes(),
+        count,
+    )
+    return StreamBatch(messages, Lsn(lsn), Lsn(wal_end), Lsn(confirm_lsn))
+
+
+async def _told(batches: list[StreamBatch], sent: list[bytes]) -> tuple[list[bytes], list[int]]:
+    """Stream *batches* to a client that then sends *sent* and CopyDone; give what it gets, times left out, and what is confirmed."""
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    client, to_server = await asyncio.open_connection(sock=theirs)
+    source = Scripted(*batches)
+    connection = Connection(reader, writer, is_tls=False, end_point=None)
+    running = asyncio.create_task(CopyStream(connection, cast("SlotStream", source), 0, 0.0).run())
+    try:
+        await source.asked.wait()
+        to_server.write(b"".join(sent) + b"c\0\0\0\4")
+        await running
+        writer.close()
+        data = await client.read()
+    finally:
+        for end in (writer, to_server):
+            end.transport.abort()
+            await asyncio.sleep(0)
+    got = []
+    while data:
+        length = int.from_bytes(data[1:5], "big")
+        body = data[5 : length + 1]
+        got.append(body[:17] + body[25:] if body[:1] == b"w" else body[:9] + body[17:])
+        data = data[length + 1 :]
+    return got, source.confirmed
+
+
+def _feedback(flush_lsn: int, *, reply_requested: bool) -> bytes:
+    body = struct.pack(">cQQQqB", b"r", flush_lsn, flush_lsn, 0, 0, reply_requested)
+    return b"d" + struct.pack(">i", len(body) + 4) + body
+
+
+def test_keepalives_promise_what_was_sent() -> None:
+    """Decoding is at 900; a transaction that ends at 100 is sent in two parts, of which one is there."""
+    part, all_of_it, nothing = (
+        _batch(b"x", 60, 50, 900),
+        _batch(b"y", 100, 100, 900),
+        _batch(b"", 0, 120, 900),
+    )
+    asking = [_feedback(0, reply_requested=True)]
+    for batches, promised in (
+        ([part], [50]),
+        ([part, all_of_it], [100]),
+        ([part, nothing], [120, 120]),
+    ):
+        got, _ = asyncio.run(_told(batches, asking))
+        keepalives = [int.from_bytes(one[1:9], "big") for one in got if one[:1] == b"k"]
+        assert keepalives == promised
+        # Each behind all that it promises.
+        data = [one[:1] for one in got]
+        assert data == sorted(data, reverse=True)
+
+
+def test_feedback_confirms_what_is_flushed() -> None:
+    sent = [_feedback(lsn, reply_requested=False) for lsn in (0, 70, 60)]
+    _, confirmed = asyncio.run(_told([_batch(b"x", 60, 80, 900)], sent))
+    assert confirmed == [70, 60]
+
+
+@pytest.mark.parametrize("bad", [b"dx", b"dr", b"Q", b"f"])
+def test_what_a_stream_does_not_take(bad: bytes) -> None:
+    message = bad[:1] + struct.pack(">i", len(bad) + 3) + bad[1:]
+    with pytest.raises(WireError) as refused:
+        asyncio.run(_told([], [message]))
+    assert refused.value.sqlstate == "08P01"
+    assert refused.value.fatal
+
+
+class Endless:
+    """A stream that always has more, and counts what was taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    async def next_batch(self, timeout_s: float) -> StreamBatch:
+        self.taken += 1
+        messages = EncodedBatch(
+            bytes(BATCH_BYTES),
+            array.array("I", [BATCH_BYTES]).tobytes(),
+            array.array("Q", [self.taken]).tobytes(),
+            array.array("I", [7]).tobytes(),
+            1,
+        )
+        lsn = Lsn(self.taken)
+        return StreamBatch(messages, lsn, lsn, lsn)
+
+    async def ended(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def _stalled() -> int:
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    source = Endless()
+    connection = Connection(reader, writer, is_tls=False, end_point=None)
+    stream = CopyStream(connection, cast("SlotStream", source), 0, 0.0)
+    running = asyncio.create_task(stream.run())
+    before = -1
+    while before != source.taken:
+        before = source.taken
+        # Whatever can go on does so within these turns of the loop.
+        for _ in range(200):
+            await asyncio.sleep(0)
+    held = writer.transport.get_write_buffer_size()
+    assert held < 3 * BATCH_BYTES
+    theirs.close()
+    with pytest.raises(ClientGone):
+        await running
+    writer.transport.abort()
+    return source.taken
+
+
+def test_a_client_that_reads_nothing_is_waited_for() -> None:
+    # What the sockets hold, and a batch or two.
+    assert asyncio.run(_stalled()) < 32
