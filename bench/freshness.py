@@ -1,8 +1,9 @@
 """How old what readers see in the lake is, while the source is written to at a steady rate.
 
-A job follows the slot (trigger ``continuous``); a writer commits small transactions of inserts and updates, so many
-changes a second. A change's freshness is the time from its commit until the batch with it is durable in history and current.
-Commits are evenly spread, so within a batch freshness goes evenly from the newest change's to the oldest's.
+A job follows the slot (trigger ``continuous``); a writer commits small transactions of inserts and
+updates, so many changes a second. A change's freshness is the time from its commit until the batch
+with it is durable in history and current. Commits are evenly spread, so within a batch freshness
+goes evenly from the newest change's to the oldest's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _POINTS: Final = 100
 
 @dataclass(frozen=True)
 class FollowedBatch:
-    """A batch of a job that follows: how many changes, and how old its newest and its oldest were when it was durable."""
+    """A batch of a job that follows: how many changes, and how old its newest and its oldest were
+    when it was durable.
+    """
 
     changes: int
     newest_s: float
@@ -75,8 +78,9 @@ def written(
             while not stop.is_set():
                 at = first + transactions * half
                 connection.execute(
-                    f"BEGIN; INSERT INTO lake_rows SELECT {row} FROM generate_series({at}, {at + half - 1}) n; "
-                    f"UPDATE lake_rows SET amount = amount + 1 WHERE id BETWEEN {at - 20 * half} AND {at - 19 * half - 1}; COMMIT"
+                    f"BEGIN; INSERT INTO lake_rows SELECT {row} FROM generate_series({at}, "
+                    f"{at + half - 1}) n; UPDATE lake_rows SET amount = amount + 1 WHERE id "
+                    f"BETWEEN {at - 20 * half} AND {at - 19 * half - 1}; COMMIT"
                 )  # type: ignore[call-overload]
                 transactions += 1
                 done += half if transactions <= 20 else 2 * half

@@ -1,4 +1,6 @@
-"""The goals, and whether this run met them. A goal that was not measured says so; none is left out."""
+"""The goals, and whether this run met them. A goal that was not measured says so; none is left
+out.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +107,8 @@ def _over_grpc(results: Results, key: str, factor: float) -> Goal:
 def eight_slots(results: Results, key: str) -> dict[str, float] | None:
     """Return CPU seconds of what serves eight slots: walsenders, or the service.
 
-    Ours has in it what happened before the consumers came, once for all slots: the primary's sending of WAL,
-    receiving, decoding, logging.
+    Ours has in it what happened before the consumers came, once for all slots: the primary's
+    sending of WAL, receiving, decoding, logging.
     """
     theirs = results.find(key, POSTGRESQL, RECVLOGICAL, "pgoutput", _MANY)
     ours = results.find(key, SPILLWAY, GRPC, "pgoutput", _MANY)
@@ -246,7 +248,8 @@ def _restart(results: Results) -> Goal:
     ready_s, median_s = (figures["restart_s"][what]["median"] for what in ("ready", "decoding"))
     return Goal(
         name,
-        f"{median_s:.2f} s, and {ready_s:.2f} s until the process answers; {figures['wal_mb']:,.0f} MB of WAL kept",
+        f"{median_s:.2f} s, and {ready_s:.2f} s until the process answers; "
+        f"{figures['wal_mb']:,.0f} MB of WAL kept",
         median_s <= _RESTART_S,
     )
 

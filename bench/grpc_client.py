@@ -1,8 +1,10 @@
-"""A client of the change stream, a process of its own: ``python -m bench.grpc_client TARGET SLOT UPTO_LSN``.
+"""A client of the change stream, a process of its own:
+``python -m bench.grpc_client TARGET SLOT UPTO_LSN``.
 
-It says ``ready`` once everything is imported, begins when a line comes, and answers with a line of JSON when it has all.
-What it receives it counts and drops, as pg_recvlogical does whose file is /dev/null. It confirms nothing, so that
-the next one gets the same. With an UPTO_LSN of 0 it stays until it is ended.
+It says ``ready`` once everything is imported, begins when a line comes, and answers with a line of
+JSON when it has all. What it receives it counts and drops, as pg_recvlogical does whose file is
+/dev/null. It confirms nothing, so that the next one gets the same. With an UPTO_LSN of 0 it stays
+until it is ended.
 """
 
 from __future__ import annotations

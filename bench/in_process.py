@@ -1,8 +1,10 @@
-"""Ours without a service: a process that decodes a stretch of WAL files to a plugin's messages, as often as it is told.
+"""Ours without a service: a process that decodes a stretch of WAL files to a plugin's messages, as
+often as it is told.
 
-It is a process of its own so that its peak of memory is its own. The parent half, :class:`InProcess`, sends lines to
-its standard input: ``run`` decodes and answers with the figures, ``check`` counts the rows of Arrow messages too (which needs
-memory, so a process that checks is not measured).
+It is a process of its own so that its peak of memory is its own. The parent half,
+:class:`InProcess`, sends lines to its standard input: ``run`` decodes and answers with the figures,
+``check`` counts the rows of Arrow messages too (which needs memory, so a process that checks is not
+measured).
 """
 
 from __future__ import annotations

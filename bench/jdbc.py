@@ -1,9 +1,10 @@
 """A table read again and again by Spark over JDBC: the lake without change data capture.
 
-Each time the whole table is read, in as many ranges of its key as there are cores, and overwrites a Delta table. There is no history, and a row
-that was there for less than a round was never seen.
+Each time the whole table is read, in as many ranges of its key as there are cores, and overwrites a
+Delta table. There is no history, and a row that was there for less than a round was never seen.
 
-A child of the benchmark (:mod:`bench.child`). It answers ``read LAST`` once the table, whose keys go up to LAST, is written.
+A child of the benchmark (:mod:`bench.child`). It answers ``read LAST`` once the table, whose keys
+go up to LAST, is written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """How many changes a second the Spark job brings into Delta Lake.
 
-The job is a process of its own, as ``spillway lake run`` is, whose Spark session stays from run to run: what is timed is
-batches, from the first envelope to the confirmed slot, not the start of a JVM. A table without a key has a history only; one
-with a key has its current state merged as well. Warm-up runs come first, since Java compiles while it runs.
+The job is a process of its own, as ``spillway lake run`` is, whose Spark session stays from run to
+run: what is timed is batches, from the first envelope to the confirmed slot, not the start of a
+JVM. A table without a key has a history only; one with a key has its current state merged as well.
+Warm-up runs come first, since Java compiles while it runs.
 
 The parent half is :class:`LakeJob`.
 """
@@ -38,7 +39,10 @@ _WARM_UP_ROWS: Final = 20_000
 #: freshness is measured for so long; below this scale it is only tried
 _FOLLOW_S: Final = 60.0
 _FRESHNESS_SCALE: Final = 0.1
-ROW: Final = "n, 'note number ' || n || ' of a text that is about sixty characters', now(), n % 100000 / 100.0, n * 0.37"
+ROW: Final = (
+    "n, 'note number ' || n || ' of a text that is about sixty characters', now(), n % 100000 / "
+    "100.0, n * 0.37"
+)
 COLUMNS: Final = "(id int{key}, note text, at timestamptz, amount numeric(12, 2), reading float8)"
 
 
@@ -49,16 +53,22 @@ class LakeJob(Child):
         super().__init__("bench.lake", grpc, slot, str(directory))
 
     def run(self) -> dict[str, Any]:
-        """Bring everything that is decoded now into the lake; return changes, seconds in batches, CPU seconds."""
+        """Bring everything that is decoded now into the lake; return changes, seconds in batches,
+        CPU seconds.
+        """
         return self.ask("run")
 
     def follow(self, seconds: float) -> dict[str, Any]:
-        """Follow the slot for so long; return its batches as :class:`bench.freshness.FollowedBatch` has them."""
+        """Follow the slot for so long; return its batches as :class:`bench.freshness.FollowedBatch`
+        has them.
+        """
         return self.ask(f"follow {seconds}")
 
 
 def lake(scene: Scene) -> dict[str, Any]:
-    """Changes a second into Delta Lake: history alone, and history with the current state merged."""
+    """Changes a second into Delta Lake: history alone, and history with the current state
+    merged.
+    """
     database, service = scene.on.bench, scene.service
     rows = max(100, int(1_000_000 * scene.scale))
     database.execute(f"CREATE TABLE lake_events {COLUMNS.format(key='')}")
@@ -131,7 +141,10 @@ def _inserts(count: int, n: int) -> str:
 
 def _updates(count: int, n: int) -> str:
     last = (n + 1) * count
-    return f"UPDATE lake_rows SET amount = amount + 1, note = note || '.' WHERE id BETWEEN {last - count + 1} AND {last}"
+    return (
+        "UPDATE lake_rows SET amount = amount + 1, note = note || '.' WHERE id BETWEEN "
+        f"{last - count + 1} AND {last}"
+    )
 
 
 def _insert(table: str, first: int, count: int) -> str:
@@ -166,7 +179,9 @@ def _serve(grpc: str, slot: str, directory: Path) -> None:
 
 
 def _follow(settings: JobSettings, spark: SparkSession, seconds: float) -> dict[str, Any]:
-    """Follow the slot for *seconds*, and until there was a batch; what was committed while the query started is left out."""
+    """Follow the slot for *seconds*, and until there was a batch; what was committed while the
+    query started is left out.
+    """
     stop = threading.Event()
     began_s = time.time()
     followed: list[tuple[int, float, float]] = []

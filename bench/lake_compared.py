@@ -1,11 +1,15 @@
-"""Ours beside what else brings a table into Delta Lake: Debezium's embedded engine, and re-reads by Spark over JDBC.
+"""Ours beside what else brings a table into Delta Lake: Debezium's embedded engine, and re-reads by
+Spark over JDBC.
 
-One table, the same changes: half of them updates of rows that are there, half new rows, one transaction a round. Each side sleeps while the round
-is written and while another side has its turn; its time is from waking up until its Delta tables have everything; for ours that is decoding and the job's batches, and beside it, with the start of a
-query, how long a job takes that is begun for it. CPU seconds are those of all
-processes: its own, PostgreSQL's for it, and the service's for ours. Afterwards the three current tables must be the same, row for row.
+One table, the same changes: half of them updates of rows that are there, half new rows, one
+transaction a round. Each side sleeps while the round is written and while another side has its
+turn; its time is from waking up until its Delta tables have everything; for ours that is decoding
+and the job's batches, and beside it, with the start of a query, how long a job takes that is begun
+for it. CPU seconds are those of all processes: its own, PostgreSQL's for it, and the service's for
+ours. Afterwards the three current tables must be the same, row for row.
 
-Debezium and the JDBC driver are in the dependency group ``compare`` (200 MB of jars), which ``make bench`` installs and ``make install`` doesn't.
+Debezium and the JDBC driver are in the dependency group ``compare`` (200 MB of jars), which
+``make bench`` installs and ``make install`` doesn't.
 """
 
 from __future__ import annotations
@@ -43,7 +47,9 @@ JDBC: Final = "Spark JDBC, all of it again"
 
 
 def lake_compared(scene: Scene) -> dict[str, Any]:
-    """The same changes into Delta Lake by Spillway, by Debezium's embedded engine, and by re-reading over JDBC."""
+    """The same changes into Delta Lake by Spillway, by Debezium's embedded engine, and by
+    re-reading over JDBC.
+    """
     spec = util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         hint = "uv sync --all-extras --group compare"
@@ -82,9 +88,10 @@ def lake_compared(scene: Scene) -> dict[str, Any]:
             nonlocal last, written
             # Both in one message, which is one transaction.
             database.execute(
-                f"INSERT INTO lake_compared SELECT {ROW} FROM generate_series({last + 1}, {last + new}) n; "
-                "UPDATE lake_compared SET amount = amount + 1, note = note || '.' WHERE id IN "
-                f"(SELECT 1 + n * {max(1, last // max(1, updates))} FROM generate_series(0, {updates - 1}) n)"
+                f"INSERT INTO lake_compared SELECT {ROW} FROM generate_series({last + 1}, "
+                f"{last + new}) n; UPDATE lake_compared SET amount = amount + 1, note = note || "
+                f"'.' WHERE id IN (SELECT 1 + n * {max(1, last // max(1, updates))} FROM "
+                f"generate_series(0, {updates - 1}) n)"
             )
             last += new
             written += new + updates
@@ -96,7 +103,8 @@ def lake_compared(scene: Scene) -> dict[str, Any]:
                     service.wait_decoded("lake", flushed_lsn(database))
                     decoded_s = time.monotonic() - began_s
                     own = ours.run()
-                # Debezium's engine runs already; so does a job that follows, without the start that is timed here.
+                # Debezium's engine runs already; so does a job that follows, without the start that
+                # is timed here.
                 following_s = decoded_s + own["batch_s"]
             elif who == DEBEZIUM:
                 own = debezium.ask(f"until {written}")

@@ -1,10 +1,12 @@
-"""From commit to delivery: one client commits at a fixed rate, and both sides deliver to a consumer each, at the same time.
+"""From commit to delivery: one client commits at a fixed rate, and both sides deliver to a consumer
+each, at the same time.
 
-Each row holds the moment at which its INSERT was sent, so that a latency has the commit's own time in it. All clocks are
-CLOCK_MONOTONIC of one machine. The server syncs nothing (``fsync = off``); our receiver syncs what it stores.
+Each row holds the moment at which its INSERT was sent, so that a latency has the commit's own time
+in it. All clocks are CLOCK_MONOTONIC of one machine. The server syncs nothing (``fsync = off``);
+our receiver syncs what it stores.
 
-A consumer is a process of its own (``python -m bench.latency …``): it reads pg_recvlogical's output through a
-pipe, or a gRPC stream, and notes of each row when it had it.
+A consumer is a process of its own (``python -m bench.latency …``): it reads pg_recvlogical's output
+through a pipe, or a gRPC stream, and notes of each row when it had it.
 """
 
 from __future__ import annotations

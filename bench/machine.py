@@ -24,7 +24,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 def backend_cpu_seconds(pid: int) -> float:
-    """Return the CPU seconds of a process of one thread, to the nanosecond where the kernel counts so."""
+    """Return the CPU seconds of a process of one thread, to the nanosecond where the kernel counts
+    so.
+    """
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
     except OSError:
@@ -32,7 +34,8 @@ def backend_cpu_seconds(pid: int) -> float:
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """Return the CPU seconds of a process and of all that came of it: a server's backends, a driver's JVM and its workers.
+    """Return the CPU seconds of a process and of all that came of it: a server's backends, a
+    driver's JVM and its workers.
 
     Those that have ended count once their parent has waited for them.
     """

@@ -1,8 +1,9 @@
 """PostgreSQL's side: slots on the server, read inside it or through a walsender by pg_recvlogical.
 
-A peek confirms nothing and can be repeated. pg_recvlogical confirms what it has got, so that each run has copies of a slot
-that nobody reads. Peeks count inside the server: nothing is sent to the client, the least that decoding there can cost.
-pg_recvlogical is PostgreSQL's own program, of the newest major (:func:`harness.servers.client`); it writes to /dev/null.
+A peek confirms nothing and can be repeated. pg_recvlogical confirms what it has got, so that each
+run has copies of a slot that nobody reads. Peeks count inside the server: nothing is sent to the
+client, the least that decoding there can cost. pg_recvlogical is PostgreSQL's own program, of the
+newest major (:func:`harness.servers.client`); it writes to /dev/null.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def drop_slots(database: Database) -> None:
         "walsenders have ended",
     )
     database.query(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = 'logical'"
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = "
+        "'logical'"
     )
 
 
@@ -102,7 +104,8 @@ def recvlogical_command(database: Database, slot: str, plugin: str, *more: str) 
 def slot_copies(database: Database, plugin: str, number: int) -> Iterator[list[str]]:
     """Have *number* copies of the base slot for the length of a ``with``."""
     names = [f"copy_{plugin}_{i}" for i in range(number)]
-    # One session throughout: to begin others costs the server CPU that nobody should be charged with.
+    # One session throughout: to begin others costs the server CPU that nobody should be charged
+    # with.
     with database.connect() as connection:
         for name in names:
             connection.execute(
@@ -149,7 +152,8 @@ def recvlogical(
         ]
         ended = [_await(process, started_s + timeout_s) for process in clients]
         wall_s = time.perf_counter() - started_s
-    # A walsender is in its postmaster's figure once it has ended, which dropping the slots waited for.
+    # A walsender is in its postmaster's figure once it has ended, which dropping the slots waited
+    # for.
     server_cpu_s = tree_cpu_seconds(cluster.pid) - server_cpu_s
     written, client_cpu_s, timed_out = zip(*ended, strict=True)
     return Run(

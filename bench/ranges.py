@@ -1,7 +1,7 @@
 """The WAL ranges: what is written, and how many changes a slot makes of it.
 
-Tables are made once. Each range is written by its own statements inside the server where that is possible: a client that
-sends 100,000 transactions is slower than what is measured.
+Tables are made once. Each range is written by its own statements inside the server where that is
+possible: a client that sends 100,000 transactions is slower than what is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster, Database
 
 PUBLICATION: Final = "bench"
-#: of the range of subtransactions and that of catalog changes: how many at a scale of a half and more
+#: of the range of subtransactions and that of catalog changes: how many at a scale of a half and
+#: more
 SUBTRANSACTIONS: Final = 100_000
 CATALOG_COMMITS: Final = 10_000
 _ROWS_A_COPY: Final = 10_000
@@ -81,7 +82,8 @@ BEGIN
         COMMIT;
     END LOOP;
 END $$""",
-    # A block with an exception clause is a subtransaction. All of them are more than logical_decoding_work_mem.
+    # A block with an exception clause is a subtransaction. All of them are more than
+    # logical_decoding_work_mem.
     """
 CREATE PROCEDURE nest(subtransactions int) LANGUAGE plpgsql AS $$
 BEGIN
@@ -137,9 +139,11 @@ class WalRange:
     rows: int
     transactions: int
     write: Callable[[Databases], None]
-    #: most of it is for nobody: ours is told what to capture, and test_decoding, which knows no publication, stays away
+    #: most of it is for nobody: ours is told what to capture, and test_decoding, which knows no
+    #: publication, stays away
     filtered: bool = False
-    #: PostgreSQL may take minutes: once, to a limit, inside the server; ours to compare how it grows
+    #: PostgreSQL may take minutes: once, to a limit, inside the server; ours to compare how it
+    #: grows
     steep: bool = False
 
 
@@ -240,7 +244,8 @@ def copy_rows(database: Database, transactions: int, copies: int) -> None:
     """Commit *transactions*, each of *copies* times ten thousand rows."""
     block = "".join(
         f"{n}\tnote number {n} of a text that is about sixty characters lo\t"
-        f"2026-01-01 00:{n // 60 % 60:02}:{n % 60:02}.{n % 1000:03}+00\t{n * 7919 % 100000}.{n % 100:02}\t{n * 0.37}\n"
+        "2026-01-01 "
+        f"00:{n // 60 % 60:02}:{n % 60:02}.{n % 1000:03}+00\t{n * 7919 % 100000}.{n % 100:02}\t{n * 0.37}\n"  # noqa: E501
         for n in range(_ROWS_A_COPY)
     ).encode()
     with database.connect(autocommit=False) as connection:
@@ -274,7 +279,9 @@ def _documents(on: Databases, rows: int) -> None:
 
 
 def _backlog(on: Databases, relevant: int) -> None:
-    """In each round 50 parts for another database, 49 for a table that nobody publishes, and one that counts."""
+    """In each round 50 parts for another database, 49 for a table that nobody publishes, and one
+    that counts.
+    """
     statement = "INSERT INTO {} SELECT n, repeat('x', 1000) FROM generate_series(1, {}) n"
     for _ in range(_BACKLOG_ROUNDS):
         on.elsewhere.execute(statement.format("unpublished", 50 * relevant))

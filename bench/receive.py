@@ -1,8 +1,9 @@
 """How fast the receiver takes WAL in: ``PYTHONPATH=.:tests python -m bench.receive``.
 
-A server writes WAL first; then a receiver with an empty store catches up, with every byte synced. Three
-neighbours in its process are tried, because all share the interpreter's lock: none, one that reads the store as
-a decoder does, and a Python loop that never lets go of the lock by itself, the worst there is.
+A server writes WAL first; then a receiver with an empty store catches up, with every byte synced.
+Three neighbours in its process are tried, because all share the interpreter's lock: none, one that
+reads the store as a decoder does, and a Python loop that never lets go of the lock by itself, the
+worst there is.
 """
 
 from __future__ import annotations

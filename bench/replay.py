@@ -1,9 +1,10 @@
 """How replaying an archive scales: ``python -m bench.replay --archive DIR --state FILE``.
 
-The same range on ``local[1]``, ``local[2]`` and a standalone cluster of two workers of a core each, which is started here
-on loopback and ended by process id. Timed apart: the light pass (driver, one core), decoding (tasks, shuffle, encoding;
-the messages are counted and thrown away), so that what Spark takes to write tables does not hide it. CPU seconds are those of
-all Python workers and JVMs of a run, as the kernel counts them for this process's children.
+The same range on ``local[1]``, ``local[2]`` and a standalone cluster of two workers of a core each,
+which is started here on loopback and ended by process id. Timed apart: the light pass (driver, one
+core), decoding (tasks, shuffle, encoding; the messages are counted and thrown away), so that what
+Spark takes to write tables does not hide it. CPU seconds are those of all Python workers and JVMs
+of a run, as the kernel counts them for this process's children.
 """
 
 from __future__ import annotations
@@ -43,10 +44,16 @@ def cluster(workers: int) -> Iterator[str]:
     deploy = "org.apache.spark.deploy"
     with tempfile.TemporaryDirectory() as directory:
         commands = [
-            [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+            [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), (
+                "--webui-port"
+            ), "0"]
         ]  # fmt: skip
         commands += [
-            [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", f"{directory}/{n}", url]
+            [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", (
+                "--webui-port"
+            ), "0", "--work-dir", (
+                f"{directory}/{n}"
+            ), url]
             for n in range(workers)
         ]  # fmt: skip
         processes = []
@@ -124,8 +131,9 @@ def measure(archive: Path, begin: Beginning, stretch_mb: int, master: str, runs:
         finally:
             spark.stop()
     print(
-        f"{master:24} {plan.wal_bytes >> 20} MiB of WAL, {row[0]} changes, {row[1] >> 20} MiB of messages; light pass "
-        f"{light:.2f} s ({light_cpu:.2f} CPU); decode, s (CPU s): {', '.join(times)}",
+        f"{master:24} {plan.wal_bytes >> 20} MiB of WAL, {row[0]} changes, {row[1] >> 20} MiB of "
+        f"messages; light pass {light:.2f} s ({light_cpu:.2f} CPU); decode, s (CPU s): "
+        f"{', '.join(times)}",
         flush=True,
     )
 

@@ -37,17 +37,25 @@ def _markdown(results: Results) -> Iterator[str]:
     load = ", ".join(str(load) for load in environment["load_average"])
     yield f"# Benchmark of {environment['date']}"
     yield ""
-    yield f"{environment['machine']}, {environment['memory_gb']} GB, {environment['kernel']}; load average before {load}."
     yield (
-        f"PostgreSQL {environment['postgresql']} (shared_buffers {settings['shared_buffers']}, fsync {settings['fsync']}, "
-        f"logical_decoding_work_mem {settings['logical_decoding_work_mem']}),"
+        f"{environment['machine']}, {environment['memory_gb']} GB, {environment['kernel']}; load "
+        f"average before {load}."
     )
     yield (
-        f"Spillway {environment['spillway']}, Python {environment['python']}, grpcio {environment['grpc']}. "
-        f"Scale {settings['scale']:g}; medians of {settings['repeats']} runs, in turn."
+        f"PostgreSQL {environment['postgresql']} (shared_buffers {settings['shared_buffers']}, "
+        f"fsync {settings['fsync']}, logical_decoding_work_mem "
+        f"{settings['logical_decoding_work_mem']}),"
+    )
+    yield (
+        f"Spillway {environment['spillway']}, Python {environment['python']}, grpcio "
+        f"{environment['grpc']}. Scale {settings['scale']:g}; medians of {settings['repeats']} "
+        "runs, in turn."
     )
     if not results.failures:
-        yield "Both sides printed the same messages and bytes. [How it is measured](../../how-to/benchmark.md)."
+        yield (
+            "Both sides printed the same messages and bytes. [How it is "
+            "measured](../../how-to/benchmark.md)."
+        )
     for failure in results.failures:
         yield ""
         yield f"**Failed**: {failure}"
@@ -65,8 +73,8 @@ def _markdown(results: Results) -> Iterator[str]:
         yield "## Eight slots of one database"
         yield ""
         yield (
-            "CPU seconds of what serves them: eight walsenders, or the service with what it did once for all of them before "
-            "(and the primary's walsender that sends it WAL)."
+            "CPU seconds of what serves them: eight walsenders, or the service with what it did "
+            "once for all of them before (and the primary's walsender that sends it WAL)."
         )
         yield ""
         yield from _table(
@@ -137,7 +145,9 @@ def _row(results: Results, measurement: Measurement) -> tuple[str, ...]:
 
 
 def _against(results: Results, ours: Measurement) -> str:
-    """Return how many times as fast as its counterpart it is, by wall and by everybody's CPU seconds."""
+    """Return how many times as fast as its counterpart it is, by wall and by everybody's CPU
+    seconds.
+    """
     if ours.side != SPILLWAY:
         return ""
     how = PEEK if ours.how == IN_PROCESS else RECVLOGICAL
@@ -158,8 +168,8 @@ def _latency(results: Results) -> Iterator[str]:
     yield "## Commit to delivery"
     yield ""
     yield (
-        f"{figures['rate']:,} commits a second of one client, both consumers at the same time, {figures[SPILLWAY]['rows']:,} rows. "
-        "From when the INSERT was sent; milliseconds."
+        f"{figures['rate']:,} commits a second of one client, both consumers at the same time, "
+        f"{figures[SPILLWAY]['rows']:,} rows. From when the INSERT was sent; milliseconds."
     )
     yield ""
     quantiles = figures[SPILLWAY]["quantiles_ms"]
@@ -177,7 +187,10 @@ def _primary(results: Results) -> Iterator[str]:
         return
     yield "## The primary's CPU"
     yield ""
-    yield f"All processes of the server during {figures['transactions']:,} pgbench transactions, slots followed meanwhile."
+    yield (
+        f"All processes of the server during {figures['transactions']:,} pgbench transactions, "
+        "slots followed meanwhile."
+    )
     yield ""
     rows = [(name, f"{s['median']:.2f}") for name, s in figures["cpu_s"].items()]
     rows += [
@@ -198,7 +211,10 @@ def _operation(results: Results) -> Iterator[str]:
         ("", POSTGRESQL, SPILLWAY),
         [
             (
-                f"MB of WAL that a consumer who stopped pins on the primary, of {figures['wal_mb']:,.0f} written",
+                (
+                    "MB of WAL that a consumer who stopped pins on the primary, of "
+                    f"{figures['wal_mb']:,.0f} written"
+                ),
                 f"{pinned[POSTGRESQL]:,.2f}",
                 f"{pinned[SPILLWAY]:,.2f}",
             ),
@@ -228,8 +244,8 @@ def _start(results: Results) -> Iterator[str]:
     yield "## Starting with much that is known"
     yield ""
     yield (
-        "A restart is after SIGKILL, from exec until a client that waited has the change that it had not confirmed. CPU and peak memory "
-        "are the service's until then."
+        "A restart is after SIGKILL, from exec until a client that waited has the change that it "
+        "had not confirmed. CPU and peak memory are the service's until then."
     )
     yield ""
     yield from _table(
@@ -261,7 +277,10 @@ def _lake(results: Results) -> Iterator[str]:
         return
     yield "## Into Delta Lake"
     yield ""
-    yield "Changes over the time from a batch's first envelope to the confirmed slot; the service, PostgreSQL and Spark share the machine."
+    yield (
+        "Changes over the time from a batch's first envelope to the confirmed slot; the service, "
+        "PostgreSQL and Spark share the machine."
+    )
     yield ""
     rows = [
         (
@@ -280,8 +299,9 @@ def _lake(results: Results) -> Iterator[str]:
     if fresh is not None and fresh["seconds"]:
         ages = ", ".join(f"{name} {age:.1f} s" for name, age in fresh["seconds"].items())
         yield (
-            f"Freshness, from a commit at the source until the lake has it, at {fresh['changes_per_s']:,} changes/s, half of them "
-            f"updates, in {fresh['batches']} batches: {ages}."
+            "Freshness, from a commit at the source until the lake has it, at "
+            f"{fresh['changes_per_s']:,} changes/s, half of them updates, in {fresh['batches']} "
+            f"batches: {ages}."
         )
         yield ""
 
@@ -294,9 +314,11 @@ def _lake_compared(results: Results) -> Iterator[str]:
     yield "## Into Delta Lake, by others"
     yield ""
     yield (
-        f"One transaction of {changes:,} changes, half updates and half new rows, to a table of {figures['rows']:,} rows: from waking up until the "
-        "Delta tables have it. CPU is that of all processes, PostgreSQL's too. The current tables were the same afterwards. "
-        f"Ours is a job that follows; one that is started for it takes {figures[OURS]['started_s']:.1f} s, and the CPU is with that start."
+        f"One transaction of {changes:,} changes, half updates and half new rows, to a table of "
+        f"{figures['rows']:,} rows: from waking up until the Delta tables have it. CPU is that of "
+        "all processes, PostgreSQL's too. The current tables were the same afterwards. Ours is a "
+        f"job that follows; one that is started for it takes {figures[OURS]['started_s']:.1f} s, "
+        "and the CPU is with that start."
     )
     yield ""
     rows = [

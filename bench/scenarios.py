@@ -1,4 +1,6 @@
-"""What is no throughput: latency, the primary's CPU for each slot, WAL pinned, the cost of a peek, start-up."""
+"""What is no throughput: latency, the primary's CPU for each slot, WAL pinned, the cost of a peek,
+start-up.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def commit_to_delivery(scene: Scene) -> dict[str, Any]:
 
 
 def primary_cpu(scene: Scene) -> dict[str, Any]:
-    """CPU of all processes of the primary during a load, with 0, 1 and 8 slots of each side followed."""
+    """CPU of all processes of the primary during a load, with 0, 1 and 8 slots of each side
+    followed.
+    """
     transactions = max(200, int(20_000 * scene.scale))
     figures: dict[str, Any] = {"transactions": transactions, "cpu_s": {}}
     create_base_slots(scene.on.bench, [_PLUGIN])
@@ -122,7 +126,9 @@ def primary_cpu(scene: Scene) -> dict[str, Any]:
 
 
 def operation(scene: Scene) -> dict[str, Any]:
-    """WAL that a consumer who stopped pins on the primary; what a peek costs; start-up after a crash."""
+    """WAL that a consumer who stopped pins on the primary; what a peek costs; start-up after a
+    crash.
+    """
     on, service = scene.on, scene.service
     create_base_slots(on.bench, [_PLUGIN])
     figures: dict[str, Any] = {}
@@ -157,7 +163,8 @@ def operation(scene: Scene) -> dict[str, Any]:
     drop_slots(on.bench)
     scene.say(f"   pinned MB: {figures['pinned_mb']}, of {figures['wal_mb']} written")
     scene.say(
-        f"   peek ms: {figures['peek_ms']}; restart s: {figures['restart_s']['decoding']['median']:.2f}"
+        f"   peek ms: {figures['peek_ms']}; restart s: "
+        f"{figures['restart_s']['decoding']['median']:.2f}"
     )
     return figures
 
@@ -208,12 +215,15 @@ def _followed_by_grpc(scene: Scene, slots: list[str]) -> Iterator[Callable[[Lsn]
 
 
 def _sent_to(scene: Scene, walsenders: int) -> Callable[[Lsn], None]:
-    """Wait until all of them stream; return what waits until all have sent everything before an LSN."""
+    """Wait until all of them stream; return what waits until all have sent everything before an
+    LSN.
+    """
     connection = scene.on.bench.connect()
 
     def behind(lsn: Lsn) -> bool:
         row = connection.execute(
-            "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sent_lsn >= %s::pg_lsn",
+            "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sent_lsn >= "
+            "%s::pg_lsn",
             [str(lsn)],
         ).fetchone()
         assert row is not None

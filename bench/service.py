@@ -1,9 +1,11 @@
-"""Ours over gRPC: ``spillway serve`` in a process of its own, asleep except for its own turns, and clients.
+"""Ours over gRPC: ``spillway serve`` in a process of its own, asleep except for its own turns, and
+clients.
 
-Two ways to deliver a backlog are timed. *gRPC*: the service has received and decoded it before, as it does while
-consumers are away; its clients then get it from the transaction log. *gRPC from the primary*: the service slept while
-the WAL was written, so that the time from waking to the last row has receiving, syncing, decoding, logging and delivering in
-it, which is what a walsender does as its client connects.
+Two ways to deliver a backlog are timed. *gRPC*: the service has received and decoded it before, as
+it does while consumers are away; its clients then get it from the transaction log. *gRPC from the
+primary*: the service slept while the WAL was written, so that the time from waking to the last row
+has receiving, syncing, decoding, logging and delivering in it, which is what a walsender does as
+its client connects.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster, Database
 
 
-#: Waits for the end of a pipe that nobody writes to: ours. A process that sleeps would outlive it for good.
+#: Waits for the end of a pipe that nobody writes to: ours. A process that sleeps would outlive it
+#: for good.
 _WARDEN: Final = 'read -r _; kill -KILL "$0"'
 
 
 class SleepingService(Service):
-    """The service, stopped by SIGSTOP but in :meth:`awake`; it is gone when this process is, even if that is killed."""
+    """The service, stopped by SIGSTOP but in :meth:`awake`; it is gone when this process is, even
+    if that is killed.
+    """
 
     @property
     def pid(self) -> int:
@@ -182,8 +187,9 @@ def deliver(service: SleepingService, cluster: Cluster, slots: Sequence[str], en
 def restart_seconds(service: SleepingService, slot: str, lsn: Lsn) -> tuple[float, float]:
     """Kill the service, which has all before *lsn*, and start it.
 
-    Return the seconds from its start until it is ready, and until it has decoded what it had stored. It decodes before it
-    can be asked how far it is: the latter is the time that its log gives to saying so.
+    Return the seconds from its start until it is ready, and until it has decoded what it had
+    stored. It decodes before it can be asked how far it is: the latter is the time that its log
+    gives to saying so.
     """
     with service.awake():
         service.wait_decoded(slot, lsn)

@@ -1,4 +1,6 @@
-"""The sink of the decoder in process: encodes each transaction as it comes, and counts what comes out."""
+"""The sink of the decoder in process: encodes each transaction as it comes, and counts what comes
+out.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class EncodingSink:
 
 
 class RowCountingSink(EncodingSink):
-    """Reads every Arrow stream and counts its rows: PostgreSQL has nothing to compare those messages with."""
+    """Reads every Arrow stream and counts its rows: PostgreSQL has nothing to compare those
+    messages with.
+    """
 
     rows = 0
 

@@ -1,10 +1,12 @@
-"""Starting with much that is known: a catalog of 20,000 tables, and a source of 41 databases with slots.
+"""Starting with much that is known: a catalog of 20,000 tables, and a source of 41 databases with
+slots.
 
-Each is on a server and a service of its own, so that nothing else is in the catalogs or the process. A *first slot* reads the catalog
-from the server: once when the tables have just been made, and once on a server that had time since (its catalogs were vacuumed,
-and a checkpoint came). A *restart* is after SIGKILL, timed from exec: until ``/readyz`` says that every database is decoded as
-far as before, and until a client that was waiting for that has the change which was not confirmed before the kill. CPU and
-peak memory are the whole process's up to then.
+Each is on a server and a service of its own, so that nothing else is in the catalogs or the
+process. A *first slot* reads the catalog from the server: once when the tables have just been made,
+and once on a server that had time since (its catalogs were vacuumed, and a checkpoint came). A
+*restart* is after SIGKILL, timed from exec: until ``/readyz`` says that every database is decoded
+as far as before, and until a client that was waiting for that has the change which was not
+confirmed before the kill. CPU and peak memory are the whole process's up to then.
 """
 
 from __future__ import annotations
@@ -63,7 +65,10 @@ def _many_tables(scene: Scene, number: int) -> dict[str, Any]:
             for first in range(0, number, _TABLES_AT_ONCE):
                 connection.execute(
                     "".join(
-                        f"CREATE TABLE t{n} (id int PRIMARY KEY, at timestamptz, amount numeric, note text);"
+                        (
+                            f"CREATE TABLE t{n} (id int PRIMARY KEY, at timestamptz, amount "
+                            "numeric, note text);"
+                        )
                         for n in range(first, min(first + _TABLES_AT_ONCE, number))
                     )
                 )
@@ -137,7 +142,9 @@ class _Slotted:
 
 
 def _age(database: Database) -> None:
-    """Do to a database whose tables were just made what time does: its catalogs' rows have been read, and are checkpointed."""
+    """Do to a database whose tables were just made what time does: its catalogs' rows have been
+    read, and are checkpointed.
+    """
     catalogs = database.query(
         "SELECT string_agg(oid::regclass::text, ', ') FROM pg_class"
         " WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r'"

@@ -155,7 +155,8 @@ class Throughput:
             if "recvlogical" in self.measures and not steep:
                 yield Contestant(
                     POSTGRESQL, RECVLOGICAL, plugin, 1,
-                    lambda plugin=plugin: recvlogical(on.cluster, on.bench, plugin, end, 1, limit_s),
+                    lambda plugin=plugin: recvlogical(on.cluster, on.bench, plugin, end, 1,
+                                                      limit_s),
                 )  # fmt: skip
         if "eight" in self.measures and written.wal_range.key in _MANY_ON:
             yield Contestant(
@@ -196,7 +197,9 @@ class Throughput:
     def _service_slots(
         self, wal_range: WalRange, plugins: Sequence[str]
     ) -> Iterator[dict[str, list[str]]]:
-        """Have a source with slots for the length of a ``with``, which gives their names by plugin; or none."""
+        """Have a source with slots for the length of a ``with``, which gives their names by plugin;
+        or none.
+        """
         service, database = self.service, self.on.bench
         if service is None or wal_range.steep or not self.measures & {"grpc", "eight"}:
             yield {}
@@ -248,7 +251,8 @@ def capture_of(wal_range: WalRange) -> dict[str, Any]:
 def check_same(measured: Sequence[Measurement]) -> None:
     """See that all who printed a plugin's messages printed as many, of as many bytes.
 
-    Arrow is ours alone; its rows were counted. pg_recvlogical tells bytes only, with a newline for each message.
+    Arrow is ours alone; its rows were counted. pg_recvlogical tells bytes only, with a newline for
+    each message.
 
     Raises:
         BenchFailed: they differ.
@@ -275,5 +279,6 @@ def check_same(measured: Sequence[Measurement]) -> None:
             if not run.timed_out and written != (messages + payload_bytes) * measurement.slots:
                 raise BenchFailed(
                     f"{measurement.plugin}: pg_recvlogical x {measurement.slots} wrote {written}"
-                    f" bytes; {who} made {messages} messages of {payload_bytes} bytes, and each has a newline"
+                    f" bytes; {who} made {messages} messages of {payload_bytes} bytes, and each "
+                    "has a newline"
                 )

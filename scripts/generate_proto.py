@@ -1,12 +1,15 @@
-"""Generate the gRPC modules of proto/ into services/spillway/v1, and those of the client (``make proto``).
+"""Generate the gRPC modules of proto/ into services/spillway/v1, and those of the client
+(``make proto``).
 
-The message Slot in slots.proto is written first, from the table of a slot's columns: each has its number there.
+The message Slot in slots.proto is written first, from the table of a slot's columns: each has its
+number there.
 
-protoc names Python modules by the path of the .proto file, ``spillway.v1.…``, and that is where they live: stubs that a
-user generates have the same name, and either does for both.
+protoc names Python modules by the path of the .proto file, ``spillway.v1.…``, and that is where
+they live: stubs that a user generates have the same name, and either does for both.
 
-The client may be loaded beside a service, or stubs, of another release, and with an older protobuf. So its modules are
-serialised descriptors, which ``spillway_client._v1.pool`` makes messages of in a pool of their own; protoc's ``.pyi`` are their types.
+The client may be loaded beside a service, or stubs, of another release, and with an older protobuf.
+So its modules are serialised descriptors, which ``spillway_client._v1.pool`` makes messages of in a
+pool of their own; protoc's ``.pyi`` are their types.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Make the picture of docs/how-to/terraform.md: the example, really applied, as a terminal shows it.
+"""Make the picture of docs/how-to/terraform.md: the example, really applied, as a terminal shows
+it.
 
-``PYTHONPATH=tests .venv/bin/python scripts/terraform_picture.py``, where terraform or tofu is on PATH. A PostgreSQL and a service of its own, and
-a lake in a temporary directory.
+``PYTHONPATH=tests .venv/bin/python scripts/terraform_picture.py``, where terraform or tofu is on
+PATH. A PostgreSQL and a service of its own, and a lake in a temporary directory.
 """
 
 from __future__ import annotations

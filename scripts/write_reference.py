@@ -36,12 +36,17 @@ PROVIDER = PROJECT / "terraform" / "src" / "terraform_provider_spillway" / "decl
 #: What a column's type is in Terraform. Records have attributes of their own, and are not among the
 #: provider's.
 PROVIDER_TYPES = {
-    "name": "string", "text": "string", "bool": "bool", "int4": "number", "int8": "number", "oid": "number",
-    "xid": "number", "pg_lsn": "string", "timestamptz": "string", "float8": "number", "jsonb": "map of string",
+    "name": "string", "text": "string", "bool": "bool", "int4": "number", "int8": "number",
+    "oid": "number",
+    "xid": "number", "pg_lsn": "string", "timestamptz": "string", "float8": "number", "jsonb": (
+        "map of string"
+    ),
 }  # fmt: skip
 PROVIDER_OPTION_TYPES = {
     "text": "string", "choice": "string", "time": "string", "size": "string", "number": "number",
-    "whole number": "number", "columns": "map of list of string", "partitions": "map of list of string",
+    "whole number": "number", "columns": "map of list of string", "partitions": (
+        "map of list of string"
+    ),
 }  # fmt: skip
 
 ERRORS = """\
@@ -55,7 +60,7 @@ This page is written from `services/spillway/errors.py` by `scripts/write_refere
 
 | code | parent | HTTP | gRPC | SQLSTATE | meaning |
 |---|---|---|---|---|---|
-"""
+"""  # noqa: E501
 
 COMMANDS = """\
 # Commands
@@ -82,7 +87,7 @@ databases, plugins and subscriptions: it asks the service at `SPILLWAY_URL`, for
 ## The commands
 
 They are written from their own definitions by `scripts/write_reference.py`; `--help` shows the same.
-"""
+"""  # noqa: E501
 
 SETTINGS = """\
 # Settings
@@ -96,7 +101,7 @@ This page is written from `services/spillway/settings.py` by `scripts/write_refe
 
 | variable | default | meaning |
 |---|---|---|
-"""
+"""  # noqa: E501
 
 OTHER_SETTINGS = """
 ## The lake
@@ -116,7 +121,7 @@ OTHER_SETTINGS = """
 | `SPILLWAY_FAILPOINTS` | none | arms failpoints, as `walstore.before_fsync=kill@3`; see `services/spillway/failpoints.py` |
 | `SPILLWAY_CACHE` | `.cache` | where `make` and the tests keep downloads |
 | `SPILLWAY_TEST_POSTGRES_15` (14 to 18) | the pinned server | the bin directory of a server to test with |
-"""
+"""  # noqa: E501
 
 
 def errors_page() -> str:
@@ -128,7 +133,8 @@ def errors_page() -> str:
         if cls is errors.SpillwayError:
             meaning = "An error that is Spillway's own fault."
         rows.append(
-            f"| `{cls.code}` | {parent} | {cls.http_status} | {cls.grpc_status} | {cls.sqlstate} | {meaning} |"
+            f"| `{cls.code}` | {parent} | {cls.http_status} | {cls.grpc_status} | {cls.sqlstate} | "
+            f"{meaning} |"
         )
         for subclass in cls.__subclasses__():
             if subclass.__module__ == errors.__name__:

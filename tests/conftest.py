@@ -10,9 +10,9 @@ fresh_cluster  a factory of servers of the test's own: ``fresh_cluster(17, wal_l
 
 When a test fails, what its servers logged meanwhile is shown with it.
 
-With pytest-xdist (``make test``) several processes share the tests as :mod:`harness.parallel` says, each with
-servers of its own.
-"""
+With pytest-xdist (``make test``) several processes share the tests as :mod:`harness.parallel` says,
+each with servers of its own.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--share: {error}") from None
     config.addinivalue_line(
         "markers",
-        "follows_hint(*codes): does what the hints of these errors say, and sees that it mends them",
+        "follows_hint(*codes): does what the hints of these errors say, and sees that it mends "
+        "them",
     )
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         from harness.parallel import Progress
@@ -124,7 +125,9 @@ class ClusterFactory(Protocol):
 
 
 def _session_cluster(major: int) -> Cluster:
-    """The session's server of *major*, started at first use, and again should a test have stopped it."""
+    """The session's server of *major*, started at first use, and again should a test have stopped
+    it.
+    """
     cluster = _sessions.get(major)
     if cluster is None:
         cluster = _sessions[major] = Cluster(major, max_prepared_transactions=16)
@@ -219,7 +222,8 @@ def pytest_runtest_makereport(
                     log.seek(offset)
                     tail = log.read()[-16_000:].decode(errors="replace").splitlines()[-60:]
                 report.sections.append((f"PostgreSQL log {path}", "\n".join(tail)))
-    # What was logged may hold lone surrogates, which a report can't take from one process to another.
+    # What was logged may hold lone surrogates, which a report can't take from one process to
+    # another.
     report.sections[:] = [
         (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
     ]

@@ -1,7 +1,7 @@
 """Who calls: what the interfaces know of a client and the engine says of who has a slot.
 
-An interface says it with :func:`calling` around what it does for a client. It travels as PostgreSQL's
-``MyProcPort`` does: beside the calls, in the context of the task that makes them.
+An interface says it with :func:`calling` around what it does for a client. It travels as
+PostgreSQL's ``MyProcPort`` does: beside the calls, in the context of the task that makes them.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 """Python's collector of reference cycles, kept away from what stays.
 
-The collector looks at every object that may be part of a cycle, with the interpreter's lock held: of all that an idle service has
-200,000, which takes it a tenth of a second, and a large catalog's mirror has more. In the meantime nothing is received, decoded
-or delivered. It does so whenever those that outlived two collections have grown by a quarter, which a stream of small
-transactions brings about in the midst of its work.
+The collector looks at every object that may be part of a cycle, with the interpreter's lock held:
+of all that an idle service has 200,000, which takes it a tenth of a second, and a large catalog's
+mirror has more. In the meantime nothing is received, decoded or delivered. It does so whenever
+those that outlived two collections have grown by a quarter, which a stream of small transactions
+brings about in the midst of its work.
 
-So what stays is *set aside* (``gc.freeze``): the program's code once it listens, a session's catalog once the session has caught up.
-What is set aside is freed as ever when nothing refers to it any more; only cycles among it stay. So whoever ends such a
-thing asks for a look: the engine's upkeep has all looked through once, for all who asked, and what is left is set aside again.
+So what stays is *set aside* (``gc.freeze``): the program's code once it listens, a session's
+catalog once the session has caught up. What is set aside is freed as ever when nothing refers to it
+any more; only cycles among it stay. So whoever ends such a thing asks for a look: the engine's
+upkeep has all looked through once, for all who asked, and what is left is set aside again.
 
-Only a program that serves does that. Where nobody has said :meth:`Collector.begin` the collector is left alone.
+Only a program that serves does that. Where nobody has said :meth:`Collector.begin` the collector is
+left alone.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ class Collector:
                 self._asked_s = self._clock()
 
     def look(self) -> None:
-        """Free cycles among what was set aside if somebody asked for that GATHER_S ago: once for all who have since."""
+        """Free cycles among what was set aside if somebody asked for that GATHER_S ago: once for
+        all who have since.
+        """
         with self._lock:
             if self._asked_s is not None and self._clock() - self._asked_s >= GATHER_S:
                 self._asked_s = None

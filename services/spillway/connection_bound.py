@@ -1,9 +1,10 @@
-"""How many connections a door (REST, gRPC) lets in, in all and of one address, and what is said of those that it doesn't.
+"""How many connections a door (REST, gRPC) lets in, in all and of one address, and what is said of
+those that it doesn't.
 
-In all there may be what descriptors and memory allow (``open_files``). Without a second bound one address could take
-them all, by mistake as well as by will: a pool that leaks. So an address gets a quarter. IPv6 counts by /64, as guesses at the
-token do. Loopback has no such bound unless one is set: there all clients of this machine are one address, and so are those of
-a proxy on it.
+In all there may be what descriptors and memory allow (``open_files``). Without a second bound one
+address could take them all, by mistake as well as by will: a pool that leaks. So an address gets a
+quarter. IPv6 counts by /64, as guesses at the token do. Loopback has no such bound unless one is
+set: there all clients of this machine are one address, and so are those of a proxy on it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class ConnectionBound:
         Args:
             door: its name, for the log and metrics.
             total: how many connections may be open at once.
-            per_address: how many of one address, loopback too; 0: as many as there may be; None: a quarter, loopback excepted.
+            per_address: how many of one address, loopback too; 0: as many as there may be; None: a
+                quarter, loopback excepted.
         """
         self.door = door
         self.total = total
@@ -46,7 +48,9 @@ class ConnectionBound:
         self._said_at_s: dict[Reason, float] = {}
 
     def holder(self, address: str) -> str | None:
-        """Give what connections from *address* are counted under; None if it has no bound of its own."""
+        """Give what connections from *address* are counted under; None if it has no bound of its
+        own.
+        """
         if self.per_address >= self.total:
             return None
         network = network_of(address)

@@ -323,7 +323,9 @@ class LsnNotRetained(Conflict):
 
 
 class LeaseLost(Conflict):
-    """Another process holds the lease: what this one wants to write, or to give, is that one's to write and to give."""
+    """Another process holds the lease: what this one wants to write, or to give, is that one's to
+    write and to give.
+    """
 
     code = "lease_lost"
     grpc_status = "ABORTED"
@@ -407,7 +409,9 @@ class CatalogAuditFailed(DecodingError):
 
 
 class ValueNotRepresentable(DecodingError):
-    """A value has no form in what an output plugin makes of its type; an option of the slot mends it."""
+    """A value has no form in what an output plugin makes of its type; an option of the slot mends
+    it.
+    """
 
     code = "value_not_representable"
     grpc_status = "FAILED_PRECONDITION"
@@ -415,14 +419,18 @@ class ValueNotRepresentable(DecodingError):
 
 
 class PluginFailed(SpillwayError):
-    """An output plugin that an installed package brought can't be loaded, or one of its callbacks raised."""
+    """An output plugin that an installed package brought can't be loaded, or one of its callbacks
+    raised.
+    """
 
     code = "plugin_failed"
     sqlstate = "38000"
 
 
 class SubscriptionFailed(SpillwayError):
-    """A subscription's runner ended, or can't be started, and left no word of why but what its log has."""
+    """A subscription's runner ended, or can't be started, and left no word of why but what its log
+    has.
+    """
 
     code = "subscription_failed"
     sqlstate = "58000"
@@ -524,7 +532,9 @@ class ReplicationNotAllowedByHba(SourceError):
 
 
 class TableNotReadable(SourceError):
-    """The role may not read a table whole, which an initial copy needs; the hint is the SQL that grants it."""
+    """The role may not read a table whole, which an initial copy needs; the hint is the SQL that
+    grants it.
+    """
 
     code = "table_not_readable"
     sqlstate = "42501"
@@ -567,7 +577,9 @@ class TimelineDiverged(SourceError):
 
 
 class WalDiverged(SourceError):
-    """The server has other WAL than what was received: it is a copy of the source that went its own way."""
+    """The server has other WAL than what was received: it is a copy of the source that went its own
+    way.
+    """
 
     code = "wal_diverged"
     grpc_status = "DATA_LOSS"
@@ -590,7 +602,9 @@ class PhysicalSlotUnusable(SourceError):
 
 
 class PhysicalSlotActive(PhysicalSlotUnusable):
-    """Another receiver streams from the physical slot: of another Spillway service, or a leftover of one."""
+    """Another receiver streams from the physical slot: of another Spillway service, or a leftover
+    of one.
+    """
 
     code = "physical_slot_active"
     http_status = 409
@@ -600,9 +614,9 @@ class PhysicalSlotActive(PhysicalSlotUnusable):
         pid = active_pid or "<active_pid of pg_replication_slots>"
         super().__init__(
             f'the physical slot "{slot}" is active for {process}',
-            hint="Does another Spillway service have a source of this name on the server? Then give this one another "
-            "name. What a killed service left behind ends by itself after wal_sender_timeout; at once by "
-            f"SELECT pg_terminate_backend({pid});",
+            hint="Does another Spillway service have a source of this name on the server? Then "
+            "give this one another name. What a killed service left behind ends by itself after "
+            f"wal_sender_timeout; at once by SELECT pg_terminate_backend({pid});",
             slot=slot,
             active_pid=active_pid,
         )
@@ -646,7 +660,9 @@ class WalStoreFull(DiskFull):
 
 
 class WalFlushFailed(StorageError):
-    """The kernel could not make written WAL durable; what was not durable before is fetched again."""
+    """The kernel could not make written WAL durable; what was not durable before is fetched
+    again.
+    """
 
     code = "wal_flush_failed"
 
@@ -711,7 +727,9 @@ class TooManyAttempts(SpillwayError):
 
 
 class TooManyConnections(SpillwayError):
-    """The service has as many connections as it can have without taking files from its receivers."""
+    """The service has as many connections as it can have without taking files from its
+    receivers.
+    """
 
     code = "too_many_connections"
     http_status = 503
@@ -729,7 +747,9 @@ class RequestTimeout(SpillwayError):
 
 
 class TlsFailed(SpillwayError):
-    """A client and the service could not agree on TLS: a certificate is missing, expired, or not trusted."""
+    """A client and the service could not agree on TLS: a certificate is missing, expired, or not
+    trusted.
+    """
 
     code = "tls_failed"
     http_status = 502
@@ -756,7 +776,9 @@ class NotReady(SpillwayError):
 
 
 class CheckpointNotStored(NotReady):
-    """WAL from the source's last checkpoint on, where decoding of a new database begins, is not stored any more."""
+    """WAL from the source's last checkpoint on, where decoding of a new database begins, is not
+    stored any more.
+    """
 
     code = "checkpoint_not_stored"
 

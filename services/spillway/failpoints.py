@@ -1,61 +1,72 @@
 """Named points in the code where a test may kill the process or make an operation fail.
 
 Crash safety is a claim about instants: between the write and the fsync, between the fsync and the
-confirmation. A failpoint names such an instant. Off, which is always unless a test asks, a failpoint costs
-one look at an empty dict.
+confirmation. A failpoint names such an instant. Off, which is always unless a test asks, a
+failpoint costs one look at an empty dict.
 
 ``SPILLWAY_FAILPOINTS`` arms them for a whole process, read once at import::
 
     SPILLWAY_FAILPOINTS="walstore.before_fsync=kill@3; walstore.write=error:ENOSPC@2-5"
 
-=================  ==================================================================================
+=================  =================================================================================
 action             what happens
-=================  ==================================================================================
+=================  =================================================================================
 ``kill``           the process gets SIGKILL: no destructor, no buffer flush
 ``error:ENOSPC``   ``OSError`` with that errno (any name of the errno module) is raised there
 ``sleep:MS``       the thread sleeps that many milliseconds
-=================  ==================================================================================
+=================  =================================================================================
 
-``@N`` fires at the N-th hit only, ``@N-M`` from the N-th to the M-th, ``@N-`` from the N-th on; without
-it every hit fires. Tests in the same process use :func:`armed`.
+``@N`` fires at the N-th hit only, ``@N-M`` from the N-th to the M-th, ``@N-`` from the N-th on;
+without it every hit fires. Tests in the same process use :func:`armed`.
 
-========================================  ===============================================================
+========================================  ==========================================================
 failpoint                                 where
-========================================  ===============================================================
+========================================  ==========================================================
 ``walstore.create_segment``               before a segment file is created and its space reserved
 ``walstore.write``                        before bytes are written to a segment
 ``walstore.after_write``                  bytes are written, nothing is synced
 ``walstore.before_fsync``                 before a segment file is synced
-``walstore.after_fsync``                  the segments are durable, the state file does not say so yet
+``walstore.after_fsync``                  the segments are durable, the state file does not say so
+                                          yet
 ``walstore.before_state_fsync``           the state file is written, not synced
 ``walstore.after_state_fsync``            all is durable, nobody was told
 ``walstore.remove``                       before a segment file is removed
 ``walreceiver.before_status``             before a standby status update is sent
-``session.before_snapshot_rename``        a decoding snapshot is written and synced, not in place yet
-``session.before_log_sync``               the snapshot is in place, the transaction log names no new restart
+``session.before_snapshot_rename``        a decoding snapshot is written and synced, not in place
+                                          yet
+``session.before_log_sync``               the snapshot is in place, the transaction log names no new
+                                          restart
 ``session.after_log_sync``                the restart point is durable, nothing older is removed yet
-``session.before_spill_removal``          older snapshots are removed, the spill files that only they named are not
+``session.before_spill_removal``          older snapshots are removed, the spill files that only
+                                          they named are not
 ``storage.write``                         before the bytes of a small durable file are written
-``storage.before_rename``                 a file is written and synced beside the one that it is to replace
+``storage.before_rename``                 a file is written and synced beside the one that it is to
+                                          replace
 ``storage.after_rename``                  it is in place, its name is not durable yet
-``certify.compare``                       two lines are about to be compared; an error changes ours first
+``certify.compare``                       two lines are about to be compared; an error changes ours
+                                          first
 ``lake.before_history``                   a batch is read, no table has it
-``lake.after_history``                    a table's history has the batch, its current table does not
-``lake.after_reshape``                    a current table has followed an ALTER TABLE, without the batch
+``lake.after_history``                    a table's history has the batch, its current table does
+                                          not
+``lake.after_reshape``                    a current table has followed an ALTER TABLE, without the
+                                          batch
 ``lake.before_merge``                     a current table's merge is worked out, and not committed
 ``lake.after_current``                    a table has the batch whole, other tables may not
 ``lake.after_quarantined``                a table is in quarantine, nothing is set aside yet
 ``lake.after_quarantine``                 a batch of a table in quarantine is set aside
 ``lake.after_ddl``                        the events of a batch are durable, its position isn't
-``lake.before_position``                  every table has the batch, the lake's position is the old one
+``lake.before_position``                  every table has the batch, the lake's position is the old
+                                          one
 ``lake.before_advance``                   the position is durable, the slot is not confirmed
 ``lake.after_advance``                    the slot is confirmed, Spark has not committed the batch
-``lake.load_begun``                       a table's load has its snapshot, no row of it is in history
-``lake.load_chunk``                       a chunk of loaded rows is in history, the load's state does not say so
+``lake.load_begun``                       a table's load has its snapshot, no row of it is in
+                                          history
+``lake.load_chunk``                       a chunk of loaded rows is in history, the load's state
+                                          does not say so
 ``lake.load_copied``                      history has all loaded rows, current none
 ``lake.load_published``                   current has the loaded rows, not what came meanwhile
 ``lake.load_done``                        a table is loaded, others may not be
-========================================  ===============================================================
+========================================  ==========================================================
 """
 
 from __future__ import annotations
@@ -141,7 +152,9 @@ def parse(text: str) -> dict[str, _Armed]:
 
 @contextmanager
 def armed(text: str) -> Iterator[None]:
-    """Arm failpoints of this process for the length of a ``with``, counting hits from its beginning."""
+    """Arm failpoints of this process for the length of a ``with``, counting hits from its
+    beginning.
+    """
     points = parse(text)
     before = {name: _armed[name] for name in points if name in _armed}
     _armed.update(points)

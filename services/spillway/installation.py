@@ -1,7 +1,8 @@
 """How an extra is installed, for the hints of errors that miss one.
 
-The distribution is named ``spillway-slots``, since ``spillway`` on PyPI is a stranger's package; the command and the import keep
-their name. No release is on an index: what works today is a checkout of the project, or a wheel that was built from one.
+The distribution is named ``spillway-slots``, since ``spillway`` on PyPI is a stranger's package;
+the command and the import keep their name. No release is on an index: what works today is a
+checkout of the project, or a wheel that was built from one.
 """
 
 from __future__ import annotations

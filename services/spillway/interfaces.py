@@ -1,6 +1,8 @@
-"""REST and the admin UI (uvicorn), gRPC and PostgreSQL's own protocol on one event loop, in front of an engine that runs.
+"""REST and the admin UI (uvicorn), gRPC and PostgreSQL's own protocol on one event loop, in front
+of an engine that runs.
 
-``serve`` imports this when the engine is up: everything heavy that a client needs and decoding does not is here.
+``serve`` imports this when the engine is up: everything heavy that a client needs and decoding does
+not is here.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from spillway.users.registry import Users
 
 _GRPC_GRACE_S = 2.0
-#: How often the certificate's files are looked at: a renewal has days to be noticed, a mistake in it should be seen at once.
+#: How often the certificate's files are looked at: a renewal has days to be noticed, a mistake in
+#: it should be seen at once.
 _CERTIFICATE_LOOK_S = 2.0
 
 
@@ -153,7 +156,8 @@ def _free_port(host: str) -> int:
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named, for asyncio turns Nagle's algorithm off only then; an answer's body would wait 40 ms for an acknowledgement.
+    # Named, for asyncio turns Nagle's algorithm off only then; an answer's body would wait 40 ms
+    # for an acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

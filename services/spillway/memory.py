@@ -1,11 +1,13 @@
 """What glibc's malloc keeps of freed memory, and giving it back to the operating system.
 
-Two habits of glibc's are right for many programs and wrong for this one. Each thread that mallocs gets an arena of its own, up to
-eight for a core, and what a thread has freed serves no other: with a dozen workers that encode in turn it adds up. And freed memory
-returns to the system only from an arena's end: one small block that outlives a large transaction keeps all of it. So the program
-has few arenas (:func:`limit_arenas`), and gives back what is free inside them (:class:`FreedMemory`) after a large transaction, after a stream
-and whenever the process has grown. That costs a system call for each free stretch, and the first touch of pages that are used
-again; both are bounded by how much was freed.
+Two habits of glibc's are right for many programs and wrong for this one. Each thread that mallocs
+gets an arena of its own, up to eight for a core, and what a thread has freed serves no other: with
+a dozen workers that encode in turn it adds up. And freed memory returns to the system only from an
+arena's end: one small block that outlives a large transaction keeps all of it. So the program has
+few arenas (:func:`limit_arenas`), and gives back what is free inside them (:class:`FreedMemory`)
+after a large transaction, after a stream and whenever the process has grown. That costs a system
+call for each free stretch, and the first touch of pages that are used again; both are bounded by
+how much was freed.
 
 With another C library everything here does nothing; musl's malloc, for one, has no arenas.
 """
@@ -32,7 +34,9 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 def limit_arenas(number: int = ARENAS) -> bool:
-    """Have the process use *number* arenas at most, unless MALLOC_ARENA_MAX says; before threads begin. False: it can't be."""
+    """Have the process use *number* arenas at most, unless MALLOC_ARENA_MAX says; before threads
+    begin. False: it can't be.
+    """
     libc = _glibc()
     if libc is None or "MALLOC_ARENA_MAX" in os.environ:
         return False
@@ -51,19 +55,22 @@ class FreedMemory:
         self._trim = trim
         self._resident_bytes = resident_bytes
         self._lock = threading.Lock()
-        # The least that the process had since free memory was last given back, and since that was last asked for.
+        # The least that the process had since free memory was last given back, and since that was
+        # last asked for.
         self._least = self._least_asked = resident_bytes() if trim is not None else 0
         self._asked = False
 
     def ask(self) -> None:
-        """Have free memory given back at the next :meth:`look`: something ended that may have had much."""
+        """Have free memory given back at the next :meth:`look`: something ended that may have had
+        much.
+        """
         self._asked = True
 
     def look(self) -> None:
         """Give back what is free if that may be much.
 
-        So it may when the process has grown by WORTH_BYTES since it last gave back. Who asks means growth since the last time that somebody
-        asked: what was in use then may be free now.
+        So it may when the process has grown by WORTH_BYTES since it last gave back. Who asks means
+        growth since the last time that somebody asked: what was in use then may be free now.
         """
         if self._trim is None:
             return

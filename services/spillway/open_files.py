@@ -1,8 +1,9 @@
 """How many files and sockets the process may have open, and how many of them connections may take.
 
-A connection is a descriptor, and so is a segment of WAL, a part of the transaction log and SQLite's file. When a process has no
-descriptor left, whatever opens a file next fails, be it a receiver. So connections get a share, REST, gRPC and PostgreSQL's protocol each theirs,
-and the rest is kept for the work. The limit is raised first to what the process may raise it to.
+A connection is a descriptor, and so is a segment of WAL, a part of the transaction log and SQLite's
+file. When a process has no descriptor left, whatever opens a file next fails, be it a receiver. So
+connections get a share, REST, gRPC and PostgreSQL's protocol each theirs, and the rest is kept for
+the work. The limit is raised first to what the process may raise it to.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ def raise_limit() -> int:
 
 
 def connection_limits(files_max: int) -> ConnectionLimits:
-    """Share out *files_max* descriptors: half for the work, but no more than it can need; of the rest a half each.
+    """Share out *files_max* descriptors: half for the work, but no more than it can need; of the
+    rest a half each.
 
-    PostgreSQL's own protocol, which most services don't serve, gets a sixteenth of all, out of the work's share.
+    PostgreSQL's own protocol, which most services don't serve, gets a sixteenth of all, out of the
+    work's share.
     """
     left = files_max - min(files_max // 2, _RESERVED_MAX)
     return ConnectionLimits(

@@ -1,11 +1,12 @@
 """``spillway serve``: everything in one process.
 
-One event loop carries the engine, REST (uvicorn) and gRPC; receivers and decoders are threads of the
-engine. Start: lock the data directory, bring the engine up, then listen, so that whoever can connect is
-answered. What listens is imported only then, on a thread beside the engine's: it takes longer than all the rest,
-and decoding neither waits for it nor, when little was stored, has to share the interpreter with it.
-Programs of subscriptions are started last and ended first, for they are clients.
-SIGTERM or SIGINT: stop listening, end streams, checkpoint, close; a second one ends at once, which loses nothing either.
+One event loop carries the engine, REST (uvicorn) and gRPC; receivers and decoders are threads of
+the engine. Start: lock the data directory, bring the engine up, then listen, so that whoever can
+connect is answered. What listens is imported only then, on a thread beside the engine's: it takes
+longer than all the rest, and decoding neither waits for it nor, when little was stored, has to
+share the interpreter with it. Programs of subscriptions are started last and ended first, for they
+are clients. SIGTERM or SIGINT: stop listening, end streams, checkpoint, close; a second one ends at
+once, which loses nothing either.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What decoding gets of the interpreter before the interfaces' import begins: usually all is decoded before that.
+#: What decoding gets of the interpreter before the interfaces' import begins: usually all is
+#: decoded before that.
 _HEAD_START_S: Final = 0.3
 
 
@@ -67,7 +69,8 @@ class ServeSettings:
     umask: int | None = None
     #: how long a client over gRPC may leave the service without an answer, in seconds; 0: for ever
     client_timeout_s: float = 60.0
-    #: how many connections one address may have to REST, and as many to gRPC; 0: no bound; None: a quarter of all
+    #: how many connections one address may have to REST, and as many to gRPC; 0: no bound; None: a
+    #: quarter of all
     connections_per_address: int | None = None
     #: None: SQLite in the data directory
     metadata_url: str | None = None
@@ -98,14 +101,15 @@ def check_settings(settings: ServeSettings) -> None:
         )
     if settings.tls is None and not settings.tls_off:
         raise InvalidRequest(
-            f"listening on {settings.host} needs a certificate: without TLS the token and all data cross the network as "
-            "clear text",
-            hint="Set SPILLWAY_TLS_CERT and SPILLWAY_TLS_KEY; or SPILLWAY_TLS=off where a proxy in front has the certificate "
-            "and nobody else can listen in; or listen on 127.0.0.1.",
+            f"listening on {settings.host} needs a certificate: without TLS the token and all data "
+            "cross the network as clear text",
+            hint="Set SPILLWAY_TLS_CERT and SPILLWAY_TLS_KEY; or SPILLWAY_TLS=off where a proxy in "
+            "front has the certificate and nobody else can listen in; or listen on 127.0.0.1.",
         )
     if settings.tls is None:
         log.warning(
-            "listening on %s without TLS (SPILLWAY_TLS=off): the token and all data are clear text on their way here",
+            "listening on %s without TLS (SPILLWAY_TLS=off): the token and all data are clear text "
+            "on their way here",
             settings.host,
         )
 
@@ -171,7 +175,8 @@ def _stop_once(loop: asyncio.AbstractEventLoop, number: int, stop: asyncio.Event
 @contextlib.asynccontextmanager
 async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
     """Run the service within this context; yield the ports that it listens on."""
-    # Read before anything else begins: a certificate that can't be used is a mistake of whoever starts it.
+    # Read before anything else begins: a certificate that can't be used is a mistake of whoever
+    # starts it.
     certificate = None if settings.tls is None else ServerCertificate(settings.tls)
     limits = connection_limits(raise_limit())
     data = DataDirectory(settings.data_dir)
@@ -224,10 +229,11 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
 
 @contextlib.contextmanager
 def _own_socket(data_dir: Path, *, needed: bool) -> Iterator[Path | None]:
-    """Give the path of a Unix socket that nobody but this user reaches; its directory goes at the end.
+    """Give the path of a Unix socket that nobody but this user reaches; its directory goes at the
+    end.
 
-    The service's own programs connect there, so that they need no CA, no name and no certificate of their own, and go on when
-    the service's certificate has expired.
+    The service's own programs connect there, so that they need no CA, no name and no certificate of
+    their own, and go on when the service's certificate has expired.
     """
     if not needed:
         yield None

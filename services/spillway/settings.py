@@ -1,8 +1,10 @@
-"""Every environment variable that the service and its commands read, with its default and its meaning.
+"""Every environment variable that the service and its commands read, with its default and its
+meaning.
 
-One table: the commands' options take their defaults from it, and ``docs/reference/settings.md`` is compared with it
-by a test. A value that can't be read stops the program with the variable's name, rather than be
-passed over. (Spark jobs, failpoints and tests have a few variables of their own, documented there too.)
+One table: the commands' options take their defaults from it, and ``docs/reference/settings.md`` is
+compared with it by a test. A value that can't be read stops the program with the variable's name,
+rather than be passed over. (Spark jobs, failpoints and tests have a few variables of their own,
+documented there too.)
 """
 
 from __future__ import annotations
@@ -113,7 +115,8 @@ class Settings:
         "SPILLWAY_METADATA_URL",
         str,
         None,
-        "where sources, slots and leases are kept: `sqlite:///FILE` or `postgresql://…`, with libpq's parameters",
+        "where sources, slots and leases are kept: `sqlite:///FILE` or `postgresql://…`, with "
+        "libpq's parameters",
         "SQLite in the data directory",
     )
     host: str = _variable(
@@ -128,14 +131,16 @@ class Settings:
         "SPILLWAY_PG_PORT",
         _port,
         None,
-        "the port of PostgreSQL's own replication protocol, for users made with `spillway user`; 0 for a free one",
+        "the port of PostgreSQL's own replication protocol, for users made with `spillway user`; 0 "
+        "for a free one",
         "none: it is not served",
     )
     token: str | None = _variable(
         "SPILLWAY_TOKEN",
         str,
         None,
-        "the bearer token that REST and gRPC ask for; needed on any address but loopback; commands send it",
+        "the bearer token that REST and gRPC ask for; needed on any address but loopback; commands "
+        "send it",
         "none",
     )
     auth_off: bool = _variable(
@@ -149,16 +154,16 @@ class Settings:
         "SPILLWAY_TLS",
         _auth,
         value=False,
-        meaning="`off` listens on any address without a certificate, for a proxy in front that has one: "
-        "tokens and data then cross the network as clear text up to there",
+        meaning="`off` listens on any address without a certificate, for a proxy in front that has "
+        "one: tokens and data then cross the network as clear text up to there",
         default="",
     )
     tls_cert: Path | None = _variable(
         "SPILLWAY_TLS_CERT",
         Path,
         None,
-        "the service's certificate for REST and gRPC with its chain after it, a PEM file; loaded anew when it changes; "
-        "needed on any address but loopback",
+        "the service's certificate for REST and gRPC with its chain after it, a PEM file; loaded "
+        "anew when it changes; needed on any address but loopback",
         "none",
     )
     tls_key: Path | None = _variable(
@@ -179,24 +184,26 @@ class Settings:
         "SPILLWAY_CLIENT_TIMEOUT",
         _duration,
         60.0,
-        "a client over gRPC or PostgreSQL's protocol that does not answer the service for so long, because it is stopped or "
-        "gone, loses its connection and its slot; `0`: never. PostgreSQL's `wal_sender_timeout`",
+        "a client over gRPC or PostgreSQL's protocol that does not answer the service for so long, "
+        "because it is stopped or gone, loses its connection and its slot; `0`: never. "
+        "PostgreSQL's `wal_sender_timeout`",
         "`60s`",
     )
     connections_per_address: int | None = _variable(
         "SPILLWAY_CONNECTIONS_PER_ADDRESS",
         _count,
         None,
-        "how many connections one address (of IPv6: one /64) may have to REST, as many to gRPC, and as many to PostgreSQL's "
-        "protocol; `0`: as many as there may be, for a proxy in front, behind which all clients are one address",
+        "how many connections one address (of IPv6: one /64) may have to REST, as many to gRPC, "
+        "and as many to PostgreSQL's protocol; `0`: as many as there may be, for a proxy in front, "
+        "behind which all clients are one address",
         "a quarter of all there may be, loopback excepted",
     )
     stream_bytes: int | None = _variable(
         "SPILLWAY_STREAM_BYTES",
         _size,
         None,
-        "a transaction in progress is streamed in parts of about this many bytes of its changes, to slots that want that; "
-        "0: after every change",
+        "a transaction in progress is streamed in parts of about this many bytes of its changes, "
+        "to slots that want that; 0: after every change",
         "that of `SPILLWAY_LOGICAL_DECODING_WORK_MEM`",
     )
     logical_decoding_work_mem: int = _variable(
@@ -210,8 +217,8 @@ class Settings:
         "SPILLWAY_AUDIT",
         _switch,
         value=False,
-        meaning="`on` checks the catalog mirror against every NEW_CID record of the WAL; a mismatch stops decoding "
-        "with `catalog_audit_failed`",
+        meaning="`on` checks the catalog mirror against every NEW_CID record of the WAL; a "
+        "mismatch stops decoding with `catalog_audit_failed`",
         default="`off`",
     )
     max_slot_retained_bytes: int | None = _variable(
@@ -233,23 +240,25 @@ class Settings:
         _limit,
         None,
         "a source's stored WAL may take so much; then receiving pauses, and the primary "
-        "keeps the rest; `-1`: no bound. At least two segments are allowed. A WAL record that is longer than that, of a "
-        "large row or logical message, stops receiving: `wal_store_full` says how much it needs",
+        "keeps the rest; `-1`: no bound. At least two segments are allowed. A WAL record that is "
+        "longer than that, of a large row or logical message, stops receiving: `wal_store_full` "
+        "says how much it needs",
         "`-1`",
     )
     wal_archives: Path | None = _variable(
         "SPILLWAY_WAL_ARCHIVES",
         Path,
         None,
-        "a directory with a directory for each source, by its name, of archived WAL segments: what the primary has "
-        "removed is taken from there",
+        "a directory with a directory for each source, by its name, of archived WAL segments: what "
+        "the primary has removed is taken from there",
         "none",
     )
     dsn_files: Path | None = _variable(
         "SPILLWAY_DSN_FILES",
         Path,
         None,
-        "a directory; a source's DSN may name files below it, and no others, as sslrootcert, sslcert, sslkey and sslcrl",
+        "a directory; a source's DSN may name files below it, and no others, as sslrootcert, "
+        "sslcert, sslkey and sslcrl",
         "none",
     )
     log_level: str = _variable(
@@ -268,7 +277,8 @@ class Settings:
         "SPILLWAY_GRPC",
         str,
         "127.0.0.1:50051",
-        "where gRPC is, as host:port, for commands and Spark; `https://host:port` of a service with a certificate",
+        "where gRPC is, as host:port, for commands and Spark; `https://host:port` of a service "
+        "with a certificate",
     )
 
     tls_ca: Path | None = _variable(
@@ -282,7 +292,8 @@ class Settings:
         "SPILLWAY_TLS_CLIENT_CERT",
         Path,
         None,
-        "for commands and Spark: the certificate to show to a service that asks for one, a PEM file",
+        "for commands and Spark: the certificate to show to a service that asks for one, a PEM "
+        "file",
         "none",
     )
     tls_client_key: Path | None = _variable(

@@ -1,12 +1,16 @@
-"""TLS: the service's certificate, loaded anew when its files change, and what clients verify it with.
+"""TLS: the service's certificate, loaded anew when its files change, and what clients verify it
+with.
 
-The service reads a certificate (with the chain up to its CA), its key and, if clients must show certificates too, the CA of
-those. Whoever renews certificates (certbot, cert-manager) writes the files one after the other, so a look may find a
-certificate that the key doesn't fit, or half a file. :class:`ServerCertificate` takes files over only when all of them
-were read twice the same, fit together, and are not worse than what is loaded (a certificate that has ended never replaces one
-that is good); until then what was loaded before goes on. Connections that are open keep what they began with.
+The service reads a certificate (with the chain up to its CA), its key and, if clients must show
+certificates too, the CA of those. Whoever renews certificates (certbot, cert-manager) writes the
+files one after the other, so a look may find a certificate that the key doesn't fit, or half a
+file. :class:`ServerCertificate` takes files over only when all of them were read twice the same,
+fit together, and are not worse than what is loaded (a certificate that has ended never replaces one
+that is good); until then what was loaded before goes on. Connections that are open keep what they
+began with.
 
-What is wrong is told by :meth:`ServerCertificate.troubles`, afresh at each question: it is a sign, and must go when its cause does.
+What is wrong is told by :meth:`ServerCertificate.troubles`, afresh at each question: it is a sign,
+and must go when its cause does.
 
 A client verifies against the CA that it is told (``SPILLWAY_TLS_CA``), else against the system's.
 """
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Digests by the OID of a signature's algorithm; MD5 and SHA-1 count as SHA-256 here. RSA-PSS, which has it in its parameters, and
-#: Ed25519, which has none, are not among them.
+#: Digests by the OID of a signature's algorithm; MD5 and SHA-1 count as SHA-256 here. RSA-PSS,
+#: which has it in its parameters, and Ed25519, which has none, are not among them.
 _SIGNATURE_DIGESTS: Final = {
     bytes.fromhex("2a864886f70d010104"): "sha256",  # md5WithRSAEncryption
     bytes.fromhex("2a864886f70d010105"): "sha256",  # sha1WithRSAEncryption
@@ -46,8 +50,8 @@ _SIGNATURE_DIGESTS: Final = {
     bytes.fromhex("2a8648ce3d040304"): "sha512",
 }
 
-#: A certificate that ends sooner should have been renewed by now: certbot, cert-manager and step-ca do so when a third of its
-#: time is left.
+#: A certificate that ends sooner should have been renewed by now: certbot, cert-manager and step-ca
+#: do so when a third of its time is left.
 _EXPIRES_SOON_S: Final = 14 * 86_400
 #: Of one that is made for days or hours, it is this share of its time.
 _EXPIRES_SOON_SHARE: Final = 5
@@ -140,9 +144,11 @@ class ServerCertificate:
 
     @property
     def pg(self) -> tuple[ssl.SSLContext, bytes | None]:
-        """What a new connection of PostgreSQL's protocol begins with, and its certificate's hash for tls-server-end-point.
+        """What a new connection of PostgreSQL's protocol begins with, and its certificate's hash
+        for tls-server-end-point.
 
-        None for the hash: the certificate's signature has no digest that RFC 5929 knows, and channels can't be bound to it.
+        None for the hash: the certificate's signature has no digest that RFC 5929 knows, and
+        channels can't be bound to it.
         """
         return self._loaded.pg_context, self._loaded.end_point
 
@@ -172,7 +178,9 @@ class ServerCertificate:
         return sorted(found, key=lambda trouble: not trouble.is_refused)
 
     def refresh(self) -> None:
-        """Take over what the files hold if they changed and fit together. It reads files: not for an event loop."""
+        """Take over what the files hold if they changed and fit together. It reads files: not for
+        an event loop.
+        """
         try:
             loaded = self._renewed()
         except InvalidRequest as error:
@@ -204,7 +212,10 @@ class ServerCertificate:
         raise InvalidRequest(
             f"the certificate in {self._files.certificate} has expired ({_date(validity.ends_s)})"
             if validity.ends_s <= now_s
-            else f"the certificate in {self._files.certificate} is not valid before {_date(validity.begins_s)}",
+            else (
+                f"the certificate in {self._files.certificate} is not valid before "
+                f"{_date(validity.begins_s)}"
+            ),
             hint=self._remedy(),
         )
 
@@ -217,7 +228,8 @@ class ServerCertificate:
             yield Trouble(
                 True,
                 "The service's certificate has expired",
-                f"the certificate that was loaded from {path} has expired ({_date(validity.ends_s)}): clients refuse it",
+                f"the certificate that was loaded from {path} has expired "
+                f"({_date(validity.ends_s)}): clients refuse it",
                 self._remedy(),
                 datetime.fromtimestamp(validity.ends_s, UTC),
             )
@@ -225,7 +237,8 @@ class ServerCertificate:
             yield Trouble(
                 True,
                 "The service's certificate is not valid yet",
-                f"the certificate that was loaded from {path} is not valid before {_date(validity.begins_s)}: clients refuse it",
+                f"the certificate that was loaded from {path} is not valid before "
+                f"{_date(validity.begins_s)}: clients refuse it",
                 f"Set this machine's clock, if it is wrong. {self._remedy()}",
                 None,
             )
@@ -258,16 +271,20 @@ class ServerCertificate:
             yield Trouble(
                 False,
                 f"A CA's certificate {'is not valid' if ended else 'expires soon'}",
-                f"{where} is valid from {_date(validity.begins_s)} to {_date(validity.ends_s)}; who leans on it is refused"
+                (
+                    f"{where} is valid from {_date(validity.begins_s)} to "
+                    f"{_date(validity.ends_s)}; who leans on it is refused"
+                )
                 + ("" if ended else " then"),
-                "Put its renewed one in its place, or take it out of the file if nothing needs it; the file is read again by itself.",
+                "Put its renewed one in its place, or take it out of the file if nothing needs it; "
+                "the file is read again by itself.",
                 datetime.fromtimestamp(validity.ends_s, UTC) if validity.ends_s <= now_s else None,
             )
 
     def _remedy(self) -> str:
         return (
-            f"Put a renewed certificate in {self._files.certificate} and its key in {self._files.key}: "
-            "they are taken over by themselves within seconds."
+            f"Put a renewed certificate in {self._files.certificate} and its key in "
+            f"{self._files.key}: they are taken over by themselves within seconds."
         )
 
     def _say(self) -> None:
@@ -311,7 +328,8 @@ class ClientTls:
         return context
 
     def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Give the CAs, the key and the certificate as gRPC takes them; None for gRPC's own CAs, or for none.
+        """Give the CAs, the key and the certificate as gRPC takes them; None for gRPC's own CAs, or
+        for none.
 
         Raises:
             InvalidRequest: a file can't be read, or is none.
@@ -335,7 +353,9 @@ class ClientTls:
 
 
 def tls_failed(address: str, reason: str) -> TlsFailed:
-    """Make the error of a client whose handshake with the service at *address* failed for *reason*, a TLS library's words."""
+    """Make the error of a client whose handshake with the service at *address* failed for *reason*,
+    a TLS library's words.
+    """
     said = reason.lower()
     if "expired" in said:
         hint = "The service's certificate must be renewed; it takes the new files over by itself."
@@ -345,11 +365,17 @@ def tls_failed(address: str, reason: str) -> TlsFailed:
             "which one that is."
         )
     elif "certificate required" in said or "certificate_required" in said:
-        hint = "The service asks for a client's certificate: set SPILLWAY_TLS_CLIENT_CERT and SPILLWAY_TLS_CLIENT_KEY."
+        hint = (
+            "The service asks for a client's certificate: set SPILLWAY_TLS_CLIENT_CERT and "
+            "SPILLWAY_TLS_CLIENT_KEY."
+        )
     elif "alert" in said and ("unknown ca" in said or "unknown_ca" in said):
         hint = "The service does not know the CA of the certificate in SPILLWAY_TLS_CLIENT_CERT."
     elif "wrong version number" in said or "wrong_version_number" in said:
-        hint = "What listens there speaks no TLS: write http:// (for gRPC host:port alone), or give the service a certificate."
+        hint = (
+            "What listens there speaks no TLS: write http:// (for gRPC host:port alone), or give "
+            "the service a certificate."
+        )
     else:
         hint = "Set SPILLWAY_TLS_CA to the CA that signed the service's certificate."
     return TlsFailed(
@@ -420,7 +446,9 @@ def _validities(pem: bytes) -> list[_Validity | None]:
 
 
 def _validity(der: bytes) -> _Validity:
-    """Find the Validity of a Certificate, RFC 5280, 4.1: behind version (if it is there), serial number, algorithm and issuer."""
+    """Find the Validity of a Certificate, RFC 5280, 4.1: behind version (if it is there), serial
+    number, algorithm and issuer.
+    """
     to_be_signed = _elements(_elements(der)[0][1])[0][1]
     fields = _elements(to_be_signed)
     has_version = fields[0][0] == 0xA0
@@ -442,7 +470,9 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
 
 
 def _end_point(pem: bytes) -> bytes | None:
-    """Hash a file's first certificate with the digest of its signature (RFC 5929, 4.1); None where that is not known."""
+    """Hash a file's first certificate with the digest of its signature (RFC 5929, 4.1); None where
+    that is not known.
+    """
     match = _PEM.search(pem)
     try:
         if match is None:
@@ -483,7 +513,8 @@ def _explained(setting: str, path: Path | None) -> Iterator[None]:
         reason = (error.reason or str(error)).replace("_", " ").lower()
         raise InvalidRequest(
             f"{setting}: {path} can't be used: {reason}",
-            hint="It must be PEM: the certificate first and its chain after it; the key must be the certificate's own.",
+            hint="It must be PEM: the certificate first and its chain after it; the key must be "
+            "the certificate's own.",
         ) from None
     except OSError as error:
         raise InvalidRequest(
@@ -493,5 +524,6 @@ def _explained(setting: str, path: Path | None) -> Iterator[None]:
     except ValueError:
         raise InvalidRequest(
             f"{setting}: the key of {path} is encrypted",
-            hint="Write it without a password (openssl pkey -in KEY -out KEY2), readable by its owner alone.",
+            hint="Write it without a password (openssl pkey -in KEY -out KEY2), readable by its "
+            "owner alone.",
         ) from None

@@ -1,15 +1,18 @@
-"""Who brings the service's token, and how fast it may be guessed: one gate for REST, gRPC and the UI's login.
+"""Who brings the service's token, and how fast it may be guessed: one gate for REST, gRPC and the
+UI's login.
 
-A wrong token is answered at once, five times; after that its address must wait, twice as long each time, up to a minute, before
-another token of it is even looked at, the right one too: otherwise a guess would not be slowed at all. What is
-counted are *different* wrong tokens. A client that goes on with the token of yesterday guesses nothing: it is
-refused as it was, and doesn't shut out those that share its address. Other addresses are never shut out.
+A wrong token is answered at once, five times; after that its address must wait, twice as long each
+time, up to a minute, before another token of it is even looked at, the right one too: otherwise a
+guess would not be slowed at all. What is counted are *different* wrong tokens. A client that goes
+on with the token of yesterday guesses nothing: it is refused as it was, and doesn't shut out those
+that share its address. Other addresses are never shut out.
 
-Whoever has many addresses gets five guesses from each. So while many are wrong everywhere (100 in a minute), an
-address waits after its first wrong one. IPv6 counts by /64, which is what one customer has.
+Whoever has many addresses gets five guesses from each. So while many are wrong everywhere (100 in a
+minute), an address waits after its first wrong one. IPv6 counts by /64, which is what one customer
+has.
 
-Memory is bound: the addresses heard of last are remembered, with digests of their last wrong tokens.
-Tokens are compared in constant time.
+Memory is bound: the addresses heard of last are remembered, with digests of their last wrong
+tokens. Tokens are compared in constant time.
 """
 
 from __future__ import annotations
@@ -72,11 +75,13 @@ class TokenGate:
 
         Args:
             given: the token as it came; None if none came.
-            address: the caller's, without a port; None where that is not known: such callers share one.
+            address: the caller's, without a port; None where that is not known: such callers share
+                one.
 
         Raises:
             Unauthenticated: there is no token, or it is wrong.
-            TooManyAttempts: too many different wrong ones came from *address*; when to come again is in ``details``.
+            TooManyAttempts: too many different wrong ones came from *address*; when to come again
+                is in ``details``.
         """
         if not self.asks_token:
             return
@@ -121,14 +126,17 @@ class TokenGate:
 def _wait(seconds: float) -> TooManyAttempts:
     wait_s = int(seconds) + 1
     return TooManyAttempts(
-        f"too many different wrong tokens came from this address; the next is looked at in {wait_s} s",
+        "too many different wrong tokens came from this address; the next is looked at in "
+        f"{wait_s} s",
         hint="Wait that long, then send the service's SPILLWAY_TOKEN.",
         retry_after_s=wait_s,
     )
 
 
 def network_of(address: str | None) -> str:
-    """Give what stands for a client's address: itself, of IPv6 its /64, which one customer has; empty for what is none."""
+    """Give what stands for a client's address: itself, of IPv6 its /64, which one customer has;
+    empty for what is none.
+    """
     try:
         parsed = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:

@@ -1,12 +1,14 @@
 """Hints in the words of the interface that shows them.
 
-An error doesn't know who will read it: the same one goes into a problem document, to the command line and onto a page. So a hint
-refers to an action by its name in the REST contract, ``GET /v1/sources`` for one, and to an argument by its name there, and whoever
-shows it words that for its users: REST and gRPC pass hints on as they are, the command line puts them through
+An error doesn't know who will read it: the same one goes into a problem document, to the command
+line and onto a page. So a hint refers to an action by its name in the REST contract,
+``GET /v1/sources`` for one, and to an argument by its name there, and whoever shows it words that
+for its users: REST and gRPC pass hints on as they are, the command line puts them through
 :func:`for_commands` where it prints errors, the admin UI through :func:`for_pages`.
 
-:data:`ACTIONS` is the table. A test goes through all hints of the code and fails where one, in either wording, still speaks REST; another
-holds the calls against the contract and the commands against the command line.
+:data:`ACTIONS` is the table. A test goes through all hints of the code and fails where one, in
+either wording, still speaks REST; another holds the calls against the contract and the commands
+against the command line.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 class Action:
     """One call of REST, as the command line and the admin UI have it.
 
-    In braces is what stands in the path or in the query; a hint may have it as it is, or a name of its own in its place.
+    In braces is what stands in the path or in the query; a hint may have it as it is, or a name of
+    its own in its place.
     """
 
     call: str

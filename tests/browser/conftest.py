@@ -47,8 +47,8 @@ def shop(cluster: Cluster) -> Database:
     database = cluster.create_database("shop")
     database.execute(
         "CREATE TABLE customers (id int PRIMARY KEY, name text, city text);"
-        "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id int, total numeric(10,2), status text);"
-        "ALTER TABLE orders REPLICA IDENTITY FULL;"
+        "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id int, "
+        "total numeric(10,2), status text);ALTER TABLE orders REPLICA IDENTITY FULL;"
         "CREATE TABLE visits (at timestamptz, page text);"
     )
     return database
@@ -140,7 +140,9 @@ def subscription(service: Service, source: str) -> str:
 
 
 class Visit:
-    """A browser context that notes what a page must never do: ask elsewhere, break its policy, fail in a script."""
+    """A browser context that notes what a page must never do: ask elsewhere, break its policy, fail
+    in a script.
+    """
 
     def __init__(self, context: BrowserContext, base: str) -> None:
         self.base = base
@@ -157,7 +159,8 @@ class Visit:
             self.wrong.append(f"asked {request.url}")
 
     def _console(self, message: Any) -> None:
-        # What a test asks for on purpose (a refused form, a service that is away) the browser notes as well.
+        # What a test asks for on purpose (a refused form, a service that is away) the browser notes
+        # as well.
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             self.wrong.append(f"console: {message.text}")
 

@@ -1,4 +1,6 @@
-"""Sources, slots and subscriptions altered on their pages, and what a source leaves out from the beginning."""
+"""Sources, slots and subscriptions altered on their pages, and what a source leaves out from the
+beginning.
+"""
 
 from __future__ import annotations
 

@@ -23,13 +23,16 @@ PLOTS = ".charts .plot .uplot"
 
 
 def test_a_locale_that_intl_refuses(slot: str, service: Service, browser: Browser) -> None:
-    """Chromium started with LANG=C, as in a container or by cron, says its language is en-US@posix."""
+    """Chromium started with LANG=C, as in a container or by cron, says its language is
+    en-US@posix.
+    """
     with launched(browser.browser_type, LANG="C.UTF-8", LANGUAGE="", LC_ALL="C.UTF-8") as other:
         page = other.new_page(base_url=f"http://127.0.0.1:{service.http_port}")
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.add_init_script(
-            "Object.defineProperty(Navigator.prototype, 'language', {value: 'en-US@posix', configurable: true});"
+            "Object.defineProperty(Navigator.prototype, 'language', {value: 'en-US@posix', "
+            "configurable: true});"
         )
         page.goto(f"/ui/slots/{slot}")
         expect(page.locator(PLOTS)).to_have_count(2, timeout=60_000)

@@ -1,4 +1,6 @@
-"""What holds for all pages: accessible in light and dark, readable on a phone and a wide screen, closed to others."""
+"""What holds for all pages: accessible in light and dark, readable on a phone and a wide screen,
+closed to others.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,10 @@ def _check_axe(page: Page, where: str) -> None:
     page.evaluate(axe_script())
     result: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     found = [
-        f"{violation['id']}: {violation['help']}: {node['html'][:200]} {node['any'][0]['message'] if node['any'] else ''}"
+        (
+            f"{violation['id']}: {violation['help']}: {node['html'][:200]} "
+            f"{node['any'][0]['message'] if node['any'] else ''}"
+        )
         for violation in result["violations"]
         for node in violation["nodes"]
     ]
@@ -124,7 +129,8 @@ def test_the_policy_holds(slot: str, visit: Callable[..., Visit]) -> None:
     assert "unsafe" not in policy
     # What got into a page all the same would not run.
     page.evaluate(
-        "() => { const s = document.createElement('script'); s.textContent = 'window.taken = 1'; document.body.append(s) }"
+        "() => { const s = document.createElement('script'); s.textContent = 'window.taken = 1'; "
+        "document.body.append(s) }"
     )
     assert page.evaluate("window.taken") is None
     (note,) = here.wrong

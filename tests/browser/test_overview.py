@@ -57,7 +57,8 @@ def test_at_work(
         rows = 40 + 30 * (number % 17 > 11) + 7 * (number % 5)
         shop.execute(
             "INSERT INTO orders (customer_id, total, status)"
-            " SELECT g %% 50 + 1, round((random() * 200)::numeric, 2), 'new' FROM generate_series(1, %s) g",
+            " SELECT g %% 50 + 1, round((random() * 200)::numeric, 2), 'new' FROM "
+            "generate_series(1, %s) g",
             [rows],
         )
         shop.execute("UPDATE orders SET status = 'paid' WHERE id %% 10 = %s", [number % 10])

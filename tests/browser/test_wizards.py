@@ -120,7 +120,8 @@ def test_a_newcomer_gets_to_a_lake_table(
     page.get_by_role("button", name="Create subscription").click()
     expect(page.get_by_text("The subscription is created")).to_be_visible()
 
-    # The real job: Spark takes its time to start. The page tells when it follows, and that the tables are copied.
+    # The real job: Spark takes its time to start. The page tells when it follows, and that the
+    # tables are copied.
     state, tables = (
         page.locator(".state-line .badge"),
         page.locator("[data-live='tables'] tbody tr"),

@@ -1,4 +1,6 @@
-"""kill -9 at each step of a checkpoint that carries open transactions, with a WAL store that has a bound."""
+"""kill -9 at each step of a checkpoint that carries open transactions, with a WAL store that has a
+bound.
+"""
 
 from __future__ import annotations
 

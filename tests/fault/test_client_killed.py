@@ -1,4 +1,6 @@
-"""kill -9 of the service, and of a user's program, while the Python client follows slots: nothing lost, nothing twice."""
+"""kill -9 of the service, and of a user's program, while the Python client follows slots: nothing
+lost, nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ KILLS = 2
 
 
 class Writer(threading.Thread):
-    """Commits transactions numbered from 1; each inserts rows, and deletes one of the transaction before."""
+    """Commits transactions numbered from 1; each inserts rows, and deletes one of the transaction
+    before.
+    """
 
     def __init__(self, database: Database) -> None:
         super().__init__(name="writer")
@@ -41,7 +45,8 @@ class Writer(threading.Thread):
                     with connection.transaction():
                         rows = 400 if number % 50 == 0 else 3
                         connection.execute(
-                            "INSERT INTO log SELECT %s, i, repeat('x', 40) FROM generate_series(1, %s) i",
+                            "INSERT INTO log SELECT %s, i, repeat('x', 40) FROM generate_series(1, "
+                            "%s) i",
                             (number, rows),
                         )
                         connection.execute(
@@ -54,7 +59,9 @@ class Writer(threading.Thread):
 
 
 class Follower(threading.Thread):
-    """Follows a slot in one loop, whatever is killed; keeps the numbers of the transactions that it was given."""
+    """Follows a slot in one loop, whatever is killed; keeps the numbers of the transactions that it
+    was given.
+    """
 
     def __init__(self, follow: Callable[[Follower], None]) -> None:
         super().__init__(name="follower", daemon=True)

@@ -1,7 +1,7 @@
 """kill -9 of driver, service and PostgreSQL while a lake is kept: lake = source.
 
-Each start of the job is half a minute of two cores; JVM and Python workers are killed too, and all of them more
-often, by ``python -m harness.lake_kills``.
+Each start of the job is half a minute of two cores; JVM and Python workers are killed too, and all
+of them more often, by ``python -m harness.lake_kills``.
 """
 
 from __future__ import annotations

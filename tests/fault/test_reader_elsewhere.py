@@ -1,4 +1,6 @@
-"""Readers in a process of their own: writer and reader are killed, and everybody reads the same in the end."""
+"""Readers in a process of their own: writer and reader are killed, and everybody reads the same in
+the end.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: Where the writer of WAL dies, run by run. At each of these something is written of which nobody knows yet.
+#: Where the writer of WAL dies, run by run. At each of these something is written of which nobody
+#: knows yet.
 WAL_KILLS = (
     "walstore.after_write=kill@7",
     "walstore.after_fsync=kill@3",
@@ -95,7 +98,8 @@ def test_a_log_that_another_process_writes(tmp_path: Path) -> None:
     errors = tmp_path / "errors"
     output.touch()
     numbers = random.Random(4711)
-    # Before the first checkpoint, which is the second time that bytes are written, all is thrown away.
+    # Before the first checkpoint, which is the second time that bytes are written, all is thrown
+    # away.
     kills = [1, 2, *(numbers.randrange(3, 40) for _ in range(6))]
     reader = spawn("follow_log", directory, output, stop, errors=errors)
     try:

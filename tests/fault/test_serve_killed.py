@@ -1,4 +1,6 @@
-"""kill -9 of ``spillway serve`` while transactions stream: no committed change is lost, order is kept."""
+"""kill -9 of ``spillway serve`` while transactions stream: no committed change is lost, order is
+kept.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ KILLS = 6
 
 
 class Writer(threading.Thread):
-    """Commits numbered transactions until told to stop; some are large, some roll back a savepoint."""
+    """Commits numbered transactions until told to stop; some are large, some roll back a
+    savepoint.
+    """
 
     def __init__(self, database: Database, seed: int) -> None:
         super().__init__(name="writer")
@@ -46,7 +50,8 @@ class Writer(threading.Thread):
                     with connection.transaction():
                         rows = self._random.choice((1, 3, 10, 100))
                         connection.execute(
-                            "INSERT INTO log SELECT %s, i, repeat('x', 40) FROM generate_series(1, %s) i",
+                            "INSERT INTO log SELECT %s, i, repeat('x', 40) FROM generate_series(1, "
+                            "%s) i",
                             (number, rows),
                         )
                         connection.execute("SAVEPOINT s")
@@ -61,7 +66,9 @@ class Writer(threading.Thread):
 
 
 class Consumer(threading.Thread):
-    """Follows the slot like pg_recvlogical: keeps what it got, then confirms it, and comes back after errors."""
+    """Follows the slot like pg_recvlogical: keeps what it got, then confirms it, and comes back
+    after errors.
+    """
 
     def __init__(self, service: Service, slot: str) -> None:
         super().__init__(name="consumer")
@@ -143,7 +150,9 @@ def test_no_committed_change_is_lost(tmp_path: Path, fresh_cluster, seed: int) -
 
 
 def without_repetitions(rows: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Whole transactions in order of arrival, each once; a cut one must come again from its BEGIN."""
+    """Whole transactions in order of arrival, each once; a cut one must come again from its
+    BEGIN.
+    """
     kept: list[tuple[int, int, str]] = []
     transaction: list[tuple[int, int, str]] = []
     last_commit = 0
@@ -193,7 +202,8 @@ def test_killed_at_each_named_point(
             serve.kill()
             serve.start(failpoint)
             assert serve.process is not None
-            # Two checkpoints of a database at work are 20 seconds apart, and more on a machine with others at work.
+            # Two checkpoints of a database at work are 20 seconds apart, and more on a machine with
+            # others at work.
             assert serve.process.wait(240) == -signal.SIGKILL, f"{failpoint} was not reached"
             serve.start()
         writer.stop.set()

@@ -1,4 +1,6 @@
-"""A service that is followed from another process, by its directory alone, while it is killed: here is the other process."""
+"""A service that is followed from another process, by its directory alone, while it is killed: here
+is the other process.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def test_its_wal_and_its_log(tmp_path: Path, fresh_cluster) -> None:
             still_open.execute("INSERT INTO t VALUES (%s, 'open')", [-number - 1])
             for part in range(4):
                 database.execute(
-                    "INSERT INTO t SELECT i, repeat(md5(i::text), 20) FROM generate_series(%s::int, %s) i",
+                    "INSERT INTO t SELECT i, repeat(md5(i::text), 20) FROM "
+                    "generate_series(%s::int, %s) i",
                     [(4 * number + part) * 500, (4 * number + part) * 500 + 499],
                 )
                 database.execute("UPDATE t SET a = 'new' WHERE i % 50 = 0 AND i >= 0")

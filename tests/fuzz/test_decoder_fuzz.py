@@ -1,8 +1,10 @@
-"""Damaged records through the whole decoder: catalog redo, reorder kernels, TOAST, ends of transactions.
+"""Damaged records through the whole decoder: catalog redo, reorder kernels, TOAST, ends of
+transactions.
 
-A real server's WAL from a serialised state on; each round lays the records out anew, with a few of them damaged under
-a right checksum. The decoder delivers, or raises a typed error that says where; what it delivers goes through the plugins
-too. Never a crash, a hang, or a memory that grows with a number that damage wrote.
+A real server's WAL from a serialised state on; each round lays the records out anew, with a few of
+them damaged under a right checksum. The decoder delivers, or raises a typed error that says where;
+what it delivers goes through the plugins too. Never a crash, a hang, or a memory that grows with a
+number that damage wrote.
 """
 
 from __future__ import annotations
@@ -182,7 +184,8 @@ class Recorded:
                 for method in ("on", "off"):
                     connection.execute(f"SET wal_compression = {method}")
                     connection.execute(
-                        "CHECKPOINT; DROP VIEW IF EXISTS w; DROP TABLE IF EXISTS t; DROP TYPE IF EXISTS mood"
+                        "CHECKPOINT; DROP VIEW IF EXISTS w; DROP TABLE IF EXISTS t; DROP TYPE IF "
+                        "EXISTS mood"
                     )
                     for statement in WORKLOAD.split(";"):
                         if statement.strip():
@@ -212,7 +215,9 @@ class Recorded:
         return WalWriter(self.version, (end // SEGMENT_SIZE + 1) * SEGMENT_SIZE, SEGMENT_SIZE)
 
     def _find_beginnings(self, directory: Path) -> None:
-        """Keep states along the way, so that a round need not decode what comes long before its damage."""
+        """Keep states along the way, so that a round need not decode what comes long before its
+        damage.
+        """
         first = self._beginnings[0]
         writer, done = replace(first.writer, data=bytearray()), 0
         with self._decoder(first, EncodingSink(self.version_num), directory) as decoder:
@@ -236,7 +241,8 @@ class Recorded:
         self, beginning: Beginning, sink: EncodingSink, directory: Path
     ) -> Iterator[Decoder]:
         decoder = Decoder.restore(
-            beginning.state, self.version, sink, spill_dir=directory, start_decoding_at=0, work_mem_bytes=1 << 16
+            beginning.state, self.version, sink, spill_dir=directory, start_decoding_at=0,
+            work_mem_bytes=1 << 16
         )  # fmt: skip
         try:
             yield decoder
@@ -265,7 +271,8 @@ def recorded(pg: Database, tmp_path: Path) -> Recorded:
 
 def test_damaged_records(recorded: Recorded, tmp_path: Path) -> None:
     rng = seeded()
-    # Records of catalogs are most; those of tables and ends of transactions are what is of interest.
+    # Records of catalogs are most; those of tables and ends of transactions are what is of
+    # interest.
     sound = EncodingSink(recorded.version_num)
     recorded.decode(recorded.records, sound, tmp_path / "spill")
     assert sound.taken > 30

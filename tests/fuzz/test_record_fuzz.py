@@ -1,7 +1,7 @@
 """Damage inside records whose checksum is right: what a bug in a server, or bad memory, would make.
 
-Records of the golden WAL of every major, so that each version's layouts are met; the walker parses them, the page
-images are decompressed, and either works or raises a WalError with the LSN.
+Records of the golden WAL of every major, so that each version's layouts are met; the walker parses
+them, the page images are decompressed, and either works or raises a WalError with the LSN.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def test_damaged_page_images() -> None:
 def _images() -> list[tuple[int, bytes, int, int]]:
     """Images as the servers stored them: method, bytes, place and size of the hole.
 
-    The servers of the golden WAL have pglz only: of lz4 and zstd are what these libraries make of the same pages.
+    The servers of the golden WAL have pglz only: of lz4 and zstd are what these libraries make of
+    the same pages.
     """
     found: dict[int, list[tuple[int, bytes, int, int]]] = {}
 

@@ -1,4 +1,5 @@
-"""Damage real WAL anywhere: a typed error with an LSN, or whole records up to some point; never more.
+"""Damage real WAL anywhere: a typed error with an LSN, or whole records up to some point; never
+more.
 
 A seed replays a run: SPILLWAY_FUZZ_SEED=… pytest tests/fuzz/test_walker_fuzz.py
 """

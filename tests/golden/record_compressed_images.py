@@ -1,11 +1,12 @@
-"""Record golden page images: compressed by a real server with each of its methods, and what they must become.
+"""Record golden page images: compressed by a real server with each of its methods, and what they
+must become.
 
     SPILLWAY_TEST_POSTGRES_15=/usr/lib/postgresql/15/bin PYTHONPATH=tests \
         python tests/golden/record_compressed_images.py
 
-The servers that the tests install are built without lz4 and zstd; Debian's 15 has both. Two files in
-``tests/golden/wal``: ``images.wal.xz``, segments of 1 MiB, and ``images.json``, for each method the record that
-bears the image of a table's first page, and that page as the server had it then.
+The servers that the tests install are built without lz4 and zstd; Debian's 15 has both. Two files
+in ``tests/golden/wal``: ``images.wal.xz``, segments of 1 MiB, and ``images.json``, for each method
+the record that bears the image of a table's first page, and that page as the server had it then.
 """
 
 from __future__ import annotations

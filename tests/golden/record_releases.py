@@ -1,15 +1,18 @@
-"""Record golden decoding of minor releases that the tests do not install: WAL, our state before it, and the server's lines.
+"""Record golden decoding of minor releases that the tests do not install: WAL, our state before it,
+and the server's lines.
 
     SPILLWAY_TEST_POSTGRES_18=…/bin PYTHONPATH=tests python tests/golden/record_releases.py 18
 
-What releases of one major write and print in ways of their own is in docs/explanation/majors.md. For each release one file
-in ``tests/golden/releases``, named by ``server_version_num``, compressed JSON: ``state``, a decoder's at the beginning, and
-``wal``, the segments from there on, both in base64; ``lines``, what the server's own slot gave for them. The test decodes that
-WAL from the state; it needs no server.
+What releases of one major write and print in ways of their own is in docs/explanation/majors.md.
+For each release one file in ``tests/golden/releases``, named by ``server_version_num``, compressed
+JSON: ``state``, a decoder's at the beginning, and ``wal``, the segments from there on, both in
+base64; ``lines``, what the server's own slot gave for them. The test decodes that WAL from the
+state; it needs no server.
 
-The workload changes pages that VACUUM has marked all-visible, of a table and of catalogs: from 17.11 and 18.6 on records of such
-changes bear the visibility map's page as a block of their own. It prepares transactions of which nothing is replayed, and has bounds of
-segments that are about so much.
+The workload changes pages that VACUUM has marked all-visible, of a table and of catalogs: from
+17.11 and 18.6 on records of such changes bear the visibility map's page as a block of their own. It
+prepares transactions of which nothing is replayed, and has bounds of segments that are about so
+much.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     PYTHONPATH=tests python tests/golden/record_wal.py [MAJOR …]
 
 For each major two files in ``tests/golden/wal``: ``pg<major>.wal.xz``, whole segments of 1 MiB from
-``start_lsn`` on, and ``pg<major>.json`` with where they begin and, from 15 on, what the server's own
-pg_walinspect says of every record up to ``end_lsn``. The workload goes through everything that is laid
-out in a way of its own: images plain and compressed with each method, records over pages and segments,
-segment switches, origins, subtransactions, multi-inserts, pruning and freezing, catalog rewrites, two-phase
-commit. Files are committed: tests read them, and need no server.
+``start_lsn`` on, and ``pg<major>.json`` with where they begin and, from 15 on, what the server's
+own pg_walinspect says of every record up to ``end_lsn``. The workload goes through everything that
+is laid out in a way of its own: images plain and compressed with each method, records over pages
+and segments, segment switches, origins, subtransactions, multi-inserts, pruning and freezing,
+catalog rewrites, two-phase commit. Files are committed: tests read them, and need no server.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python tests/golden/record_wal2json.py
 
-Runs on PostgreSQL 15 with the original from Debian's package (``harness/wal2json.py``). The files are
-committed: where the original can't be had, they are what ours is compared with.
+Runs on PostgreSQL 15 with the original from Debian's package (``harness/wal2json.py``). The files
+are committed: where the original can't be had, they are what ours is compared with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Page images that a real server compressed with each method, decompressed to the pages that it had."""
+"""Page images that a real server compressed with each method, decompressed to the pages that it
+had.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from spillway.pg.versions import WAL_VERSIONS
 
 WAL = Path(__file__).parent / "wal"
 FACTS = json.loads((WAL / "images.json").read_text())
-#: pd_lsn and pd_checksum: the record sets the former after the image was taken, a checkpoint the latter
+#: pd_lsn and pd_checksum: the record sets the former after the image was taken, a checkpoint the
+#: latter
 VOLATILE = 10
 
 

@@ -1,4 +1,6 @@
-"""WAL that real servers wrote, read by ours: the same records that the servers' pg_walinspect shows."""
+"""WAL that real servers wrote, read by ours: the same records that the servers' pg_walinspect
+shows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Minor releases that print or write otherwise than those of their major that the other tests run: their WAL, decoded."""
+"""Minor releases that print or write otherwise than those of their major that the other tests run:
+their WAL, decoded.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,8 @@ def test_equals_what_the_server_gave(version, tmp_path):
     facts = recorded(version)
     assert facts["server_version_num"] == version
     ours = decoded(facts, version, tmp_path)
-    # A table is made before the first line and behind the last, by which the recording told where it was.
+    # A table is made before the first line and behind the last, by which the recording told where
+    # it was.
     begin = ours.index(facts["lines"][0])
     assert begin <= 2
     assert ours[begin : begin + len(facts["lines"])] == facts["lines"]

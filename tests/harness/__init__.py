@@ -1,1 +1,3 @@
-"""The tests' harness: real PostgreSQL servers of every major, and PostgreSQL's own decoding as the oracle."""
+"""The tests' harness: real PostgreSQL servers of every major, and PostgreSQL's own decoding as the
+oracle.
+"""

@@ -1,7 +1,9 @@
-"""A decoder beside a pgoutput slot on one server's WAL: every message that either sends, byte for byte.
+"""A decoder beside a pgoutput slot on one server's WAL: every message that either sends, byte for
+byte.
 
-What pgoutput knows of tables and publications it keeps until the server invalidates it, so a session that reads
-everything from the beginning shows where that happens: in what it announces again, and by which rules it publishes.
+What pgoutput knows of tables and publications it keeps until the server invalidates it, so a
+session that reads everything from the beginning shows where that happens: in what it announces
+again, and by which rules it publishes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A slot in a directory: what the lake's client sees of a service, without the service.
 
-A test commits transactions of its own choosing; each becomes the messages that the `arrow` plugin would make of it. Spark's
-Python workers and a job in a subprocess open the same directory through the data source's option ``client``.
+A test commits transactions of its own choosing; each becomes the messages that the `arrow` plugin
+would make of it. Spark's Python workers and a job in a subprocess open the same directory through
+the data source's option ``client``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Table:
     schema: str = "public"
     #: 0: one that follows from its name
     oid: int = 0
-    #: attribute numbers of columns whose place does not say it, and what rows before ADD COLUMN show
+    #: attribute numbers of columns whose place does not say it, and what rows before ADD COLUMN
+    #: show
     attnums: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -173,7 +175,9 @@ class ArrowSlot:
         self._write(**self.state | state)
 
     def commit(self, *changes: Change, gap: int = 0) -> int:
-        """Commit a transaction; return the end of its commit record. *gap* is WAL of others before it."""
+        """Commit a transaction; return the end of its commit record. *gap* is WAL of others before
+        it.
+        """
         self._xid += 1
         self._lsn += gap
         lsns = []

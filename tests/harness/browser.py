@@ -1,9 +1,11 @@
-"""Where the tests' browser comes from, and axe-core, which looks for what people with disabilities would stumble over.
+"""Where the tests' browser comes from, and axe-core, which looks for what people with disabilities
+would stumble over.
 
-Any Chromium does: ``SPILLWAY_CHROMIUM`` names one, or one is found on the path. Otherwise the npm package
-``@sparticuz/chromium`` is downloaded once, at exactly the version below, checked against its sha512 sum, and unpacked to
-``<cache>/chromium``: a headless Chromium with the few libraries that a bare system lacks, so that nobody needs to be root for it.
-Playwright's own browsers are not used.
+Any Chromium does: ``SPILLWAY_CHROMIUM`` names one, or one is found on the path. Otherwise the npm
+package ``@sparticuz/chromium`` is downloaded once, at exactly the version below, checked against
+its sha512 sum, and unpacked to ``<cache>/chromium``: a headless Chromium with the few libraries
+that a bare system lacks, so that nobody needs to be root for it. Playwright's own browsers are not
+used.
 
     python -m harness.browser      # installs them now
 """
@@ -86,7 +88,9 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def launched(chromium_type: BrowserType, **environment: str) -> Iterator[Browser]:
-    """Run a browser with *environment* over the tests' own; another one's type does, for Playwright is started once only."""
+    """Run a browser with *environment* over the tests' own; another one's type does, for Playwright
+    is started once only.
+    """
     executable = chromium()
     running = chromium_type.launch(
         executable_path=executable,

@@ -30,8 +30,8 @@ _UPDATE_COMPRESSED = 1 << 5 | 1 << 6
 class CatalogReplay:
     """Feeds a mirror from a cluster's pg_wal, as decoding does, without anything of decoding.
 
-    With *audit*, the storage of every record that holds a row is resolved when the record is read, and
-    the row must fit the descriptor: that is what the mirror is for.
+    With *audit*, the storage of every record that holds a row is resolved when the record is read,
+    and the row must fit the descriptor: that is what the mirror is for.
     """
 
     def __init__(self, bootstrap: Bootstrap, cluster: Cluster, *, audit: bool = False) -> None:

@@ -58,7 +58,9 @@ class Authority:
         days: int = 30,
         begins_days: int = -5,
     ) -> Pair:
-        """Make NAME.pem and NAME.key; negative *days* make one that has expired, *begins_days* says from when it is valid."""
+        """Make NAME.pem and NAME.key; negative *days* make one that has expired, *begins_days* says
+        from when it is valid.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
         alternatives = [_general_name(host) for host in hosts]

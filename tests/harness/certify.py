@@ -1,13 +1,15 @@
 """Random seeds against a server of each major: ``make certify``.
 
-A :class:`SeedRunner` keeps one server of a major and runs seed after seed on it, each in a database of its own:
-the workload of ``spillway.certify.workload``, then our decoder over the WAL files, then the server's own slot, then the
-comparison of every line. What varies from seed to seed is decided by the seed as well:
+A :class:`SeedRunner` keeps one server of a major and runs seed after seed on it, each in a database
+of its own: the workload of ``spillway.certify.workload``, then our decoder over the WAL files, then
+the server's own slot, then the comparison of every line. What varies from seed to seed is decided
+by the seed as well:
 
 - a crash of the server in the middle (every 5th seed);
 - memory for next to nothing, so that all that can be spilled is (every 3rd);
 - our decoder restarted again and again from its serialised state (every 2nd);
-- further decoders that bootstrap, over SQL or from raw files, at a random step while transactions are open.
+- further decoders that bootstrap, over SQL or from raw files, at a random step while transactions
+  are open.
 
     python -m harness.certify --seeds 1-200 --steps 2000 --majors 14 15 16 17 18
 """
@@ -80,7 +82,9 @@ class _Copied:
 
 
 class _Both(TransactionSink):
-    """A sink of ordinary slots and of one with two_phase; transactions that come again are passed over."""
+    """A sink of ordinary slots and of one with two_phase; transactions that come again are passed
+    over.
+    """
 
     def __init__(self, ordinary: RenderingSink, two_phase: SlotSink) -> None:
         self._sinks = (ordinary, two_phase)
@@ -379,7 +383,8 @@ class SeedRunner:
         try:
             prepared = _peek(database, f"{slot}_two_phase", TWO_PHASE_OPTIONS)
         except psycopg.errors.InternalError_ as error:
-            # Decoded after its rollback, a prepared transaction's own catalog rows may be vacuumed away.
+            # Decoded after its rollback, a prepared transaction's own catalog rows may be vacuumed
+            # away.
             result.server_failed = str(error)
         else:
             _equal_with_two_phase(followers[0], prepared, self.cluster.wal_directory)
@@ -434,7 +439,9 @@ class Selection:
 
     @classmethod
     def of(cls, framed: Sequence[Line], first: int, last: int) -> Selection:
-        """*framed*: lines in which every transaction has its COMMIT, whose lsn is the commit record's end."""
+        """*framed*: lines in which every transaction has its COMMIT, whose lsn is the commit
+        record's end.
+        """
         return cls(
             first,
             last,
@@ -485,7 +492,8 @@ def _equal_with_two_phase(follower: Follower, theirs: list[Line], wal_directory:
         Line(int(Lsn.parse(line.lsn)), line.xid, line.data.encode())
         for line in follower.two_phase.lines
     ]
-    # By now the server knows how those ended, and leaves out of them what it had to read the catalog for.
+    # By now the server knows how those ended, and leaves out of them what it had to read the
+    # catalog for.
     undone = {line.xid for line in [*ours, *expected] if line.data.startswith(b"ROLLBACK PREPARED")}
     _assert_equal(
         f"{follower.name}, two_phase",
@@ -587,9 +595,11 @@ def main() -> int:
         verdict = "DIFFERENT" if result.difference else "equal"
         seconds = " ".join(f"{k} {v:.1f}" for k, v in result.seconds.items())
         print(
-            f"pg{result.major} seed {result.seed}: {verdict}; {result.steps} steps, {sum(result.failures.values())} failed, "
-            f"{result.transactions} transactions, {result.prepared} prepared, {result.lines} lines, {result.bytes} bytes, WAL {result.wal_bytes >> 20} MB, "
-            f"{result.followers} decoders, {result.audited} catalog tuples audited, {result.restarts} restarts, {result.crashes} crashes; {seconds}",
+            f"pg{result.major} seed {result.seed}: {verdict}; {result.steps} steps, "
+            f"{sum(result.failures.values())} failed, {result.transactions} transactions, "
+            f"{result.prepared} prepared, {result.lines} lines, {result.bytes} bytes, WAL "
+            f"{result.wal_bytes >> 20} MB, {result.followers} decoders, {result.audited} catalog "
+            f"tuples audited, {result.restarts} restarts, {result.crashes} crashes; {seconds}",
             flush=True,
         )
         if result.server_failed:
@@ -606,14 +616,17 @@ def main() -> int:
 
 def _summary(done: Sequence[SeedResult], seconds: float) -> None:
     print(
-        f"\n{'major':>5} {'seeds':>6} {'different':>9} {'steps':>9} {'failed':>8} {'transactions':>12} {'lines':>10} {'MB':>7} {'WAL MB':>7}"
+        "\n"
+        f"{'major':>5} {'seeds':>6} {'different':>9} {'steps':>9} {'failed':>8} "
+        f"{'transactions':>12} {'lines':>10} {'MB':>7} {'WAL MB':>7}"
     )
     for major in sorted({result.major for result in done}):
         rows = [result for result in done if result.major == major]
         print(
-            f"{major:>5} {len(rows):>6} {sum(bool(r.difference) for r in rows):>9} {sum(r.steps for r in rows):>9}"
-            f" {sum(sum(r.failures.values()) for r in rows):>8} {sum(r.transactions for r in rows):>12} {sum(r.lines for r in rows):>10}"
-            f" {sum(r.bytes for r in rows) >> 20:>7} {sum(r.wal_bytes for r in rows) >> 20:>7}"
+            f"{major:>5} {len(rows):>6} {sum(bool(r.difference) for r in rows):>9} "
+            f"{sum(r.steps for r in rows):>9} {sum(sum(r.failures.values()) for r in rows):>8} "
+            f"{sum(r.transactions for r in rows):>12} {sum(r.lines for r in rows):>10} "
+            f"{sum(r.bytes for r in rows) >> 20:>7} {sum(r.wal_bytes for r in rows) >> 20:>7}"
         )
     codes = Counter[str]()
     for result in done:

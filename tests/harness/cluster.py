@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Cluster(PrivatePostgres):
-    """A private server of one major. ``fsync`` is off: a killed process loses nothing by that, only a
-    power cut would. ``autovacuum`` is off: its transactions would stand among those that a test counts. WAL is
-    kept: a bootstrap may make a checkpoint after the one that its decoder begins at.
+    """A private server of one major. ``fsync`` is off: a killed process loses nothing by that, only
+    a power cut would. ``autovacuum`` is off: its transactions would stand among those that a test
+    counts. WAL is kept: a bootstrap may make a checkpoint after the one that its decoder begins at.
 
     ``with Cluster(15, wal_segment_size_mb=1, full_page_writes=False) as cluster: …``
     """
@@ -91,7 +91,8 @@ class Cluster(PrivatePostgres):
                 [name],
             )
             connection.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE "
+                "database = %s",
                 [name],
             )
             connection.execute(

@@ -1,4 +1,6 @@
-"""Command lines as documents and compose files write them, held against the commands' own definitions."""
+"""Command lines as documents and compose files write them, held against the commands' own
+definitions.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from spillway.lake.commands.app import app as lake_app
 
 
 def parse_command(words: list[str]) -> dict[str, Any]:
-    """Parse the words after ``spillway`` as the program would, and return the parameters; run nothing."""
+    """Parse the words after ``spillway`` as the program would, and return the parameters; run
+    nothing.
+    """
     lake = words[0] == "lake"
     command: Any = typer.main.get_command(lake_app if lake else app)
     rest = words[1:] if lake else list(words)

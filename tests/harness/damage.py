@@ -1,4 +1,5 @@
-"""Real bytes made wrong: WAL records whose checksum is right all the same, rows of every type, chunks of changes.
+"""Real bytes made wrong: WAL records whose checksum is right all the same, rows of every type,
+chunks of changes.
 
 A seed replays a run: SPILLWAY_FUZZ_SEED. How long each fuzz test looks is SPILLWAY_FUZZ_SECONDS.
 """
@@ -71,7 +72,9 @@ def damage(data: bytes, rng: random.Random) -> bytes:
 def raw_records(
     version: WalVersion, data: bytes, start_lsn: int, segment_size: int
 ) -> list[tuple[int, bytes]]:
-    """Every record of *data* and its LSN, as it lies in WAL, page headers taken out: header and body."""
+    """Every record of *data* and its LSN, as it lies in WAL, page headers taken out: header and
+    body.
+    """
     walker = Walker(version, start_lsn, segment_size, end_is_error=False)
     walker.feed(start_lsn, data)
     records = []

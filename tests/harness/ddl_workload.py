@@ -178,7 +178,9 @@ class DdlLoad:
             thread.join()
 
     def wait_for(self, transactions: int) -> None:
-        """Wait until the clients have ended more than that many from now on, however long each takes."""
+        """Wait until the clients have ended more than that many from now on, however long each
+        takes.
+        """
         began_at = self.transactions
         # Clients that wait for each other's locks do so for three seconds.
         deadline = time.monotonic() + 240

@@ -1,7 +1,9 @@
-"""Ours beside PostgreSQL's: a decoder on a real server's pg_wal, and the server's own slot, on the same WAL.
+"""Ours beside PostgreSQL's: a decoder on a real server's pg_wal, and the server's own slot, on the
+same WAL.
 
-:class:`DecodingSession` bootstraps a catalog mirror over SQL, creates a logical slot for comparison, reads the
-segment files as the server writes them and renders what comes out with the test_decoding plugin.
+:class:`DecodingSession` bootstraps a catalog mirror over SQL, creates a logical slot for
+comparison, reads the segment files as the server writes them and renders what comes out with the
+test_decoding plugin.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ class _Measured:
 
 
 class RenderingSink:
-    """A transaction sink that keeps what a slot's reader and test_decoding make of each transaction."""
+    """A transaction sink that keeps what a slot's reader and test_decoding make of each
+    transaction.
+    """
 
     def __init__(
         self,
@@ -180,15 +184,17 @@ class DecodingSession:
             directory: for spill files.
             work_mem_bytes: the decoder's.
             options: of the plugin, on both sides.
-            slot: the server's slot to compare with; made here by default. Pass one that was made while the
-                server was idle when it is not now: made under load, a slot's first transactions may be
-                decoded with an older catalog, or fail ("could not map filenode").
+            slot: the server's slot to compare with; made here by default. Pass one that was made
+                while the server was idle when it is not now: made under load, a slot's first
+                transactions may be decoded with an older catalog, or fail ("could not map
+                filenode").
             bootstrap: how the catalog is read, from the database's DSN.
-            two_phase: of both slots. The server's must begin after ours for their two_phase_at to mean the same:
-                give no slot then.
+            two_phase: of both slots. The server's must begin after ours for their two_phase_at to
+                mean the same: give no slot then.
             stream_bytes: with it transactions are streamed, in parts of about that.
             settings: of the sessions that read the server's slot.
-            plugin: what renders, on both sides; :meth:`assert_equal_to_server` is for test_decoding's lines.
+            plugin: what renders, on both sides; :meth:`assert_equal_to_server` is for
+                test_decoding's lines.
             capture: our decoder's filter.
         """
         self.database = database
@@ -256,8 +262,8 @@ class DecodingSession:
         return self.sink.lines
 
     def collect(self) -> None:
-        """Take what the server's slot has by now. The server does not decode to the end what it can look up to have
-        been rolled back: whoever compares such transactions collects before.
+        """Take what the server's slot has by now. The server does not decode to the end what it can
+        look up to have been rolled back: whoever compares such transactions collects before.
         """
         self._collected += self.slot.get(self.options)
 

@@ -1,7 +1,8 @@
 """An engine in memory, for tests of the interfaces above it.
 
-Its WAL is a list of transactions that the test commits; positions, one-consumer-at-a-time, peek/get/advance
-semantics and errors are those of :class:`spillway.service.interface.EngineInterface`, which
+Its WAL is a list of transactions that the test commits; positions, one-consumer-at-a-time,
+peek/get/advance semantics and errors are those of
+:class:`spillway.service.interface.EngineInterface`, which
 ``tests/integration/test_engine_contract.py`` asks of this one and of the real one. No plugin runs:
 a change is the text that the test gave. ::
 
@@ -404,7 +405,8 @@ class FakeEngine:
         assert slot.confirmed_flush_lsn is not None
         if upto_lsn < slot.confirmed_flush_lsn:
             raise AdvanceBackward(
-                f"cannot advance replication slot to {upto_lsn}, minimum is {slot.confirmed_flush_lsn}",
+                f"cannot advance replication slot to {upto_lsn}, minimum is "
+                f"{slot.confirmed_flush_lsn}",
                 hint="advance only goes forward; rewind goes back.",
                 slot=slot_name,
             )

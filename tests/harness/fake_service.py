@@ -1,4 +1,6 @@
-"""REST and gRPC over the engine in memory, on real ports, in a thread of its own: for tests of clients."""
+"""REST and gRPC over the engine in memory, on real ports, in a thread of its own: for tests of
+clients.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Subscriptions in memory, for tests of the interfaces above them: no programs; the test says how one is."""
+"""Subscriptions in memory, for tests of the interfaces above them: no programs; the test says how
+one is.
+"""
 
 from __future__ import annotations
 

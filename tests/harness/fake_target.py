@@ -1,7 +1,9 @@
-"""A target kind whose program costs a tenth of a second: it tells that it has begun, and waits; or fails as it is told.
+"""A target kind whose program costs a tenth of a second: it tells that it has begun, and waits; or
+fails as it is told.
 
-``mode`` of the target: run, fail (with an error in its status file), print (with one on stderr only), silent (exit code 3),
-stubborn (SIGTERM is ignored), copying (its tables are copied at SIGUSR1), parent (with a child that outlives it).
+``mode`` of the target: run, fail (with an error in its status file), print (with one on stderr
+only), silent (exit code 3), stubborn (SIGTERM is ignored), copying (its tables are copied at
+SIGUSR1), parent (with a child that outlives it).
 """
 
 from __future__ import annotations

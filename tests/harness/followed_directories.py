@@ -1,7 +1,9 @@
-"""Programs that write a WAL store or a transaction log, and programs that follow one, to be killed at any instant.
+"""Programs that write a WAL store or a transaction log, and programs that follow one, to be killed
+at any instant.
 
-``python -m harness.followed_directories PROGRAM DIRECTORY …``. What is written behind the end that a writer finds depends on its
-*run*, so that a reader which saw what the writer before it did not vouch for has other bytes than everybody else.
+``python -m harness.followed_directories PROGRAM DIRECTORY …``. What is written behind the end that
+a writer finds depends on its *run*, so that a reader which saw what the writer before it did not
+vouch for has other bytes than everybody else.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ def write_wal(directory: Path, run: int) -> None:
 
 
 def follow_wal(directory: Path, output: Path, stop: Path) -> None:
-    """Append what can be read to the file *output*, until it goes up to the LSN that the file *stop* says."""
+    """Append what can be read to the file *output*, until it goes up to the LSN that the file
+    *stop* says.
+    """
     followed = opened_when_ready(lambda: FollowedWal(directory))
     numbers = random.Random()
     with output.open("ab", buffering=0) as file:
@@ -121,7 +125,9 @@ class MadeTransaction:
 
 
 def made(number: int, run: int, chunks: int = 1) -> MadeTransaction:
-    """Return the transaction *number*, of which one decides by its header and the other parts which *run* made it."""
+    """Return the transaction *number*, of which one decides by its header and the other parts which
+    *run* made it.
+    """
     lsn = LOG_START + number * 0x100
     column = ColumnDescriptor(1, "a", 23, -1, 4, True, "i")
     relation = RelationDescriptor(
@@ -158,7 +164,9 @@ def log_lines(reader: LogReader, lsn: int) -> list[str]:
 
 
 def write_log(directory: Path, run: int, kill_at: int) -> None:
-    """Write transactions; the *kill_at*-th time that bytes go to a file is the last, and half of them get there."""
+    """Write transactions; the *kill_at*-th time that bytes go to a file is the last, and half of
+    them get there.
+    """
     write, times = os.write, 0
 
     def torn(fd: int, data: memoryview) -> int:
@@ -186,7 +194,9 @@ def write_log(directory: Path, run: int, kill_at: int) -> None:
 
 
 def follow_log(directory: Path, output: Path, stop: Path) -> None:
-    """Append a line for each transaction to the file *output*, until it has that of the LSN that the file *stop* says."""
+    """Append a line for each transaction to the file *output*, until it has that of the LSN that
+    the file *stop* says.
+    """
     followed = opened_when_ready(lambda: FollowedLog(directory))
     woken = threading.Event()
     followed.add_listener(woken.set)

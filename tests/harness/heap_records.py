@@ -1,4 +1,6 @@
-"""Heap, transaction and message records as bytes, for tests that hand WAL of their own making to the decoder."""
+"""Heap, transaction and message records as bytes, for tests that hand WAL of their own making to
+the decoder.
+"""
 
 from __future__ import annotations
 

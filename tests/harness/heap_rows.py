@@ -1,4 +1,5 @@
-"""Rows as they lie on a real server's heap pages, in the change format, with their descriptor from SQL.
+"""Rows as they lie on a real server's heap pages, in the change format, with their descriptor from
+SQL.
 
 What an output plugin gets from the decoder, without the decoder: pageinspect shows the tuples of a
 table, SQL its catalog rows. TOAST values come from the TOAST table.
@@ -53,16 +54,17 @@ def session(db: Database) -> Iterator[Session]:
 def relation_descriptor(db: Database | Session, table: str) -> RelationDescriptor:
     """Return the descriptor of *table* (a name as in SQL) as of now."""
     ((oid, schema, name, kind, persistence, identity, toast_oid),) = db.query(
-        "SELECT c.oid::int8, nspname, relname, relkind::text, relpersistence::text, relreplident::text,"
-        " reltoastrelid::int8 FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = %s::regclass",
+        "SELECT c.oid::int8, nspname, relname, relkind::text, relpersistence::text, "
+        "relreplident::text, reltoastrelid::int8 FROM pg_class c JOIN pg_namespace n ON n.oid = "
+        "relnamespace WHERE c.oid = %s::regclass",
         [table],
     )
     columns = tuple(
         ColumnDescriptor(*row)
         for row in db.query(
-            "SELECT attnum::int, attname, atttypid::int8, atttypmod, attlen::int, attbyval, attalign::text,"
-            " attisdropped, attnotnull, attgenerated::text, attidentity::text FROM pg_attribute"
-            " WHERE attrelid = %s AND attnum > 0 ORDER BY attnum",
+            "SELECT attnum::int, attname, atttypid::int8, atttypmod, attlen::int, attbyval, "
+            "attalign::text, attisdropped, attnotnull, attgenerated::text, attidentity::text FROM "
+            "pg_attribute WHERE attrelid = %s AND attnum > 0 ORDER BY attnum",
             [oid],
         )
     )
@@ -80,18 +82,20 @@ def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeD
         if oid in types or oid == 0:
             continue
         found = db.query(
-            "SELECT t.oid::int8, nspname, typname, typtype::text, typcategory::text, typlen::int, typbyval,"
-            " typalign::text, typelem::int8,"
+            "SELECT t.oid::int8, nspname, typname, typtype::text, typcategory::text, typlen::int, "
+            "typbyval, typalign::text, typelem::int8,"
             " typelem <> 0 AND typsubscript = 'array_subscript_handler'::regproc,"
-            " typdelim::text, typbasetype::int8, typtypmod, p.proname, coalesce(s.proname, ''), typrelid::int8 FROM pg_type t"
-            " JOIN pg_namespace n ON n.oid = typnamespace JOIN pg_proc p ON p.oid = typoutput"
-            " LEFT JOIN pg_proc s ON s.oid = typsend WHERE t.oid = %s",
+            " typdelim::text, typbasetype::int8, typtypmod, p.proname, coalesce(s.proname, ''), "
+            "typrelid::int8 FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace JOIN "
+            "pg_proc p ON p.oid = typoutput LEFT JOIN pg_proc s ON s.oid = typsend WHERE t.oid = "
+            "%s",
             [oid],
         )
         if not found:
             continue
         (
-            oid, schema, name, kind, category, length, by_value, align, element, is_array, delimiter, base, typmod,
+            oid, schema, name, kind, category, length, by_value, align, element, is_array,
+            delimiter, base, typmod,
             output, send, relation,
         ) = found[0]  # fmt: skip
         extra: dict[str, Any] = {}
@@ -99,7 +103,8 @@ def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeD
         if kind == "e":
             extra["enum_labels"] = tuple(
                 db.query(
-                    "SELECT oid::int8, enumlabel FROM pg_enum WHERE enumtypid = %s ORDER BY enumsortorder",
+                    "SELECT oid::int8, enumlabel FROM pg_enum WHERE enumtypid = %s ORDER BY "
+                    "enumsortorder",
                     [oid],
                 )
             )
@@ -109,8 +114,9 @@ def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeD
             extra["attributes"] = tuple(
                 AttributeDescriptor(*row)
                 for row in db.query(
-                    "SELECT attname, atttypid::int8, atttypmod, attisdropped, attlen::int, attalign::text, attbyval"
-                    " FROM pg_attribute WHERE attrelid = %s AND attnum > 0 ORDER BY attnum",
+                    "SELECT attname, atttypid::int8, atttypmod, attisdropped, attlen::int, "
+                    "attalign::text, attbyval FROM pg_attribute WHERE attrelid = %s AND attnum > 0 "
+                    "ORDER BY attnum",
                     [relation],
                 )
             )
@@ -124,7 +130,8 @@ def type_closure(db: Database | Session, oids: Iterable[int]) -> dict[int, TypeD
             )
             todo.append(extra["subtype_oid"])
         types[oid] = TypeDescriptor(
-            oid, schema, name, kind, category, length, by_value, align, element, is_array, delimiter, base,
+            oid, schema, name, kind, category, length, by_value, align, element, is_array,
+            delimiter, base,
             typmod, output=output, send=send, **extra,
         )  # fmt: skip
     return types
@@ -170,7 +177,8 @@ def toast_values(db: Database | Session, descriptor: RelationDescriptor) -> dict
     name = db.value("SELECT relname FROM pg_class WHERE oid = %s", [descriptor.toast_oid])
     return dict(
         db.query(
-            f"SELECT chunk_id::int8, string_agg(chunk_data, '' ORDER BY chunk_seq) FROM pg_toast.{name} GROUP BY 1"
+            "SELECT chunk_id::int8, string_agg(chunk_data, '' ORDER BY chunk_seq) FROM "
+            f"pg_toast.{name} GROUP BY 1"
         )
     )
 
@@ -181,8 +189,8 @@ def sections(db: Database | Session, table: str) -> list[bytes]:
     rows = db.query(
         "SELECT t_infomask2, t_infomask, t_hoff::int, t_bits, t_data FROM"
         " generate_series(0, pg_relation_size(%s) / current_setting('block_size')::int - 1) block,"
-        " heap_page_items(get_raw_page(%s, block::int)) WHERE t_data IS NOT NULL AND t_xmax = '0'::xid"
-        " ORDER BY block, lp",
+        " heap_page_items(get_raw_page(%s, block::int)) WHERE t_data IS NOT NULL AND t_xmax = "
+        "'0'::xid ORDER BY block, lp",
         [table, table],
     )
     result = []

@@ -1,4 +1,6 @@
-"""A Python package as pip leaves it: modules and a dist-info with entry points, in a directory of its own."""
+"""A Python package as pip leaves it: modules and a dist-info with entry points, in a directory of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def installed(
     modules: Mapping[str, str],
     entry_points: Mapping[str, Mapping[str, str]],
 ) -> Iterator[None]:
-    """Install a package for the time of the block: its *modules* by name, its *entry_points* by group."""
+    """Install a package for the time of the block: its *modules* by name, its *entry_points* by
+    group.
+    """
     directory.mkdir()
     for module, source in modules.items():
         (directory / f"{module}.py").write_text(source)

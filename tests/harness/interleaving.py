@@ -1,4 +1,5 @@
-"""Scripts for several sessions of one database, where the order of statements across sessions counts.
+"""Scripts for several sessions of one database, where the order of statements across sessions
+counts.
 
 A script is a list of steps:
 
@@ -8,11 +9,13 @@ A script is a list of steps:
 ``N& SQL``          begun in session N, and left when it waits for a lock (or has ended already)
 ``N.``              session N's statement that waited ends now
 ``COPY table``      :data:`COPIED_ROWS` rows ``(i, 'copied i', NULL)`` from the client
-``!WORD``           what the decoder's side calls WORD; see :class:`~harness.standing_decoder.StandingDecoder`
+``!WORD``           what the decoder's side calls WORD; see
+                    :class:`~harness.standing_decoder.StandingDecoder`
 a callable          called with the :class:`Sessions`
 ==================  ===============================================================================
 
-``{0}`` in SQL is replaced by a name that is unique in the cluster, for objects that databases share.
+``{0}`` in SQL is replaced by a name that is unique in the cluster, for objects that databases
+share.
 """
 
 from __future__ import annotations

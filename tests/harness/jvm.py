@@ -1,8 +1,10 @@
-"""What the JVMs of tests are started with: most of them live for minutes, and many at once share two cores.
+"""What the JVMs of tests are started with: most of them live for minutes, and many at once share
+two cores.
 
-Half of what such a JVM does is loading and checking Spark's classes. ``python -m harness.jvm`` lets one of them run a
-lake and leave its classes in an archive, which all later ones map (class data sharing). The archive is for one Java, one
-PySpark and one virtual environment; a JVM that it doesn't fit goes on without it.
+Half of what such a JVM does is loading and checking Spark's classes. ``python -m harness.jvm`` lets
+one of them run a lake and leave its classes in an archive, which all later ones map (class data
+sharing). The archive is for one Java, one PySpark and one virtual environment; a JVM that it
+doesn't fit goes on without it.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from spillway.lake import jars
 
 _TESTS: Final = Path(__file__).parents[1]
 _OPTIONS: Final = (
-    # No query has rows enough to earn what the second compiler costs, nor what Spark's own compiling of it costs.
+    # No query has rows enough to earn what the second compiler costs, nor what Spark's own
+    # compiling of it costs.
     "-XX:TieredStopAtLevel=1",
     "-Dspark.sql.codegen.wholeStage=false",
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
-    # With one compiler the code cache is 48 MB by default, which Spark fills: a fifth of the time went into sweeping it.
+    # With one compiler the code cache is 48 MB by default, which Spark fills: a fifth of the time
+    # went into sweeping it.
     "-XX:ReservedCodeCacheSize=240m",
     # A heap of a gigabyte needs no collector that works beside the program.
     "-XX:+UseSerialGC",
@@ -36,7 +40,9 @@ _OPTIONS: Final = (
 
 
 def start_quickly() -> None:
-    """Give the JVMs of this process and its children these options, unless the environment has some."""
+    """Give the JVMs of this process and its children these options, unless the environment has
+    some.
+    """
     if "JAVA_TOOL_OPTIONS" in os.environ:
         return
     options = list(_OPTIONS)

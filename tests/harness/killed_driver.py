@@ -1,10 +1,14 @@
-"""A driver that is killed at a failpoint: a Python process of its own, as ``spillway lake run`` and ``lake load`` are.
+"""A driver that is killed at a failpoint: a Python process of its own, as ``spillway lake run`` and
+``lake load`` are.
 
-Its end is a real SIGKILL. What a start of such a process costs is Spark's (half a minute of a core), so there are two kinds:
+Its end is a real SIGKILL. What a start of such a process costs is Spark's (half a minute of a
+core), so there are two kinds:
 
-- :func:`run_killed` with jars starts a JVM, which dies with the driver, whatever its threads are in the middle of.
-- :func:`run_killed` with a session borrows that session's JVM over a Py4J server of its own. The driver dies as before;
-  what it had asked the JVM for is cancelled, and waited for, as it would be over with a JVM that had ended too.
+- :func:`run_killed` with jars starts a JVM, which dies with the driver, whatever its threads are in
+  the middle of.
+- :func:`run_killed` with a session borrows that session's JVM over a Py4J server of its own. The
+  driver dies as before; what it had asked the JVM for is cancelled, and waited for, as it would be
+  over with a JVM that had ended too.
 """
 
 from __future__ import annotations
@@ -64,7 +68,8 @@ def _run(what: str, settings: dict[str, Any], environment: dict[str, str]) -> No
             timeout=_TIMEOUT_S,
             check=False,
         )
-        # Spark gives a stream's Python process ten seconds to start, before any batch; a busy machine may need more.
+        # Spark gives a stream's Python process ten seconds to start, before any batch; a busy
+        # machine may need more.
         if done.returncode != 1 or "worker failed to connect back" not in done.stderr:
             break
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]

@@ -1,4 +1,6 @@
-"""A lake under test: a slot in a directory, the job that reads it, and what the tables say afterwards."""
+"""A lake under test: a slot in a directory, the job that reads it, and what the tables say
+afterwards.
+"""
 
 from __future__ import annotations
 

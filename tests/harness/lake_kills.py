@@ -1,20 +1,23 @@
 """kill -9 of everything that keeps a lake, at random, and the lake is its source in the end.
 
-A private server, ``spillway serve``, a continuous ``spillway lake run`` and a writer; again and again one of them is killed::
+A private server, ``spillway serve``, a continuous ``spillway lake run`` and a writer; again and
+again one of them is killed::
 
     driver      the Python process of the job            postgres    postmaster and all backends
     jvm         Spark                                    service     spillway serve
     worker      a Python worker of an executor
 
-The job is started again whenever it ended. After each kill the slot must not be confirmed beyond what the lake says that it has. At
-the end the job takes what is left; then each current table must equal the source (``spillway lake verify``), and no
-history have a change twice, or lack one of a table that is only inserted into.
+The job is started again whenever it ended. After each kill the slot must not be confirmed beyond
+what the lake says that it has. At the end the job takes what is left; then each current table must
+equal the source (``spillway lake verify``), and no history have a change twice, or lack one of a
+table that is only inserted into.
 
     python -m harness.lake_kills --kills 100 --seed 1
     python -m harness.lake_kills --format parquet --kills 10 --option=--table --option=public.accounts
 
-Each option of ``lake run`` that is given goes to the job; what was killed when is printed as it happens.
-"""
+Each option of ``lake run`` that is given goes to the job; what was killed when is printed as it
+happens.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -62,7 +65,8 @@ INSERT INTO accounts SELECT g, 100, repeat(md5(g::text), 200) FROM generate_seri
 """
 #: A job that makes no batch for so long is stuck.
 _PROGRESS_TIMEOUT_S: Final = 900.0
-#: Transactions that the writer is ahead of the lake's last batch at the most: on a busy machine batches would grow for ever.
+#: Transactions that the writer is ahead of the lake's last batch at the most: on a busy machine
+#: batches would grow for ever.
 _AHEAD_MAX: Final = 300
 
 
@@ -81,7 +85,8 @@ class Writer(threading.Thread):
     def run(self) -> None:
         try:
             while not self.stop.is_set():
-                # The server is killed under us; whether the last transaction committed is its business.
+                # The server is killed under us; whether the last transaction committed is its
+                # business.
                 with contextlib.suppress(psycopg.OperationalError), self._database.connect() as c:
                     while not self.stop.wait(0.02):
                         if self._may():
@@ -105,7 +110,8 @@ class Writer(threading.Thread):
                     "UPDATE accounts SET balance = balance + %s WHERE id = %s", (sign, account)
                 )
             connection.execute(
-                "INSERT INTO transfers (source, target, amount) SELECT %s, %s, g FROM generate_series(1, %s) g",
+                "INSERT INTO transfers (source, target, amount) SELECT %s, %s, g FROM "
+                "generate_series(1, %s) g",
                 (one, other, pick.choice((1, 1, 1, 50))),
             )
             connection.execute("INSERT INTO log VALUES ('moved', %s)", (pick.randrange(5) / 3,))
@@ -117,7 +123,10 @@ class Writer(threading.Thread):
                 connection.execute("UPDATE accounts SET id = id + 100 WHERE id = %s", (one,))
                 connection.execute("UPDATE accounts SET id = id - 100 WHERE id = %s", (one + 100,))
             elif what == 2:
-                connection.execute("UPDATE accounts SET note = repeat(md5(%s::text), 200) WHERE id = %s", (what, one))  # fmt: skip
+                connection.execute(
+                    "UPDATE accounts SET note = repeat(md5(%s::text), 200) WHERE id = %s",
+                    (what, one),
+                )
             elif what == 3:
                 connection.execute("TRUNCATE log")
 
@@ -214,7 +223,17 @@ class LakeKills:
         service.create_slot("s", self.database.name, "arrow")
         self.database.execute("INSERT" + _TABLES.split("INSERT", maxsplit=1)[1])
         self.writer = Writer(self.database, seed, self.path)
-        command = [sys.executable, "-m", "spillway.cli", "lake", "run", "--slot", "s", "--lake", str(self.path)]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            ("spillway.cli"),
+            "lake",
+            "run",
+            "--slot",
+            "s",
+            "--lake",
+            str(self.path),
+        ]
         command += ["--grpc", service.grpc_address, "--jars", str(jars), "--master", "local[2]"]
         self._command = [*command, "--driver-memory", "1g"]
         self._command += ["--format", table_format, *options]
@@ -330,7 +349,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m harness.lake_kills")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jars", type=Path, default=Path(os.environ.get("SPILLWAY_JARS", ".cache/jars")))  # fmt: skip
+    parser.add_argument(
+        "--jars", type=Path, default=Path(os.environ.get("SPILLWAY_JARS", ".cache/jars"))
+    )
     parser.add_argument("--format", default="delta")
     parser.add_argument("--option", action="append", default=[], help="of `lake run`, for the job")
     chosen = parser.parse_args(arguments)

@@ -1,7 +1,8 @@
 """Random transactions over a few tables whose shape changes: what a lake must follow, by a seed.
 
-Only what the lake says that it follows: see docs/reference/lake-types.md and limits.md. What rewrites a table, or gives it a column
-with a value, is followed by a row at once: the lake learns of it by the table's next change.
+Only what the lake says that it follows: see docs/reference/lake-types.md and limits.md. What
+rewrites a table, or gives it a column with a value, is followed by a row at once: the lake learns
+of it by the table's next change.
 """
 
 from __future__ import annotations
@@ -213,7 +214,8 @@ class LakeWorkload:
                 return [
                     (
                         f"UPDATE {table.name} SET id = id + 1000 WHERE id = {rng.randrange(_KEYS)}"
-                        f" AND NOT EXISTS (SELECT FROM {table.name} o WHERE o.id = {table.name}.id + 1000)"
+                        f" AND NOT EXISTS (SELECT FROM {table.name} o WHERE o.id = {table.name}.id "
+                        "+ 1000)"
                     )
                 ]
             return [f"UPDATE {table.name} SET id = id + 1 {where}"] if table.key == "full" else []

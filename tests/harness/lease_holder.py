@@ -1,4 +1,5 @@
-"""A service in a process of its own with a short lease, to be stopped as if its machine were paused, and woken again.
+"""A service in a process of its own with a short lease, to be stopped as if its machine were
+paused, and woken again.
 
 It knows the kind of targets of :mod:`harness.fake_target`.
 

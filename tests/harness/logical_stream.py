@@ -1,8 +1,8 @@
 """PostgreSQL's walsender as an oracle: a logical slot followed while transactions are in progress.
 
-The SQL functions look at WAL after the fact, and decoding then looks up which transactions were rolled back and leaves
-them out. What a consumer is told of a transaction that aborts after parts of it were streamed, only one shows that was
-connected before.
+The SQL functions look at WAL after the fact, and decoding then looks up which transactions were
+rolled back and leaves them out. What a consumer is told of a transaction that aborts after parts of
+it were streamed, only one shows that was connected before.
 """
 
 from __future__ import annotations

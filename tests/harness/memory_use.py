@@ -1,7 +1,9 @@
-"""What decoding takes of memory, measured in a process of its own: WAL → decoder → transaction log → slots' readers.
+"""What decoding takes of memory, measured in a process of its own: WAL → decoder → transaction
+log → slots' readers.
 
-:func:`memory_use` starts ``python -m harness.memory_use``, which decodes a server's WAL from a serialised decoder's state on,
-then reads the log for as many slots as it is told, in turns of a batch.
+:func:`memory_use` starts ``python -m harness.memory_use``, which decodes a server's WAL from a
+serialised decoder's state on, then reads the log for as many slots as it is told, in turns of a
+batch.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Use:
-    """What it took beyond what the process had when its modules were loaded and its state restored."""
+    """What it took beyond what the process had when its modules were loaded and its state
+    restored.
+    """
 
     decoding_bytes: int
     delivery_bytes: int

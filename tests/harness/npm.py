@@ -1,4 +1,6 @@
-"""Packages of the npm registry at pinned versions, as files: nothing of them is run to install them."""
+"""Packages of the npm registry at pinned versions, as files: nothing of them is run to install
+them.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def unpack(pin: Pin, scratch: Path) -> Path:
 
 def brotli_decompressed(path: Path) -> bytes:
     """Decompress a file, which Node can and Python can't."""
-    script = "process.stdout.write(require('zlib').brotliDecompressSync(require('fs').readFileSync(process.argv[1])))"
+    script = "process.stdout.write(require('zlib').brotliDecompressSync(require('fs').readFileSync(process.argv[1])))"  # noqa: E501
     return subprocess.run(
         [*node(), "-e", script, str(path)],
         check=True,

@@ -1,4 +1,6 @@
-"""A real S3 server in this process, on loopback: moto's. It answers conditional PUTs as AWS does."""
+"""A real S3 server in this process, on loopback: moto's. It answers conditional PUTs as AWS
+does.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ OPEN = {
 
 
 def leave_open(database: Database, gid: str) -> dict[str, Connection[Any]]:
-    """Run each of OPEN in a connection of its own, statement by statement in turn, with commits in between.
+    """Run each of OPEN in a connection of its own, statement by statement in turn, with commits in
+    between.
 
     The plain one is prepared then, as *gid*.
     """

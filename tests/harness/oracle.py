@@ -49,7 +49,9 @@ class LogicalSlot:
     def peek_binary(
         self, options: Mapping[str, str], *, upto_lsn: str | None = None
     ) -> list[OracleChange]:
-        """As :meth:`peek`, for a plugin whose messages are bytes; ``data`` is their hexadecimal form."""
+        """As :meth:`peek`, for a plugin whose messages are bytes; ``data`` is their hexadecimal
+        form.
+        """
         return self._changes("pg_logical_slot_peek_binary_changes", options, upto_lsn, None)
 
     def drop(self) -> None:

@@ -1,13 +1,16 @@
-"""How the suite is shared out among the processes of pytest-xdist, and how it says what it is doing.
+"""How the suite is shared out among the processes of pytest-xdist, and how it says what it is
+doing.
 
-What is expensive to begin is begun by one process and once: a file's tests stay together, since services and
-decoders are made for a whole module. Comparisons with PostgreSQL are parted by major as well, because a module's
-fixtures are made for each major anyhow. Every process has servers of its own, started when the first test asks for one.
+What is expensive to begin is begun by one process and once: a file's tests stay together, since
+services and decoders are made for a whole module. Comparisons with PostgreSQL are parted by major
+as well, because a module's fixtures are made for each major anyhow. Every process has servers of
+its own, started when the first test asks for one.
 
-The long parts come first, so that no process sits idle at the end while another works through one of them. So the lake
-comes first, in files: each process starts a Spark session for its share of them (half a minute, and 1.5 GB until
-the end), which costs less than the half hour that one process would be busy with the lake alone. A new test of the lake goes
-into whichever file it belongs to; a file that takes minutes should be named below.
+The long parts come first, so that no process sits idle at the end while another works through one
+of them. So the lake comes first, in files: each process starts a Spark session for its share of
+them (half a minute, and 1.5 GB until the end), which costs less than the half hour that one process
+would be busy with the lake alone. A new test of the lake goes into whichever file it belongs to; a
+file that takes minutes should be named below.
 
 Only :class:`Sharing` knows xdist; without the plugin pytest runs all tests in its one process.
 """
@@ -41,7 +44,9 @@ _MAJOR: Final = re.compile(r"\bpg1[0-9]\b")
 
 
 def part_of(nodeid: str) -> str:
-    """Return the name of the part of the suite that the test belongs to; a part is run by one process."""
+    """Return the name of the part of the suite that the test belongs to; a part is run by one
+    process.
+    """
     file, _, test = nodeid.partition("::")
     if file.startswith("tests/browser/"):
         # One browser and one service for all of them.
@@ -90,7 +95,9 @@ class Sharing(LoadScopeScheduling):  # type: ignore[misc]  # published without t
 
 
 class Progress:
-    """Says what has failed at once, and what is done a part at a time, instead of a dot for each test."""
+    """Says what has failed at once, and what is done a part at a time, instead of a dot for each
+    test.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -1,6 +1,7 @@
 """Root's threads bound by file permissions, as another user's are.
 
-Root may read any file by two capabilities, which a thread has by itself: what it starts inherits what it has then.
+Root may read any file by two capabilities, which a thread has by itself: what it starts inherits
+what it has then.
 
 Source: capabilities(7), capget(2).
 """
@@ -37,7 +38,9 @@ def _call(function: str, sets: ctypes.Array[_Set]) -> None:
 
 @contextmanager
 def bound_by_permissions() -> Iterator[None]:
-    """Bind this thread, and those that are started meanwhile for as long as they live, to what permissions say."""
+    """Bind this thread, and those that are started meanwhile for as long as they live, to what
+    permissions say.
+    """
     sets = (_Set * 2)()
     _call("capget", sets)
     before = sets[0].effective

@@ -19,7 +19,9 @@ PASSWORD = "a password"
 
 @contextmanager
 def serving(database: Database, data_dir: Path, **settings: Any) -> Iterator[tuple[Service, str]]:
-    """Run a service with *database*'s cluster as its source; yield it, and the DSN by which alice comes in."""
+    """Run a service with *database*'s cluster as its source; yield it, and the DSN by which alice
+    comes in.
+    """
     with service_in_process(data_dir, **settings) as service:
         service.create_source(database.cluster.dsn())
         create_user(service, "alice", database.name, manage_slots=True)

@@ -55,7 +55,9 @@ class Slots(NamedTuple):
     oracle: LogicalSlot
 
     def compare(self, *choices: Mapping[str, str]) -> list[Messages]:
-        """Peek with each of *choices* of options; insist that both sides send the same, errors too."""
+        """Peek with each of *choices* of options; insist that both sides send the same, errors
+        too.
+        """
         end = self.pair.service.wait_decoded(self.name, self.pair.database)
         results = []
         for options in choices:
@@ -89,7 +91,8 @@ class Slots(NamedTuple):
 def run(database: Database, steps: Sequence[str]) -> None:
     """Run SQL statement by statement; ``2> …`` in a second session.
 
-    What publications forbid (UPDATE and DELETE without a replica identity that they can publish) is passed over.
+    What publications forbid (UPDATE and DELETE without a replica identity that they can publish) is
+    passed over.
     """
     with database.connect() as first, database.connect() as second:
         for step in steps:

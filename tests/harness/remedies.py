@@ -1,9 +1,10 @@
 """Remedies that errors print, followed to their end.
 
-A test that does what an error's hint says, and sees that the trouble is gone then, is marked with the error's code:
-``@pytest.mark.follows_hint("wal_gap")``. It takes the hint by :func:`remedy`, and what it does out of the hint: the SQL by
-:func:`statements`, the command by :func:`command`, so that another hint is another test. A marked test that took no such hint
-fails (``conftest.py``), and so does the suite when a code has no test (``unit/test_hints.py``).
+A test that does what an error's hint says, and sees that the trouble is gone then, is marked with
+the error's code: ``@pytest.mark.follows_hint("wal_gap")``. It takes the hint by :func:`remedy`, and
+what it does out of the hint: the SQL by :func:`statements`, the command by :func:`command`, so that
+another hint is another test. A marked test that took no such hint fails (``conftest.py``), and so
+does the suite when a code has no test (``unit/test_hints.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def remedy(found: SpillwayError | Mapping[str, Any] | str, code: str) -> str:
     """Return the hint of an error that must have *code*.
 
     Args:
-        found: the error; a problem document, a source or a session of REST; or what a command printed on stderr.
+        found: the error; a problem document, a source or a session of REST; or what a command
+            printed on stderr.
         code: the code that it must have.
     """
     if isinstance(found, SpillwayError):
@@ -66,10 +68,11 @@ def statements(hint: str) -> list[str]:
 
 
 def command(hint: str, begin: str, **named: str) -> list[str]:
-    """Return the words of the command that begins with *begin* in a hint, for the program's ``main``.
+    """Return the words of the command that begins with *begin* in a hint, for the program's
+    ``main``.
 
-    A REST call in the hint is the command that does the same. *named* has what stands for words in capitals; what it
-    has may stand there itself.
+    A REST call in the hint is the command that does the same. *named* has what stands for words in
+    capitals; what it has may stand there itself.
     """
     worded = for_commands(hint)
     values = "|".join(map(re.escape, named.values()))

@@ -1,4 +1,6 @@
-"""A replay without Spark: the same functions, one after the other, and what a single decoder makes of the same WAL."""
+"""A replay without Spark: the same functions, one after the other, and what a single decoder makes
+of the same WAL.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +171,9 @@ def decoded(
 
 
 def without_messages(lines: Sequence[bytes]) -> list[bytes]:
-    """Leave out logical messages, of which a lake has nothing, and transactions that are empty then."""
+    """Leave out logical messages, of which a lake has nothing, and transactions that are empty
+    then.
+    """
     return list(_without_messages(lines))
 
 

@@ -1,6 +1,8 @@
-"""A client of PostgreSQL's replication protocol by libpq, for a real walsender and for ours: what each says is compared.
+"""A client of PostgreSQL's replication protocol by libpq, for a real walsender and for ours: what
+each says is compared.
 
-Nothing waits inside libpq, whose calls hold the interpreter's lock: the service may be in this very process.
+Nothing waits inside libpq, whose calls hold the interpreter's lock: the service may be in this very
+process.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class ReplicationClient:
             message = self.pgconn.error_message.decode()
             self.pgconn.finish()
             raise ConnectionRefusedError(message)
-        #: walEnd of keepalives, in the order in which they came, and how many frames were there before
+        #: walEnd of keepalives, in the order in which they came, and how many frames were there
+        #: before
         self.keepalives: list[tuple[int, int]] = []
         self.frames: list[Frame] = []
 

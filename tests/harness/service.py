@@ -1,4 +1,6 @@
-"""A running service for tests: the real engine, REST and gRPC, on free ports and a directory of its own."""
+"""A running service for tests: the real engine, REST and gRPC, on free ports and a directory of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ class Service:
         return self.call("GET", f"/slots/{name}")
 
     def wait_decoded(self, name: str, database: Database, timeout_s: float = 180) -> str:
-        """Wait until the slot's source is decoded up to where the server's WAL is now; return that."""
+        """Wait until the slot's source is decoded up to where the server's WAL is now; return
+        that.
+        """
         lsn = str(database.value("SELECT pg_current_wal_flush_lsn()::text"))
         self.wait_for(name, lsn, timeout_s)
         return lsn
@@ -129,7 +133,9 @@ def service_in_process(
     asked_with: ssl.SSLContext | None = None,
     client_timeout_s: float = 60.0,
 ) -> Iterator[Service]:
-    """Run the whole service on a thread of this process; with *tls* it is asked with *asked_with*."""
+    """Run the whole service on a thread of this process; with *tls* it is asked with
+    *asked_with*.
+    """
     settings = ServeSettings(
         data_dir=data_dir,
         http_port=0,

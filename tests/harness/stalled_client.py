@@ -1,6 +1,8 @@
-"""Clients of the change stream that read one message and no more, in a process of their own, so that what they hold is not the service's.
+"""Clients of the change stream that read one message and no more, in a process of their own, so
+that what they hold is not the service's.
 
-:class:`StalledClients` starts ``python -m harness.stalled_client ADDRESS`` and tells it by lines on its standard input what to open.
+:class:`StalledClients` starts ``python -m harness.stalled_client ADDRESS`` and tells it by lines on
+its standard input what to open.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A decoder that lives through many scenarios, compared with the server's slot after each.
 
-Beside what a scenario tests for itself, whatever it leaves behind must not show in the next. That costs one
-bootstrap and one slot for a cluster, not one for a scenario.
+Beside what a scenario tests for itself, whatever it leaves behind must not show in the next. That
+costs one bootstrap and one slot for a cluster, not one for a scenario.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class StandingDecoder:
     def play(self, steps: Sequence[Step]) -> list[OracleChange]:
         """Play a script and return what both made of it, line for line.
 
-        Its commands: ``!compare`` compares up to here, ``!state`` serialises the decoder, ``!restore`` compares
-        and goes on from that state.
+        Its commands: ``!compare`` compares up to here, ``!state`` serialises the decoder,
+        ``!restore`` compares and goes on from that state.
 
         Raises:
             AssertionError: they differ. The next script begins with a new decoder and slot.

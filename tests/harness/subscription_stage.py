@@ -1,4 +1,6 @@
-"""Subscriptions on an engine in memory, a real metadata store, and programs that start quickly: for unit tests."""
+"""Subscriptions on an engine in memory, a real metadata store, and programs that start quickly: for
+unit tests.
+"""
 
 from __future__ import annotations
 

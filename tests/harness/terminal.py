@@ -16,7 +16,9 @@ def _take_terminal() -> None:
 
 
 class Terminal:
-    """Runs a program with standard input, output and errors on a new terminal; Ctrl-C reaches it as from a keyboard."""
+    """Runs a program with standard input, output and errors on a new terminal; Ctrl-C reaches it as
+    from a keyboard.
+    """
 
     def __init__(self, *command: str, columns: int = 80, env: dict[str, str] | None = None) -> None:
         self._ours, theirs = pty.openpty()

@@ -1,4 +1,6 @@
-"""The real terraform or tofu, with the provider installed as users install it, for one directory alone."""
+"""The real terraform or tofu, with the provider installed as users install it, for one directory
+alone.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ class Terraform:
         )
         (folder / "cli.tfrc").write_text(
             "provider_installation {\n"
-            f'  filesystem_mirror {{\n    path = "{mirror}"\n    include = ["terraform.local/*/*"]\n  }}\n'
+            f"  filesystem_mirror {{\n"
+            f'    path = "{mirror}"\n'
+            '    include = ["terraform.local/*/*"]\n'
+            f"  }}\n"
             "}\n"
         )
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TF_", "SPILLWAY_"))}

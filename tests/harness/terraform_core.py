@@ -1,8 +1,10 @@
-"""Terraform's core, as far as a provider can tell: go-plugin's handshake, protocol 6, and what core checks.
+"""Terraform's core, as far as a provider can tell: go-plugin's handshake, protocol 6, and what core
+checks.
 
-The provider runs as Terraform runs it: its own executable, in its own environment (terraform/.venv). The messages' descriptors are asked of that
-environment, whose protobuf is another release than the one here. Core's own rules are held as well: what it proposes of configuration and
-state, which plans it takes for valid, and that a state is what was planned.
+The provider runs as Terraform runs it: its own executable, in its own environment
+(terraform/.venv). The messages' descriptors are asked of that environment, whose protobuf is
+another release than the one here. Core's own rules are held as well: what it proposes of
+configuration and state, which plans it takes for valid, and that a state is what was planned.
 """
 
 from __future__ import annotations
@@ -351,7 +353,9 @@ class Core:
         return state
 
     def _whole(self, schema: Any, config: Mapping[str, Any]) -> State:
-        """Fill in null for what a configuration doesn't have, as core does, and refuse what core refuses."""
+        """Fill in null for what a configuration doesn't have, as core does, and refuse what core
+        refuses.
+        """
         return _whole(schema.block.attributes, config)
 
     def _checked(self, answer: Any, state: State | None = None) -> Any:

@@ -1,14 +1,16 @@
 """The two tiers of the suite: what every change needs, and depth.
 
-``make test`` runs each feature's tests at least once, and every major in the main comparisons with PostgreSQL. What
-repeats a test with another seed, kill, major or table format, and what takes minutes, is marked ``long``:
-:func:`deep` marks a parameter, ``@pytest.mark.long`` a whole test. ``make test-long`` runs all that is marked; CI runs a seventh of
-it, another one each day, so that a week sees all. ``tests/unit/test_tiers.py`` has the list of tests of which the
-first tier runs nothing, each with the reason.
+``make test`` runs each feature's tests at least once, and every major in the main comparisons with
+PostgreSQL. What repeats a test with another seed, kill, major or table format, and what takes
+minutes, is marked ``long``: :func:`deep` marks a parameter, ``@pytest.mark.long`` a whole test.
+``make test-long`` runs all that is marked; CI runs a seventh of it, another one each day, so that a
+week sees all. ``tests/unit/test_tiers.py`` has the list of tests of which the first tier runs
+nothing, each with the reason.
 
-A share is chosen by a checksum of the test's name: a new test does not move the others from their days. Comparisons with
-PostgreSQL stay together by file and major, because their fixtures are made for a whole module; anything else is shared
-out test by test, because some of the lake's take minutes.
+A share is chosen by a checksum of the test's name: a new test does not move the others from their
+days. Comparisons with PostgreSQL stay together by file and major, because their fixtures are made
+for a whole module; anything else is shared out test by test, because some of the lake's take
+minutes.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def majors_by_tier(majors: Iterable[int]) -> list[Any]:
 
 
 def parse_share(text: str, now_s: float | None = None) -> tuple[int, int]:
-    """Read ``3/7``, the third of seven shares, or ``today``: the day's, by UTC, which begins anew after :data:`DAYS`.
+    """Read ``3/7``, the third of seven shares, or ``today``: the day's, by UTC, which begins anew
+    after :data:`DAYS`.
 
     Raises:
         ValueError: *text* is neither.
@@ -75,7 +78,9 @@ def is_long(item: pytest.Item) -> bool:
 def of_share(
     items: Iterable[pytest.Item], share: tuple[int, int]
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Part *items* into those of the first tier or of *share*, and the long ones that other shares have."""
+    """Part *items* into those of the first tier or of *share*, and the long ones that other shares
+    have.
+    """
     number, shares = share
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []

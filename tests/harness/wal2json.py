@@ -1,13 +1,13 @@
 """The original wal2json, as Debian packages it for PostgreSQL 15, for a server of the tests' own.
 
-``apt-get download`` gets the package without being root: with the machine's package lists or, where there are
-none, with lists of our own below ``<cache>/wal2json``. Nothing is installed: the library is unpacked there,
-copied into a cluster's data directory, and found by ``dynamic_library_path``. A library for Debian's
-PostgreSQL 15 loads into any PostgreSQL 15 (the module magic has the major version) if C library and server
-have the functions that it uses, which :func:`load_into` tries.
+``apt-get download`` gets the package without being root: with the machine's package lists or, where
+there are none, with lists of our own below ``<cache>/wal2json``. Nothing is installed: the library
+is unpacked there, copied into a cluster's data directory, and found by ``dynamic_library_path``. A
+library for Debian's PostgreSQL 15 loads into any PostgreSQL 15 (the module magic has the major
+version) if C library and server have the functions that it uses, which :func:`load_into` tries.
 
-Where it is not to be had (no apt, a release without the package) an error says why; what the original wrote was
-recorded in tests/golden/wal2json, and is compared everywhere.
+Where it is not to be had (no apt, a release without the package) an error says why; what the
+original wrote was recorded in tests/golden/wal2json, and is compared everywhere.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""What the original wal2json wrote for the scenarios of tests/oracle, and how two runs of them are compared.
+"""What the original wal2json wrote for the scenarios of tests/oracle, and how two runs of them are
+compared.
 
-Recorded by ``tests/golden/record_wal2json.py`` in ``tests/golden/wal2json/<scenario>.json``: options → lines.
+Recorded by ``tests/golden/record_wal2json.py`` in ``tests/golden/wal2json/<scenario>.json``:
+options → lines.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def clean_up(database: Database) -> None:
         database.execute(f"DROP TABLE IF EXISTS {table} CASCADE")
     database.execute("DROP SEQUENCE IF EXISTS s")
     database.execute(
-        "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname LIKE 'w2j%'"
+        "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin WHERE roname LIKE "
+        "'w2j%'"
     )
 
 

@@ -57,7 +57,8 @@ class WalWriter:
         """Append a page's header; *replace* sets, or falsifies, its fields."""
         page = self.lsn
         fields = {
-            "magic": self.version.page_magic, "flags": 0, "timeline": self.timeline, "address": page,
+            "magic": self.version.page_magic, "flags": 0, "timeline": self.timeline,
+            "address": page,
             "rem_len": 0, "system_id": self.system_id, "segment_size": self.segment_size,
             "block_size": PAGE_SIZE,
         } | replace  # fmt: skip

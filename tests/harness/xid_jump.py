@@ -1,10 +1,13 @@
-"""Let a server's transaction ids jump ahead, as ``pg_resetwal -x`` does, on majors that come without it.
+"""Let a server's transaction ids jump ahead, as ``pg_resetwal -x`` does, on majors that come
+without it.
 
-The next xid stands in the shutdown checkpoint's record and in pg_control's copy of it. Both are rewritten in a
-data directory that was shut down cleanly, with their checksums; and pg_xact gets the segment that the next xid
-is in. A jump of less than 2**31 leaves a healthy server: after VACUUM (FREEZE) of every database, the next.
+The next xid stands in the shutdown checkpoint's record and in pg_control's copy of it. Both are
+rewritten in a data directory that was shut down cleanly, with their checksums; and pg_xact gets the
+segment that the next xid is in. A jump of less than 2**31 leaves a healthy server: after VACUUM
+(FREEZE) of every database, the next.
 
-Source: src/include/catalog/pg_control.h (CheckPoint, ControlFileData), src/bin/pg_resetwal/pg_resetwal.c
+Source: src/include/catalog/pg_control.h (CheckPoint, ControlFileData),
+src/bin/pg_resetwal/pg_resetwal.c
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ _JUMP_MAX = 1 << 30
 
 
 def jump_to_xid(cluster: Cluster, target: int) -> None:
-    """Have *cluster*, which runs, assign xids from about *target* on (64 bits); it runs again afterwards."""
+    """Have *cluster*, which runs, assign xids from about *target* on (64 bits); it runs again
+    afterwards.
+    """
     while True:
         current = int(cluster.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8"))
         if current >= target:

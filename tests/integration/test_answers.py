@@ -1,4 +1,6 @@
-"""What answers of peeks take together: a budget, for clients that read and for those that never do."""
+"""What answers of peeks take together: a budget, for clients that read and for those that never
+do.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def service(tmp_path: Path, pg15: Database, monkeypatch: pytest.MonkeyPatch) -> 
             running.create_slot(slot, pg15.name)
         pg15.execute("INSERT INTO large VALUES (0, 'small')")
         pg15.execute(
-            f"INSERT INTO large SELECT n, repeat('x', {ROW_BYTES}) FROM generate_series(1, {ROWS}) n"
+            f"INSERT INTO large SELECT n, repeat('x', {ROW_BYTES}) FROM generate_series(1, {ROWS}) "
+            "n"
         )
         running.wait_decoded("read", pg15)
         yield running

@@ -1,4 +1,6 @@
-"""The benchmark's short form: both sides make the same messages on every kind of range; nothing is timed."""
+"""The benchmark's short form: both sides make the same messages on every kind of range; nothing is
+timed.
+"""
 
 from __future__ import annotations
 

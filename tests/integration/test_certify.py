@@ -1,4 +1,6 @@
-"""``spillway certify`` against servers of the oldest and the newest common majors, and how it fails."""
+"""``spillway certify`` against servers of the oldest and the newest common majors, and how it
+fails.
+"""
 
 from __future__ import annotations
 

@@ -159,7 +159,8 @@ def test_a_running_server_and_a_saved_state(database: Database, run: Run, tmp_pa
     cluster.query("SELECT pg_create_physical_replication_slot('keep', true)")
     slot = create_slot(database)
     code, out, err = run(
-        "--wal-dir", cluster.wal_directory, "--dsn", database.dsn, "--save-state", tmp_path / "one.snap",
+        "--wal-dir", cluster.wal_directory, "--dsn", database.dsn, "--save-state",
+        tmp_path / "one.snap",
     )  # fmt: skip
     assert code == 0, err
     database.execute(WORK.format(100))
@@ -198,7 +199,8 @@ def test_what_is_wrong_is_said(fresh_cluster: ClusterFactory, run: Run, tmp_path
     fails("storage_error", "--wal-dir", wal, "--state", tmp_path)
     assert "PG_VERSION" in fails("source_error", *here, "--database", "shop")
     assert "a server runs" in fails(
-        "source_error", "--wal-dir", wal, "--data-directory", cluster.data_directory, "--database", "shop"
+        "source_error", "--wal-dir", wal, "--data-directory", cluster.data_directory, "--database",
+        "shop"
     )  # fmt: skip
     # From here on in a backup.
     cluster.query("SELECT pg_create_physical_replication_slot('keep', true)")
@@ -256,7 +258,8 @@ def test_what_is_wrong_is_said(fresh_cluster: ClusterFactory, run: Run, tmp_path
     # Another cluster's.
     other = fresh_cluster(18)
     fails(
-        "system_id_mismatch", "--wal-dir", other.wal_directory, "--data-directory", copied, "--database", "shop"
+        "system_id_mismatch", "--wal-dir", other.wal_directory, "--data-directory", copied,
+        "--database", "shop"
     )  # fmt: skip
     fails("system_id_mismatch", "--wal-dir", other.wal_directory, "--dsn", database.dsn)
     control = bytearray((copied / "global" / "pg_control").read_bytes())

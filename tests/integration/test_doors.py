@@ -1,4 +1,6 @@
-"""The service's doors as a process has them: descriptors that run out, files that others must not read, DSNs."""
+"""The service's doors as a process has them: descriptors that run out, files that others must not
+read, DSNs.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,8 @@ def test_connections_take_no_descriptor_of_the_receiver(
                 "INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 2000) i"
             )
             database.execute("SELECT pg_switch_wal()")
-        # gRPC accepts what comes until no descriptor is left, and tries again a second later: what is beyond the bound
-        # is gone after a few looks.
+        # gRPC accepts what comes until no descriptor is left, and tries again a second later: what
+        # is beyond the bound is gone after a few looks.
         deadline = time.monotonic() + 15
         while len(list(Path(f"/proc/{process.pid}/fd").iterdir())) >= FILES_MAX - 16:
             assert time.monotonic() < deadline

@@ -1,7 +1,8 @@
-"""What every engine promises to the interfaces above it: the real one on a real server, and the one in memory that stands in for it.
+"""What every engine promises to the interfaces above it: the real one on a real server, and the one
+in memory that stands in for it.
 
-Tests of REST, gRPC, the commands and the UI run on :class:`harness.fake_engine.FakeEngine`; what they show is worth as much as that is
-like the real one. So each promise here is asked of both.
+Tests of REST, gRPC, the commands and the UI run on :class:`harness.fake_engine.FakeEngine`; what
+they show is worth as much as that is like the real one. So each promise here is asked of both.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Stage:
     server: Database | None
 
     async def commit(self, *ids: int) -> Lsn:
-        """Commit a transaction of one row each; return a position behind it, when all up to there is decoded."""
+        """Commit a transaction of one row each; return a position behind it, when all up to there
+        is decoded.
+        """
         if self.server is None:
             assert isinstance(self.engine, FakeEngine)
             rows = [f"table public.t: INSERT: id[integer]:{i}" for i in ids]
@@ -243,7 +246,8 @@ async def test_peek_leaves_and_get_takes(stage: Stage) -> None:
     for _ in range(2):
         assert ids(await engine.peek("s", None, None, {})) == [1, 2, 3]
     assert await stage.position("s") == begin
-    # Whole transactions: the one that reaches the number is the last, the one that commits there is not in it.
+    # Whole transactions: the one that reaches the number is the last, the one that commits there is
+    # not in it.
     assert ids(await engine.peek("s", None, 1, {})) == [1, 2]
     assert ids(await engine.peek("s", between, None, {})) == [1, 2]
     assert ids(await engine.peek("s", begin, None, {})) == []

@@ -1,6 +1,8 @@
-"""What the overview says is to be done about what it finds itself, done to its end: the finding goes.
+"""What the overview says is to be done about what it finds itself, done to its end: the finding
+goes.
 
-What an error is behind has its error's hint for a remedy, and a test by that (``harness/remedies.py``).
+What an error is behind has its error's hint for a remedy, and a test by that
+(``harness/remedies.py``).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def found(service: Service) -> dict[str, str]:
 
 
 def remedy(service: Service, title: str) -> str:
-    """Wait until the overview has a finding whose title begins so, and return what it says is to be done."""
+    """Wait until the overview has a finding whose title begins so, and return what it says is to be
+    done.
+    """
 
     def remedies() -> list[str]:
         return [text for begins, text in found(service).items() if begins.startswith(title)]

@@ -56,8 +56,9 @@ def test_kill_and_recover(fresh_cluster: ClusterFactory, major: int) -> None:
 
 def test_a_server_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     script = (
-        "import os, signal; from harness.cluster import Cluster; cluster = Cluster(18); cluster.start();"
-        " print(cluster.pid, cluster.directory, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal; from harness.cluster import Cluster; cluster = Cluster(18); "
+        "cluster.start(); print(cluster.pid, cluster.directory, flush=True); os.kill(os.getpid(), "
+        "signal.SIGKILL)"
     )
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     done = subprocess.run(

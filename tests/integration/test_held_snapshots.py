@@ -88,7 +88,8 @@ def test_commits_that_wait_for_a_standby(service: Service, pg18: Database) -> No
             slot = service.create_slot("paired", pg18.name, snapshot="export")
             assert (slot["snapshot"]["method"], slot["snapshot"]["reason"]) == ("paired", None)
             assert _copied(pg18, slot["snapshot"]) == []
-            # One that is seen, and committed later: no LSN tells the two apart, and the server has to make a slot for it, which waits.
+            # One that is seen, and committed later: no LSN tells the two apart, and the server has
+            # to make a slot for it, which waits.
             pg18.execute("SET synchronous_commit = local; INSERT INTO t VALUES (2)")
             answers: list[Any] = []
             asking = threading.Thread(
@@ -99,7 +100,8 @@ def test_commits_that_wait_for_a_standby(service: Service, pg18: Database) -> No
             asking.start()
             _until(
                 lambda: pg18.value(
-                    "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'spillway\\_snapshot\\_%'"
+                    "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE "
+                    "'spillway\\_snapshot\\_%'"
                 )
             )
         finally:
@@ -122,7 +124,8 @@ def test_how_long_one_is_held(
 ) -> None:
     def holders() -> list[int]:
         rows = pg18.query(
-            "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' AND backend_xmin IS NOT NULL"
+            "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction' AND backend_xmin "
+            "IS NOT NULL"
         )
         return [row[0] for row in rows]
 
@@ -170,7 +173,9 @@ def test_one_is_given_up_in_time_and_when_the_service_stops(pg18: Database, tmp_
 
 
 def test_who_loads_a_lake_waits_for_nobody(service: Service, pg18: Database) -> None:
-    """A consumer's copy of tables takes the service's snapshot; without the service it asks the source, which waits."""
+    """A consumer's copy of tables takes the service's snapshot; without the service it asks the
+    source, which waits.
+    """
     told: list[str] = []
     pg18.execute("INSERT INTO t VALUES (1)")
     take = exports_of({"grpc": service.grpc_address}, "first")

@@ -58,7 +58,9 @@ def test_tables_and_what_stands_in_the_way(service: Service, pg: Database) -> No
     service.wait_decoded("s", pg)
     found = tables(service, pg.name)
     assert list(found) == [
-        "public.nokey", "public.nothing", "public.part", "public.root", "public.whole", "shop.Odd.name",
+        "public.nokey", "public.nothing", "public.part", "public.root", "public.whole", (
+            "shop.Odd.name"
+        ),
     ]  # fmt: skip
     odd = found["shop.Odd.name"]
     assert odd["columns"] == [
@@ -196,8 +198,8 @@ def test_many_tables_come_in_pages(
 ) -> None:
     """Every table once, by pages that cost what they give, wherever they begin."""
     pg.execute(
-        "DO $$BEGIN FOR i IN 1..250 LOOP EXECUTE format('CREATE TABLE many_%s (id int PRIMARY KEY, v text)', i);"
-        " END LOOP; DROP TABLE many_7; CREATE TABLE many_7 (); END$$"
+        "DO $$BEGIN FOR i IN 1..250 LOOP EXECUTE format('CREATE TABLE many_%s (id int PRIMARY KEY, "
+        "v text)', i); END LOOP; DROP TABLE many_7; CREATE TABLE many_7 (); END$$"
     )
     pg.execute("CREATE PUBLICATION everything FOR ALL TABLES")
     service.wait_decoded("s", pg)

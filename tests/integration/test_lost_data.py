@@ -1,8 +1,9 @@
 """The data directory lost or damaged, file by file and as a whole, while the service is stopped.
 
-One server and one recorded directory, which is copied for each case. Whatever is gone: the service starts; a slot delivers
-exactly what PostgreSQL's own slot does that was made with it, or is invalidated with a reason and has really missed
-something; the other database goes on. Which slots go on is written down for each case, so that healing can't quietly do less.
+One server and one recorded directory, which is copied for each case. Whatever is gone: the service
+starts; a slot delivers exactly what PostgreSQL's own slot does that was made with it, or is
+invalidated with a reason and has really missed something; the other database goes on. Which slots
+go on is written down for each case, so that healing can't quietly do less.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def record(cluster: Cluster, directory: Path) -> Recorded:
         def fill(first: int) -> None:
             for i in range(first, first + 60):
                 shop.execute(
-                    f"INSERT INTO t SELECT {i} * 100 + n, repeat('x', 40) FROM generate_series(1, 20) n"
+                    f"INSERT INTO t SELECT {i} * 100 + n, repeat('x', 40) FROM generate_series(1, "
+                    "20) n"
                 )
 
         begin("old", shop)
@@ -122,7 +124,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
             cluster.destroy()
 
 
-# -- what a disk does ---------------------------------------------------------------------------------
+# -- what a disk
+# does ---------------------------------------------------------------------------------
 
 Damage = "Callable[[list[Path]], None]"
 
@@ -172,7 +175,8 @@ def without_bases(data: Path, recorded: Recorded, paths: list[Path]) -> list[Pat
     return paths
 
 
-#: what is damaged, how, and who goes on although something was committed while the service was stopped
+#: what is damaged, how, and who goes on although something was committed while the service was
+#: stopped
 VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], set[str]]] = {
     # The other database's state is not touched, so "other" goes on throughout, unless all is lost.
     "instance": (lambda data, _: [data / "instance"], ("deleted", "cut"), {*SLOTS}),
@@ -203,7 +207,8 @@ VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], 
         ("deleted", "cut"),
         {*SLOTS},
     ),
-    # One of the log: decoded again, the last one by going on before it, another beside what goes on.
+    # One of the log: decoded again, the last one by going on before it, another beside what goes
+    # on.
     "log_first": (lambda data, r: txlog(data, r)[:1], ALL_DAMAGE, {*SLOTS}),
     "log_middle": (
         lambda data, r: txlog(data, r)[1:3],
@@ -215,7 +220,8 @@ VICTIMS: dict[str, tuple[Callable[[Path, Recorded], list[Path]], Iterable[str], 
         ("deleted", "cut", "flipped_in_the_middle"),
         {*SLOTS},
     ),
-    # Without a state that is old enough: what is behind a segment is whole, and of the last one what a snapshot covers.
+    # Without a state that is old enough: what is behind a segment is whole, and of the last one
+    # what a snapshot covers.
     "log_first_without_bases": (
         lambda data, r: without_bases(data, r, txlog(data, r)[:1]),
         ("deleted", "flipped_in_the_middle", "cut"),
@@ -329,7 +335,8 @@ FOLLOWED = {("log_first", "flipped_in_the_middle"), ("snapshots", "flipped_in_th
 @pytest.mark.parametrize(
     ("victim", "how"),
     [
-        # In the first tier each victim is lost once; the ways to damage one are its own tests' and the long tier's.
+        # In the first tier each victim is lost once; the ways to damage one are its own tests' and
+        # the long tier's.
         (pytest.param if "deleted" in case else deep)(*case, id="-".join(case))
         for case in CASES
         if case not in FOLLOWED
@@ -439,9 +446,11 @@ def test_the_store_has_the_wal_no_more(recorded: Recorded, tmp_path: Path, archi
         check(service, recorded, {*SLOTS} if archived else {"mid", "new", "other"})
 
 
-# -- what is there, and can't be read -----------------------------------------------------------------
+# -- what is there, and can't be
+# read -----------------------------------------------------------------
 
-#: what may not be read, and whose trouble that is: a database's, the whole source's, or only its who reads there
+#: what may not be read, and whose trouble that is: a database's, the whole source's, or only its
+#: who reads there
 UNREADABLE: dict[str, tuple[Callable[[Path, Recorded], list[Path]], str]] = {
     "log_directory": (lambda data, r: [r.database_root(data) / "txlog"], "database"),
     "log_first": (lambda data, r: txlog(data, r)[:1], "reader"),
@@ -503,7 +512,9 @@ def is_state(path: Path) -> bool:
 
 
 def storage_trouble(service: Service, whose: str, paths: list[Path]) -> dict[str, Any]:
-    """Wait until the trouble is shown as one of storage that names one of *paths*, and return what shows it."""
+    """Wait until the trouble is shown as one of storage that names one of *paths*, and return what
+    shows it.
+    """
     deadline = time.monotonic() + 30
     while True:
         (source,) = service.call("GET", "/sources")["sources"]

@@ -278,7 +278,8 @@ async def test_fence_stops_the_former_holder(store: MetadataStore) -> None:
     await store.acquire_lease("source/other", "here", 60)
     await store.slots.begin_tenure(other)
     assert await store.slots.rows() == before[0]
-    # Its own temporary slot stays, however often the tenure begins; the former one's goes, whoever made it.
+    # Its own temporary slot stays, however often the tenure begins; the former one's goes, whoever
+    # made it.
     for _ in range(2):
         await store.slots.begin_tenure(new)
         assert [slot.slot_name for slot in await store.slots.rows()] == ["s1", "s3"]
@@ -294,7 +295,8 @@ async def test_one_process_has_a_slot(store: MetadataStore, metadata_url: str) -
     beside = MetadataStore(metadata_url)
     shown = await beside.slots.get("s1")
     assert (shown.active_pid, shown.consumer) == (1, CONSUMER)
-    # Another process of the same tenure: nothing that needs the slot is done, and all of it says who has it.
+    # Another process of the same tenure: nothing that needs the slot is done, and all of it says
+    # who has it.
     for call in (
         beside.slots.acquire("s1", CONSUMER, second),
         beside.slots.advance("s1", Lsn(20), second, read_from=Lsn(0)),
@@ -316,12 +318,14 @@ async def test_one_process_has_a_slot(store: MetadataStore, metadata_url: str) -
         {"s1": Presence(moment, {**CONSUMER, "sent_lsn": "0/2"})}, first
     )
     assert ((await store.slots.get("s1")).consumer or {})["sent_lsn"] == "0/2"
-    # What was confirmed last is stored with the release; then the slot is anybody's, as the hint says.
+    # What was confirmed last is stored with the release; then the slot is anybody's, as the hint
+    # says.
     assert await store.slots.release("s1", Lsn(30), first) == 30
     assert (await beside.slots.get("s1")).consumer is None
     row = await beside.slots.acquire("s1", CONSUMER, second)
     assert (row.active_pid, row.confirmed_flush_lsn) == (2, 30)
-    # A tenure that is over has nothing, written off or not: its successor need not wait, and is not told of it.
+    # A tenure that is over has nothing, written off or not: its successor need not wait, and is not
+    # told of it.
     third = await tenure(store, pid=1)
     shown = await beside.slots.get("s1")
     assert (shown.active_token, shown.active_pid, shown.consumer) == (None, None, None)
@@ -349,7 +353,9 @@ async def test_what_was_read_before_a_rewind_is_not_confirmed(store: MetadataSto
 async def test_a_lease_that_a_statement_relies_on_stays_until_it_has_committed(
     pg15: ServerDatabase,
 ) -> None:
-    """Whoever takes the lease over reads the slots after every write of the former tenure, or that one was refused."""
+    """Whoever takes the lease over reads the slots after every write of the former tenure, or that
+    one was refused.
+    """
     url = f"postgresql://{SUPERUSER}@127.0.0.1:{pg15.cluster.port}/{pg15.name}"
     store = MetadataStore(url)
     await store.migrate()
@@ -369,7 +375,10 @@ async def test_a_lease_that_a_statement_relies_on_stays_until_it_has_committed(
     former = asyncio.create_task(database.write(write))
     await asyncio.to_thread(writing.wait)
     taking = asyncio.create_task(tenure(store))
-    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    blocked = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = "
+        "current_database()"
+    )
     while not taking.done() and not pg15.value(blocked):  # noqa: ASYNC110 - the server knows
         await asyncio.sleep(0.01)
     assert not taking.done(), "the lease went while a write relied on it"
@@ -383,10 +392,12 @@ async def test_a_lease_that_a_statement_relies_on_stays_until_it_has_committed(
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_racing_processes(store: MetadataStore, metadata_url: str, seed: int) -> None:
-    """Processes acquire, confirm, advance and release as they come, and the lease changes hands among them.
+    """Processes acquire, confirm, advance and release as they come, and the lease changes hands
+    among them.
 
-    Each has a metadata store of its own, so that they race in the database. What the database answered must fit
-    one order: nothing went backward, and nobody had the slot while another one had it.
+    Each has a metadata store of its own, so that they race in the database. What the database
+    answered must fit one order: nothing went backward, and nobody had the slot while another one
+    had it.
     """
     first = await with_source(store)
     await store.slots.create(replace(SLOT, confirmed_flush_lsn=Lsn(1)), first)
@@ -476,7 +487,9 @@ async def test_migrations_give_the_schema_of_the_tables(
 
 
 async def test_slots_of_the_former_release_are_kept(metadata_url: str) -> None:
-    """Nobody has them, and their temporary ones go with the first tenure, since nobody knows whose they are."""
+    """Nobody has them, and their temporary ones go with the first tenure, since nobody knows whose
+    they are.
+    """
     database = Database(metadata_url)
     await database.prepare()
 
@@ -486,8 +499,11 @@ async def test_slots_of_the_former_release_are_kept(metadata_url: str) -> None:
         command.upgrade(config, "0004_confirmed_at")
         source = {**asdict(SOURCE), "capture": "{}", "created_at": "2026-11-22 08:00:00"}
         slot = {
-            "slot_name": "kept", "source": "shop", "database": "shop", "datoid": 1, "plugin": "wal2json", "slot_type": "logical",
-            "confirmed_flush_lsn": 77, "options": '{"a": "b"}', "created_at": "2026-11-22 08:00:00", "temporary": False,
+            "slot_name": "kept", "source": "shop", "database": "shop", "datoid": 1,
+            "plugin": "wal2json", "slot_type": "logical",
+            "confirmed_flush_lsn": 77, "options": '{"a": "b"}', "created_at": (
+                "2026-11-22 08:00:00"
+            ), "temporary": False,
         }  # fmt: skip
         temporary = {**slot, "slot_name": "temporary", "temporary": True}
         for table, row in (("sources", source), ("slots", slot), ("slots", temporary)):

@@ -1,7 +1,8 @@
-"""A database whose decoding begins when others of its source are decoded already, and have given up WAL.
+"""A database whose decoding begins when others of its source are decoded already, and have given up
+WAL.
 
-Its catalog is read from the running server, and WAL from the redo point of the server's last checkpoint on.
-Segments are of 1 MB here, and there are no checkpoints but those that a test makes.
+Its catalog is read from the running server, and WAL from the redo point of the server's last
+checkpoint on. Segments are of 1 MB here, and there are no checkpoints but those that a test makes.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def _cluster(fresh_cluster: ClusterFactory, major: int) -> Cluster:
 
 @contextmanager
 def _source(cluster: Cluster, directory: Path, **settings: Any) -> Iterator[Source]:
-    """The source of *cluster*, not started; without the service's upkeep, so that the test trims."""
+    """The source of *cluster*, not started; without the service's upkeep, so that the test
+    trims.
+    """
     dsn = cluster.dsn("old")
     facts = check_source(dsn, slot_name=physical_slot_name("main"))
     row = SourceRow(
@@ -121,7 +124,9 @@ def _leave_behind(cluster: Cluster, source: Source, segments: int) -> None:
 def test_wal_from_the_last_checkpoint_on_is_kept(
     fresh_cluster: ClusterFactory, tmp_path: Path, major: int
 ) -> None:
-    """The decoding of several databases failed when the first had left the last checkpoint's segment behind."""
+    """The decoding of several databases failed when the first had left the last checkpoint's
+    segment behind.
+    """
     cluster = _cluster(fresh_cluster, major)
     with _source(cluster, tmp_path) as source:
         source.start(["old"])
@@ -223,7 +228,9 @@ def test_nothing_goes_while_a_session_asks_the_server(
         seen: list[Lsn] = []
 
         def meanwhile(*args: Any, **kwargs: Any) -> Any:
-            """After the server's answer a checkpoint lets all of it go, as far as the old database is concerned."""
+            """After the server's answer a checkpoint lets all of it go, as far as the old database
+            is concerned.
+            """
             made = bootstrap(*args, **kwargs)
             cluster.execute("CHECKPOINT")
             _leave_behind(cluster, source, 1)
@@ -238,7 +245,9 @@ def test_nothing_goes_while_a_session_asks_the_server(
 def test_nothing_goes_before_every_session_is_there(
     fresh_cluster: ClusterFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start opens one session after another; one that has not been opened yet may need the oldest WAL."""
+    """A start opens one session after another; one that has not been opened yet may need the oldest
+    WAL.
+    """
     cluster = _cluster(fresh_cluster, 18)
     with _source(cluster, tmp_path) as source:
         source.start(["new", "old"])

@@ -1,4 +1,6 @@
-"""Changes on a slot's page: whatever the transactions are, somebody who goes on and on sees every one of them, once."""
+"""Changes on a slot's page: whatever the transactions are, somebody who goes on and on sees every
+one of them, once.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ def test_every_change_is_come_to(service: Service, pg15: Database) -> None:
 
 
 def test_a_transaction_is_passed_over(service: Service, pg15: Database) -> None:
-    # Wide rows that don't compress, so that the transaction is more than what a page reads and throws away.
+    # Wide rows that don't compress, so that the transaction is more than what a page reads and
+    # throws away.
     wide = "(SELECT string_agg(md5((i * g)::text), '') FROM generate_series(1, 12000) i)"
     pg15.execute(f"INSERT INTO t SELECT g, {wide} FROM generate_series(1, 220) g")
     pg15.execute("INSERT INTO t VALUES (1000, 'next')")

@@ -1,7 +1,9 @@
-"""The quickstart as it is printed, by a newcomer who types it: a server with scram authentication, the Makefile's service.
+"""The quickstart as it is printed, by a newcomer who types it: a server with scram authentication,
+the Makefile's service.
 
-The page's blocks are taken from it one after the other. SQL runs as the superuser, ``sh`` in bash in the project's directory; only ports, the data directory
-and the installation (which is there) are other than a newcomer's.
+The page's blocks are taken from it one after the other. SQL runs as the superuser, ``sh`` in bash
+in the project's directory; only ports, the data directory and the installation (which is there) are
+other than a newcomer's.
 """
 
 from __future__ import annotations

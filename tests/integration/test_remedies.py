@@ -1,7 +1,8 @@
-"""Hints of what a user asks for, followed: each refused request, put right as its hint says, succeeds.
+"""Hints of what a user asks for, followed: each refused request, put right as its hint says,
+succeeds.
 
-One service and one database for all of them. What needs faults of its own is followed where that fault is tested; which test
-follows which code: ``grep -rn follows_hint tests``.
+One service and one database for all of them. What needs faults of its own is followed where that
+fault is tested; which test follows which code: ``grep -rn follows_hint tests``.
 """
 
 from __future__ import annotations

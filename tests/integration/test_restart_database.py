@@ -183,7 +183,8 @@ def test_what_can_not_be_decoded(
         check_new_slot(service, shop)
         service.drop_slot("shop_before")
 
-        # A transaction that this damages is nobody's any more: the server sends what its disk returns.
+        # A transaction that this damages is nobody's any more: the server sends what its disk
+        # returns.
         service.create_slot("shop_before", "shop", options=OPTIONS)
         service.create_slot("shop_read", "shop", options=OPTIONS)
     cluster.query("SELECT pg_switch_wal()")

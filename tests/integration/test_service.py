@@ -337,7 +337,9 @@ def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
 def test_two_services_do_not_share_a_physical_slot(
     service: Service, table: Database, tmp_path: Path
 ) -> None:
-    """Another service's source of the same name: refused at once, and shown on a source that comes back."""
+    """Another service's source of the same name: refused at once, and shown on a source that comes
+    back.
+    """
     cluster = table.cluster
     taken = (
         "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'spillway_main' AND active"
@@ -394,11 +396,13 @@ def test_spilling_changes_nothing(tmp_path: Path, pg: Database) -> None:
             for part in range(10):
                 one.execute(f"SAVEPOINT s{part}")
                 one.execute(
-                    "INSERT INTO t SELECT i, repeat(md5(i::text), 4) FROM generate_series(%s::int, %s::int) i",
+                    "INSERT INTO t SELECT i, repeat(md5(i::text), 4) FROM generate_series(%s::int, "
+                    "%s::int) i",
                     [part * 2000, part * 2000 + 999],
                 )
                 two.execute(
-                    "INSERT INTO t SELECT i, repeat(md5(i::text), 200) FROM generate_series(%s::int, %s::int) i",
+                    "INSERT INTO t SELECT i, repeat(md5(i::text), 200) FROM "
+                    "generate_series(%s::int, %s::int) i",
                     [part * 2000 + 1000, part * 2000 + 1019],
                 )
                 if part % 3 == 0:
@@ -432,7 +436,8 @@ def test_a_database_in_another_encoding(tmp_path: Path, fresh_cluster) -> None:
         lsn = cluster.query("SELECT pg_current_wal_flush_lsn()::text")[0][0]
         service.wait_for("s", lsn)
         theirs = cluster.query(
-            "SELECT lsn::text, xid::text::bigint, data FROM pg_logical_slot_peek_changes('o', %s, NULL)",
+            "SELECT lsn::text, xid::text::bigint, data FROM pg_logical_slot_peek_changes('o', %s, "
+            "NULL)",
             [lsn],
             dbname="latin",
         )
@@ -634,7 +639,9 @@ def test_another_dsn_of_the_same_cluster(
 
 
 def test_another_release_of_the_server_is_noted(tmp_path: Path, pg15: Database) -> None:
-    """Its version was stored when the source was made; what plugins print depends on the one that runs."""
+    """Its version was stored when the source was made; what plugins print depends on the one that
+    runs.
+    """
     real = int(str(pg15.value("SHOW server_version_num")))
     with service_in_process(tmp_path / "data") as service:
         service.create_source(pg15.dsn)

@@ -1,4 +1,6 @@
-"""The demo's workload against PostgreSQL's own decoding: its expectations and its tally are right."""
+"""The demo's workload against PostgreSQL's own decoding: its expectations and its tally are
+right.
+"""
 
 from __future__ import annotations
 

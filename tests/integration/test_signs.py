@@ -1,4 +1,6 @@
-"""What the service says of itself while something is in its way: real faults, and every sign looked at."""
+"""What the service says of itself while something is in its way: real faults, and every sign looked
+at.
+"""
 
 from __future__ import annotations
 
@@ -255,7 +257,9 @@ def test_slots_are_dropped_and_advanced_on_a_full_disk(
 def test_a_disk_that_slots_have_filled_is_freed_by_dropping_one(
     small_disk: Path, fresh_cluster: Any
 ) -> None:
-    """The hint of disk_full, followed: what it says frees space, and nothing is lost for the others."""
+    """The hint of disk_full, followed: what it says frees space, and nothing is lost for the
+    others.
+    """
     cluster: Cluster = fresh_cluster(15)
     cluster.execute("CREATE TABLE t (id serial PRIMARY KEY, v text)")
     insert = "INSERT INTO t (v) SELECT repeat(md5(i::text), 64) FROM generate_series(1, 2000) i"

@@ -1,7 +1,9 @@
-"""What a stream holds whose client does not read: one batch, and nothing once it has ended. Counted in Python's bytes, of a real service.
+"""What a stream holds whose client does not read: one batch, and nothing once it has ended. Counted
+in Python's bytes, of a real service.
 
-gRPC holds a copy of the batch that waits to be sent, outside of Python. Steps that are kept for others are bounded for all streams
-together (KEPT_BYTES) and are left out here by batches that are larger than what is kept.
+gRPC holds a copy of the batch that waits to be sent, outside of Python. Steps that are kept for
+others are bounded for all streams together (KEPT_BYTES) and are left out here by batches that are
+larger than what is kept.
 """
 
 from __future__ import annotations
@@ -44,11 +46,14 @@ SLOTS: dict[str, tuple[str, dict[str, str]]] = {
 def service(
     tmp_path_factory: pytest.TempPathFactory, session_cluster: Callable[[int], Any]
 ) -> Iterator[Service]:
-    """A service with 100 MB in transactions of 20 MB behind slots of each plugin, and a slot behind a transaction of five rows of 16 MB."""
+    """A service with 100 MB in transactions of 20 MB behind slots of each plugin, and a slot behind
+    a transaction of five rows of 16 MB.
+    """
     database: Database = session_cluster(15).create_database("stalled_streams")
     database.execute(
         "CREATE TABLE t (id int, note text); CREATE TABLE huge (id int, note text);"
-        "ALTER TABLE huge ALTER note SET STORAGE EXTERNAL; CREATE PUBLICATION everything FOR TABLE t"
+        "ALTER TABLE huge ALTER note SET STORAGE EXTERNAL; CREATE PUBLICATION everything FOR TABLE "
+        "t"
     )
     with service_in_process(tmp_path_factory.mktemp("service")) as running:
         running.create_source(database.dsn)
@@ -105,7 +110,9 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> dict[object, int]:
 
 @pytest.fixture
 def traced() -> Iterator[Callable[[], int]]:
-    """Tell how much memory Python has since the test began; nothing is found by looking for garbage."""
+    """Tell how much memory Python has since the test began; nothing is found by looking for
+    garbage.
+    """
     gc.collect()
     gc.disable()
     tracemalloc.start()
@@ -132,7 +139,8 @@ def test_who_does_not_read_holds_one_batch(
     least = HUGE if slot == "huge" else BATCH // 2
 
     def is_little() -> bool:
-        # A client's gRPC takes some that nobody reads; then each waits with one message, and holds little else.
+        # A client's gRPC takes some that nobody reads; then each waits with one message, and holds
+        # little else.
         expected = sum(waiting.values())
         return (
             len(waiting) == CLIENTS

@@ -1,4 +1,6 @@
-"""Streaming of transactions in progress by a running service: who gets parts, and restarts in the middle."""
+"""Streaming of transactions in progress by a running service: who gets parts, and restarts in the
+middle.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def test_parts_over_restarts(table: Database, tmp_path: Path) -> None:
 
 
 def test_other_sizes_of_parts_after_a_restart(table: Database, tmp_path: Path) -> None:
-    """Parts of two sizes would not fit together: what was in progress is given whole from then on."""
+    """Parts of two sizes would not fit together: what was in progress is given whole from then
+    on.
+    """
     connection = table.connect(autocommit=False)
     with service_in_process(tmp_path / "data", engine=IMMEDIATELY) as service:
         service.create_source(table.dsn)

@@ -247,7 +247,8 @@ def test_clients_must_show_a_certificate(tmp_path: Path) -> None:
 
         assert command("slot", "list", pair=client).startswith("0")
         missing = command("slot", "list", pair=None)
-        # TLS 1.3: the client has ended its handshake by the time that it is refused, and may see the connection's end only.
+        # TLS 1.3: the client has ended its handshake by the time that it is refused, and may see
+        # the connection's end only.
         assert "code: tls_failed" in missing or "code: not_ready" in missing
         assert "SPILLWAY_TLS_CLIENT_CERT" in missing
         assert "SPILLWAY_TLS_CLIENT_CERT" in command("slot", "list", pair=stranger)
@@ -313,7 +314,9 @@ def _serving(
 
 
 def _serial(ca: Authority, port: int) -> str | None:
-    """The serial number of the certificate that a new connection is shown; None for one that is refused."""
+    """The serial number of the certificate that a new connection is shown; None for one that is
+    refused.
+    """
     context = ssl.create_default_context(cafile=ca.file)
     context.set_alpn_protocols(["h2", "http/1.1"])
     with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:

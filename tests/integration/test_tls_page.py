@@ -1,4 +1,6 @@
-"""docs/how-to/use-tls.md, followed: its commands make certificates that the service and its commands take."""
+"""docs/how-to/use-tls.md, followed: its commands make certificates that the service and its
+commands take.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Slots with two_phase on a running service: what they show, and prepared transactions over restarts."""
+"""Slots with two_phase on a running service: what they show, and prepared transactions over
+restarts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Two services on one metadata store: one serves a source, and the other one can't touch what it serves."""
+"""Two services on one metadata store: one serves a source, and the other one can't touch what it
+serves.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def runs(service: Service, name: str) -> bool:
 
 
 def has(service: Service, slot: str, pid: int | None, address: str | None) -> bool:
-    """Whether a service shows, everywhere, that a client at *address* has the slot, served by process *pid*."""
+    """Whether a service shows, everywhere, that a client at *address* has the slot, served by
+    process *pid*.
+    """
     shown = service.slot(slot)
     with grpc.insecure_channel(service.grpc_address) as channel:
         request = slots_pb2.GetSlotRequest(slot_name=slot)
@@ -232,7 +236,8 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
             follower.join(60)
             assert isinstance(follower.error, LeaseLost), follower.error
             refused(first, "kept", pg18.name, pg18.dsn)
-            # What it decoded is still there: a restart of the database was refused before it threw that away.
+            # What it decoded is still there: a restart of the database was refused before it threw
+            # that away.
             assert any((tmp_path / "first").glob("sources/main/databases/*/txlog/*"))
             wait_until(
                 lambda: subscriptions(first).keys() == subscriptions(second).keys(),
@@ -248,7 +253,8 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
                 next(stream)
                 address = second.slot("temporary")["consumer"]["address"]
                 wait_until(lambda: has(first, "temporary", os.getpid(), address))
-                # It is killed and started again: what the second has made, or has, is not its to tidy up.
+                # It is killed and started again: what the second has made, or has, is not its to
+                # tidy up.
                 first = holder.restart()
                 assert stored(first) == before
                 assert has(first, "temporary", os.getpid(), address)
@@ -288,7 +294,9 @@ def test_a_paused_service_is_replaced_and_can_write_nothing(
 def test_sources_and_temporary_slots_of_another_service(
     tmp_path: Path, metadata_url: str, pg15: Database
 ) -> None:
-    """What one makes the other shows; a start of the other removes no temporary slot of the first."""
+    """What one makes the other shows; a start of the other removes no temporary slot of the
+    first.
+    """
     engine = EngineSettings(lease_ttl_s=LEASE_S)
     with service_in_process(tmp_path / "a", metadata_url=metadata_url, engine=engine) as first:
         with service_in_process(tmp_path / "b", metadata_url=metadata_url, engine=engine) as second:
@@ -307,7 +315,9 @@ def test_sources_and_temporary_slots_of_another_service(
 
 
 def test_each_write_proves_the_lease(tmp_path: Path, pg15: Database) -> None:
-    """A service that has not noticed yet that its lease is another's writes nothing; it goes on once it has it again."""
+    """A service that has not noticed yet that its lease is another's writes nothing; it goes on
+    once it has it again.
+    """
     url = f"sqlite:///{tmp_path / 'metadata.db'}"
     with service_in_process(tmp_path / "data", metadata_url=url) as service:
         service.create_source(pg15.dsn)
@@ -324,7 +334,9 @@ def test_each_write_proves_the_lease(tmp_path: Path, pg15: Database) -> None:
             for method, path, json in (
                 (
                     "POST", "/slots",
-                    {"slot_name": "x", "source": "main", "database": pg15.name, "plugin": "test_decoding"},
+                    {"slot_name": "x", "source": "main", "database": pg15.name, "plugin": (
+                        "test_decoding"
+                    )},
                 ),
                 ("POST", "/slots/s/advance", {"upto_lsn": end}),
                 ("POST", "/slots/s/rewind", {"lsn": end}),
@@ -366,7 +378,9 @@ def test_each_write_proves_the_lease(tmp_path: Path, pg15: Database) -> None:
 def test_a_start_that_takes_longer_than_a_lease(
     tmp_path: Path, pg15: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease is renewed meanwhile: nobody takes the source over from a process that is at work on it."""
+    """The lease is renewed meanwhile: nobody takes the source over from a process that is at work
+    on it.
+    """
     url, lease_s = f"sqlite:///{tmp_path / 'metadata.db'}", 0.6
     engine = EngineSettings(lease_ttl_s=lease_s)
     with service_in_process(tmp_path / "data", metadata_url=url, engine=engine) as service:

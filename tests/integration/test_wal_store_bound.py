@@ -1,4 +1,6 @@
-"""A WAL store with a bound, and transactions that stay open while many times the bound is written."""
+"""A WAL store with a bound, and transactions that stay open while many times the bound is
+written.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,9 @@ def test_open_transactions_bound_neither_the_store_nor_a_restart(
 def test_a_transaction_that_was_open_before_decoding_began(
     fresh_cluster: ClusterFactory, tmp_path: Path
 ) -> None:
-    """It keeps slots from being made, but not WAL from being received; after its end there is one."""
+    """It keeps slots from being made, but not WAL from being received; after its end there is
+    one.
+    """
     cluster: Cluster = fresh_cluster(15, wal_segment_size_mb=1, max_wal_size="4GB")
     database = cluster.create_database("before")
     database.execute("CREATE TABLE beside (id int)")
@@ -208,7 +212,8 @@ def test_a_failed_database_gives_way(
 ) -> None:
     """Others of its source go on without it, and it begins anew when it can be decoded again.
 
-    When it began to fail is told by what an earlier process stored, however short a time this one lives.
+    When it began to fail is told by what an earlier process stored, however short a time this one
+    lives.
     """
     cluster: Cluster = fresh_cluster(18, wal_segment_size_mb=1, max_wal_size="4GB")
     good, bad = cluster.create_database("good"), cluster.create_database("bad")

@@ -1,10 +1,11 @@
 # ruff: noqa: ISC004 - a statement too long for a line is written in pieces
 """What PostgreSQL's own contrib/test_decoding probes, as scripts of ours.
 
-Named for PostgreSQL's test and what it is about; docs/reference/postgresql-scenarios.md lists them by test.
-A script is played in a schema of its own under one decoder that has lived through all the others; see
-``harness.interleaving`` for its language. Two more steps concern the decoder: ``!state`` has it serialise
-itself, ``!restore`` ends it and goes on from that state, as after a crash.
+Named for PostgreSQL's test and what it is about; docs/reference/postgresql-scenarios.md lists them
+by test. A script is played in a schema of its own under one decoder that has lived through all the
+others; see ``harness.interleaving`` for its language. Two more steps concern the decoder:
+``!state`` has it serialise itself, ``!restore`` ends it and goes on from that state, as after a
+crash.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 def incompressible(seed: str, digests: int = 300) -> str:
     """SQL for text that goes out of line uncompressed: 32 bytes a digest."""
-    return f"(SELECT string_agg(md5({seed}::text || '-' || g), '') FROM generate_series(1, {digests}) g)"
+    return (
+        f"(SELECT string_agg(md5({seed}::text || '-' || g), '') FROM generate_series(1, {digests}) "
+        "g)"
+    )
 
 
 #: SQL for text that is stored out of line and compressed
@@ -27,13 +31,17 @@ COMPRESSIBLE: Final = "repeat('0123456789abcdef', 30000)"
 
 
 def _spill(script: str) -> list[Step]:
-    """A script about a table of 3,000 rows an INSERT, written ``big(n)``; ``small(n)`` is one row."""
+    """A script about a table of 3,000 rows an INSERT, written ``big(n)``; ``small(n)`` is one
+    row.
+    """
     statements: list[Step] = ["CREATE TABLE spilled (v text)"]
     for word in script.split():
         verb, _, argument = word.partition(":")
         statements.append(
             {
-                "big": f"INSERT INTO spilled SELECT '{argument} ' || g FROM generate_series(1, 3000) g",
+                "big": (
+                    f"INSERT INTO spilled SELECT '{argument} ' || g FROM generate_series(1, 3000) g"
+                ),
                 "small": f"INSERT INTO spilled VALUES ('{argument}')",
                 "savepoint": f"SAVEPOINT {argument}",
                 "release": f"RELEASE {argument}",
@@ -234,10 +242,13 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
         "COMMIT",
     ],
     # ---- sql/rewrite
-    "rewrite: VACUUM FULL and CLUSTER of catalogs with TOAST, repeatedly, in lost and kept transactions": [
+    (
+        "rewrite: VACUUM FULL and CLUSTER of catalogs with TOAST, repeatedly, in lost and kept "
+        "transactions"
+    ): [
         'CREATE ROLE "commented {0}" NOLOGIN',
-        f"DO $$ BEGIN EXECUTE format('CREATE FUNCTION long() RETURNS text IMMUTABLE LANGUAGE sql AS %L', "
-        f"'SELECT ' || quote_literal({incompressible('7', 400)})); END $$",
+        "DO $$ BEGIN EXECUTE format('CREATE FUNCTION long() RETURNS text IMMUTABLE LANGUAGE sql AS "
+        f"%L', 'SELECT ' || quote_literal({incompressible('7', 400)})); END $$",
         "DO $$ BEGIN EXECUTE format('COMMENT ON FUNCTION long() IS %L', long()); "
         "EXECUTE format('COMMENT ON ROLE \"commented {0}\" IS %L', long()); END $$",
         "CREATE TABLE large AS SELECT long() AS v",
@@ -294,14 +305,17 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
         "UPDATE t SET k = k || '.'",
         "UPDATE t SET id = id + 1",
         f"INSERT INTO t (k, b) VALUES ('c', {COMPRESSIBLE})",
-        "INSERT INTO t (k, b) VALUES ('c', 'upsert') ON CONFLICT (k) DO UPDATE SET b = excluded.b || t.b",
+        (
+            "INSERT INTO t (k, b) VALUES ('c', 'upsert') ON CONFLICT (k) DO UPDATE SET b = "
+            "excluded.b || t.b"
+        ),
         "DELETE FROM t",
     ],
     "toast: COPY of rows with and without values out of line": [
         "CREATE TABLE t (id int, v text, w text)",
         "ALTER TABLE t ALTER v SET STORAGE EXTERNAL",
-        "INSERT INTO t SELECT g, CASE WHEN g IN (2, 4, 201) THEN repeat('long ', 800 + g) ELSE 'short' END "
-        "FROM generate_series(1, 203) g",
+        "INSERT INTO t SELECT g, CASE WHEN g IN (2, 4, 201) THEN repeat('long ', 800 + g) ELSE "
+        "'short' END FROM generate_series(1, 203) g",
         "CREATE TABLE c (LIKE t)",
         "ALTER TABLE c ALTER v SET STORAGE EXTERNAL",
         "COPY t TO '/tmp/spillway-{0}.copy'",
@@ -310,7 +324,10 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
     "toast: old rows larger than a page": [
         "CREATE TABLE t (id serial UNIQUE NOT NULL, k text, a text, b text)",
         "ALTER TABLE t REPLICA IDENTITY FULL",
-        "ALTER TABLE t ALTER k SET STORAGE EXTERNAL, ALTER a SET STORAGE EXTERNAL, ALTER b SET STORAGE EXTERNAL",
+        (
+            "ALTER TABLE t ALTER k SET STORAGE EXTERNAL, ALTER a SET STORAGE EXTERNAL, ALTER b SET "
+            "STORAGE EXTERNAL"
+        ),
         "INSERT INTO t (k) VALUES (repeat('9876543210', 10000))",
         "UPDATE t SET a = k",
         "UPDATE t SET b = a",
@@ -336,9 +353,18 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
         "CREATE TABLE target (id serial PRIMARY KEY, v text)",
         "SELECT pg_create_logical_replication_slot('into_{0}', 'test_decoding')",
         "INSERT INTO source (v) VALUES ('one')",
-        "INSERT INTO target (v) SELECT data FROM pg_logical_slot_peek_changes('into_{0}', NULL, NULL)",
-        "INSERT INTO target (v) SELECT data FROM pg_logical_slot_get_changes('into_{0}', NULL, NULL)",
-        "INSERT INTO target (v) SELECT data FROM pg_logical_slot_get_changes('into_{0}', NULL, NULL)",
+        (
+            "INSERT INTO target (v) SELECT data FROM pg_logical_slot_peek_changes('into_{0}', "
+            "NULL, NULL)"
+        ),
+        (
+            "INSERT INTO target (v) SELECT data FROM pg_logical_slot_get_changes('into_{0}', NULL, "
+            "NULL)"
+        ),
+        (
+            "INSERT INTO target (v) SELECT data FROM pg_logical_slot_get_changes('into_{0}', NULL, "
+            "NULL)"
+        ),
         "SELECT pg_drop_replication_slot('into_{0}')",
     ],
     # ---- sql/prepared
@@ -520,7 +546,8 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
     "concurrent_ddl_dml: an ALTER that fails": _concurrent(
         "BEGIN",
         "INSERT INTO written VALUES (1, 1)",
-        "2> DO $$ BEGIN ALTER TABLE altered ALTER b TYPE boolean; EXCEPTION WHEN OTHERS THEN NULL; END $$",
+        "2> DO $$ BEGIN ALTER TABLE altered ALTER b TYPE boolean; EXCEPTION WHEN OTHERS THEN NULL; "
+        "END $$",
         "INSERT INTO altered VALUES (1, 1)",
         "COMMIT",
     ),
@@ -629,7 +656,10 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
         "!compare",
         "COMMIT",
     ],
-    "catalog_change_snapshot: restored inside a transaction that then writes a catalog table of the user": [
+    (
+        "catalog_change_snapshot: restored inside a transaction that then writes a catalog table "
+        "of the user"
+    ): [
         "CREATE TABLE t (a int, b int)",
         "CREATE TABLE metadata (a int) WITH (user_catalog_table = true)",
         "BEGIN",

@@ -1,8 +1,8 @@
 # ruff: noqa: ISC004 - a statement too long for a line is written in pieces
 """Workloads about what is published, for the comparison of pgoutput with PostgreSQL's.
 
-Each runs in schema ``pubs``, which is dropped afterwards as the publications p, q and r are. Where a server's
-major must be at least some version, the scenario says so.
+Each runs in schema ``pubs``, which is dropped afterwards as the publications p, q and r are. Where
+a server's major must be at least some version, the scenario says so.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         [
             "CREATE TABLE root (a int NOT NULL, b text NOT NULL, c int) PARTITION BY RANGE (a)",
             "CREATE TABLE one PARTITION OF root FOR VALUES FROM (0) TO (10)",
-            "CREATE TABLE deep PARTITION OF root FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (a)",
+            (
+                "CREATE TABLE deep PARTITION OF root FOR VALUES FROM (10) TO (20) PARTITION BY "
+                "RANGE (a)"
+            ),
             "CREATE TABLE deep_a PARTITION OF deep FOR VALUES FROM (10) TO (15)",
             "CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)",
             "CREATE PUBLICATION q FOR TABLE root",
@@ -236,10 +239,14 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "CREATE DOMAIN posmood AS mood",
             "CREATE DOMAIN again AS posint",
             "CREATE TYPE span AS RANGE (subtype = float8)",
-            "CREATE TABLE t (id again PRIMARY KEY, m mood, ms mood[], p pair, d posint, e posmood, s span, "
-            "v varchar(7), n numeric(12, 3), r information_schema.sql_identifier, b bit(3), i interval(2))",
+            "CREATE TABLE t (id again PRIMARY KEY, m mood, ms mood[], p pair, d posint, e posmood, "
+            "s span, v varchar(7), n numeric(12, 3), r information_schema.sql_identifier, b "
+            "bit(3), i interval(2))",
             "CREATE PUBLICATION p FOR TABLE t",
-            "INSERT INTO t VALUES (1, 'ok', '{ok,sad}', (1, 'sad'), 5, 'ok', '[1,2)', 'v', 1.5, 'x', '101', '1 s')",
+            (
+                "INSERT INTO t VALUES (1, 'ok', '{ok,sad}', (1, 'sad'), 5, 'ok', '[1,2)', 'v', "
+                "1.5, 'x', '101', '1 s')"
+            ),
             "ALTER TYPE mood ADD VALUE 'happy'",
             "INSERT INTO t (id, m) VALUES (2, 'happy')",
             "ALTER TYPE mood RENAME TO feeling",
@@ -318,7 +325,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
             "s int GENERATED ALWAYS AS (a * 3) STORED)",
             "CREATE PUBLICATION p FOR TABLE t WHERE (v > 3) WITH (publish = 'insert')",
             "CREATE PUBLICATION q FOR TABLE t (id, s)",
-            "CREATE PUBLICATION r FOR TABLE t WHERE (v > 7) WITH (publish = 'insert', publish_generated_columns = stored)",
+            (
+                "CREATE PUBLICATION r FOR TABLE t WHERE (v > 7) WITH (publish = 'insert', "
+                "publish_generated_columns = stored)"
+            ),
             "INSERT INTO t SELECT g, g FROM generate_series(1, 5) g",
             "UPDATE t SET a = a + 1",
             "ALTER TABLE t ALTER s DROP EXPRESSION",
@@ -329,12 +339,21 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     ),
     "generated_columns_via_root": Scenario(
         [
-            "CREATE TABLE root (a int PRIMARY KEY, b int, g int GENERATED ALWAYS AS (b * 2) STORED) PARTITION BY RANGE (a)",
+            (
+                "CREATE TABLE root (a int PRIMARY KEY, b int, g int GENERATED ALWAYS AS (b * 2) "
+                "STORED) PARTITION BY RANGE (a)"
+            ),
             "CREATE TABLE one PARTITION OF root FOR VALUES FROM (0) TO (10)",
-            "CREATE TABLE two (gone int, g int GENERATED ALWAYS AS (b * 3) STORED, b int, a int NOT NULL)",
+            (
+                "CREATE TABLE two (gone int, g int GENERATED ALWAYS AS (b * 3) STORED, b int, a "
+                "int NOT NULL)"
+            ),
             "ALTER TABLE two DROP gone",
             "ALTER TABLE root ATTACH PARTITION two FOR VALUES FROM (10) TO (20)",
-            "CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root, publish_generated_columns = stored)",
+            (
+                "CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root, "
+                "publish_generated_columns = stored)"
+            ),
             "CREATE PUBLICATION q FOR TABLE two WITH (publish_generated_columns = stored)",
             "CREATE PUBLICATION r FOR ALL TABLES WITH (publish_via_partition_root)",
             "INSERT INTO root VALUES (1, 1), (11, 1)",
@@ -371,9 +390,18 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         [
             "CREATE TABLE t (id int PRIMARY KEY, a int, v text)",
             "CREATE PUBLICATION p FOR TABLE t WHERE (id > 10)",
-            "CREATE PUBLICATION q FOR TABLE t WHERE (a < 5 AND v LIKE 'x%') WITH (publish = 'insert')",
-            "CREATE PUBLICATION r FOR TABLE t WHERE (id % 2 = 0) WITH (publish = 'update, delete, truncate')",
-            "INSERT INTO t SELECT g, g % 7, CASE WHEN g % 3 = 0 THEN 'x' || g END FROM generate_series(1, 30) g",
+            (
+                "CREATE PUBLICATION q FOR TABLE t WHERE (a < 5 AND v LIKE 'x%') WITH (publish = "
+                "'insert')"
+            ),
+            (
+                "CREATE PUBLICATION r FOR TABLE t WHERE (id % 2 = 0) WITH (publish = 'update, "
+                "delete, truncate')"
+            ),
+            (
+                "INSERT INTO t SELECT g, g % 7, CASE WHEN g % 3 = 0 THEN 'x' || g END FROM "
+                "generate_series(1, 30) g"
+            ),
             "UPDATE t SET v = 'x changed' WHERE id % 5 = 0",
             "UPDATE t SET id = id + 101 WHERE id < 5",
             "UPDATE t SET id = id - 150 WHERE id > 103",
@@ -428,13 +456,26 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     ),
     "row_filters_of_many_types": Scenario(
         [
-            "CREATE TABLE t (id int PRIMARY KEY, n numeric, b bool, d date, ts timestamptz, u uuid, f float8, c char(4))",
-            "CREATE PUBLICATION p FOR TABLE t WHERE ((n >= 1.5 OR b IS NOT TRUE) AND d < '2026-06-01')",
-            "CREATE PUBLICATION q FOR TABLE t WHERE (ts IS NULL OR u = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11' OR c IN ('x', 'yy'))",
+            (
+                "CREATE TABLE t (id int PRIMARY KEY, n numeric, b bool, d date, ts timestamptz, u "
+                "uuid, f float8, c char(4))"
+            ),
+            (
+                "CREATE PUBLICATION p FOR TABLE t WHERE ((n >= 1.5 OR b IS NOT TRUE) AND d < "
+                "'2026-06-01')"
+            ),
+            (
+                "CREATE PUBLICATION q FOR TABLE t WHERE (ts IS NULL OR u = "
+                "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11' OR c IN ('x', 'yy'))"
+            ),
             "CREATE PUBLICATION r FOR TABLE t WHERE (NOT (f > 2 AND f < 1e10))",
-            "INSERT INTO t SELECT g, g / 2.0, g % 2 = 0, date '2026-05-30' + g, CASE WHEN g % 4 > 0 THEN now() END, "
-            "NULL, g, CASE g WHEN 3 THEN 'x' ELSE 'zz' END FROM generate_series(1, 8) g",
-            "INSERT INTO t VALUES (20, 'NaN', NULL, '-infinity', now(), 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'NaN', 'yy')",
+            "INSERT INTO t SELECT g, g / 2.0, g % 2 = 0, date '2026-05-30' + g, CASE WHEN g % 4 > "
+            "0 THEN now() END, NULL, g, CASE g WHEN 3 THEN 'x' ELSE 'zz' END FROM "
+            "generate_series(1, 8) g",
+            (
+                "INSERT INTO t VALUES (20, 'NaN', NULL, '-infinity', now(), "
+                "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'NaN', 'yy')"
+            ),
         ],
         ("p", "q", "r", "p,q", "p,r"),
         since=15,
@@ -503,7 +544,10 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "partitions_both_ways": Scenario(
         [
             *PARTITIONS,
-            "CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root, publish = 'insert, truncate')",
+            (
+                "CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root, publish = "
+                "'insert, truncate')"
+            ),
             "CREATE PUBLICATION q FOR TABLE root, three_a WITH (publish = 'insert, update')",
             "CREATE PUBLICATION r FOR TABLE three_b WITH (publish = 'delete')",
             *PARTITION_CHANGES,

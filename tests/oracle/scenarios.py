@@ -2,8 +2,8 @@
 """Workloads for the oracle tests: what PostgreSQL decodes, we must decode to the same bytes.
 
 A scenario is a list of SQL statements. ``2> …`` runs in a second session, so that transactions can
-interleave. Every scenario runs in the same database, one after the other, under one decoding session that
-has lived through all the others: what one leaves behind must not show in the next.
+interleave. Every scenario runs in the same database, one after the other, under one decoding
+session that has lived through all the others: what one leaves behind must not show in the next.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Final
 
 
 def noise(seed: int, n: int = 300) -> str:
-    """SQL for text that neither pglz nor lz4 gets small, so that it goes out of line uncompressed."""
+    """SQL for text that neither pglz nor lz4 gets small, so that it goes out of line
+    uncompressed.
+    """
     return f"(SELECT string_agg(md5(({seed} * 1000 + g)::text), '') FROM generate_series(1, {n}) g)"
 
 
@@ -70,8 +72,8 @@ SCENARIOS: Final[dict[str, list[str]]] = {
     ],
     "many_subtransactions": [
         "CREATE TABLE t (id int)",
-        "DO $$ BEGIN FOR i IN 1..300 LOOP BEGIN INSERT INTO t VALUES (i); IF i % 3 = 0 THEN RAISE EXCEPTION 'x'; END IF; "
-        "EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $$",
+        "DO $$ BEGIN FOR i IN 1..300 LOOP BEGIN INSERT INTO t VALUES (i); IF i % 3 = 0 THEN RAISE "
+        "EXCEPTION 'x'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $$",
     ],
     "first_change_in_a_subtransaction": [
         "CREATE TABLE t (id int)",
@@ -95,7 +97,10 @@ SCENARIOS: Final[dict[str, list[str]]] = {
     ],
     "copy_multi_insert": [
         "CREATE TABLE t (id int, v text, ts timestamptz)",
-        "INSERT INTO t SELECT i, 'v' || i, '2026-01-01 00:00Z'::timestamptz + i * interval '1 s' FROM generate_series(1, 2000) i",
+        (
+            "INSERT INTO t SELECT i, 'v' || i, '2026-01-01 00:00Z'::timestamptz + i * interval '1 "
+            "s' FROM generate_series(1, 2000) i"
+        ),
         "CREATE TABLE u (LIKE t)",
         "COPY u",
     ],
@@ -110,14 +115,23 @@ SCENARIOS: Final[dict[str, list[str]]] = {
     ],
     "toast_storage_kinds": [
         "CREATE TABLE t (id int PRIMARY KEY, a text, b text, c text, d text)",
-        "ALTER TABLE t ALTER a SET STORAGE PLAIN, ALTER b SET STORAGE EXTERNAL, ALTER c SET STORAGE MAIN",
-        f"INSERT INTO t VALUES (1, repeat('a', 2000), {noise(3)}, repeat('c', 9000), repeat('d', 90000))",
+        (
+            "ALTER TABLE t ALTER a SET STORAGE PLAIN, ALTER b SET STORAGE EXTERNAL, ALTER c SET "
+            "STORAGE MAIN"
+        ),
+        (
+            f"INSERT INTO t VALUES (1, repeat('a', 2000), {noise(3)}, repeat('c', 9000), "
+            "repeat('d', 90000))"
+        ),
         "UPDATE t SET a = 'short' WHERE id = 1",
         "UPDATE t SET c = repeat('e', 4000), d = repeat('f', 40000)",
     ],
     "toast_many_rows_and_columns": [
         "CREATE TABLE t (id int, a text, b text)",
-        f"INSERT INTO t SELECT i, {noise(5, 120)} || i, {noise(6, 150)} || i FROM generate_series(1, 40) i",
+        (
+            f"INSERT INTO t SELECT i, {noise(5, 120)} || i, {noise(6, 150)} || i FROM "
+            "generate_series(1, 40) i"
+        ),
         "BEGIN",
         f"INSERT INTO t VALUES (100, {noise(7)}, 'x')",
         "SAVEPOINT s",
@@ -274,7 +288,10 @@ SCENARIOS: Final[dict[str, list[str]]] = {
         "INSERT INTO t VALUES (1, 'one', 1.1, 1)",
         "ALTER TABLE t DROP COLUMN b",
         "INSERT INTO t VALUES (2, 2.2, 2)",
-        "ALTER TABLE t ADD COLUMN e text DEFAULT 'e', ADD COLUMN f int, ADD COLUMN g timestamptz DEFAULT '2026-01-01 12:00+02'",
+        (
+            "ALTER TABLE t ADD COLUMN e text DEFAULT 'e', ADD COLUMN f int, ADD COLUMN g "
+            "timestamptz DEFAULT '2026-01-01 12:00+02'"
+        ),
         "ALTER TABLE t REPLICA IDENTITY FULL",
         "UPDATE t SET a = a + 10",
         "ALTER TABLE t ALTER e SET DEFAULT 'changed'",
@@ -284,18 +301,22 @@ SCENARIOS: Final[dict[str, list[str]]] = {
     "fast_defaults_of_many_types": [
         "CREATE TABLE t (id int)",
         "INSERT INTO t VALUES (1), (2)",
-        "ALTER TABLE t ADD i2 smallint DEFAULT 2, ADD i8 bigint DEFAULT 8, ADD f4 real DEFAULT 1.5, ADD f8 float8 DEFAULT 2.25, "
-        "ADD b bool DEFAULT true, ADD n numeric DEFAULT 12.3400, ADD u uuid DEFAULT '11111111-2222-3333-4444-555555555555', "
-        "ADD d date DEFAULT '2026-11-21', ADD ts timestamp DEFAULT '2026-11-21 07:00', ADD j jsonb DEFAULT '{\"a\": [1, 2]}', "
-        "ADD v varchar(10) DEFAULT 'vc', ADD c char(5) DEFAULT 'c', ADD ar int[] DEFAULT '{1,NULL,3}', "
-        "ADD by bytea DEFAULT '\\xdead', ADD iv interval DEFAULT '1 day 02:00', ADD nm name DEFAULT 'nm', "
-        "ADD tx text DEFAULT repeat('long ', 100)",
+        "ALTER TABLE t ADD i2 smallint DEFAULT 2, ADD i8 bigint DEFAULT 8, ADD f4 real DEFAULT "
+        "1.5, ADD f8 float8 DEFAULT 2.25, ADD b bool DEFAULT true, ADD n numeric DEFAULT 12.3400, "
+        "ADD u uuid DEFAULT '11111111-2222-3333-4444-555555555555', ADD d date DEFAULT "
+        "'2026-11-21', ADD ts timestamp DEFAULT '2026-11-21 07:00', ADD j jsonb DEFAULT '{\"a\": "
+        "[1, 2]}', ADD v varchar(10) DEFAULT 'vc', ADD c char(5) DEFAULT 'c', ADD ar int[] DEFAULT "
+        "'{1,NULL,3}', ADD by bytea DEFAULT '\\xdead', ADD iv interval DEFAULT '1 day 02:00', ADD "
+        "nm name DEFAULT 'nm', ADD tx text DEFAULT repeat('long ', 100)",
         "ALTER TABLE t REPLICA IDENTITY FULL",
         "DELETE FROM t WHERE id = 1",
         "UPDATE t SET id = 3",
     ],
     "generated_and_identity_columns": [
-        "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, b int GENERATED ALWAYS AS (a * 2) STORED)",
+        (
+            "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, b int "
+            "GENERATED ALWAYS AS (a * 2) STORED)"
+        ),
         "INSERT INTO t (a) VALUES (1), (2)",
         "UPDATE t SET a = 5 WHERE id = 1",
     ],
@@ -376,7 +397,10 @@ SCENARIOS: Final[dict[str, list[str]]] = {
     ],
     "quoted_names": [
         'CREATE SCHEMA "Odd schema"',
-        'CREATE TABLE "Odd schema"."select" ("Key" int PRIMARY KEY, "a b" text, "quo""te" int, user_ int, "order" int)',
+        (
+            'CREATE TABLE "Odd schema"."select" ("Key" int PRIMARY KEY, "a b" text, "quo""te" int, '
+            'user_ int, "order" int)'
+        ),
         'INSERT INTO "Odd schema"."select" VALUES (1, \'x\', 2, 3, 4)',
         'UPDATE "Odd schema"."select" SET "Key" = 2',
         'DROP SCHEMA "Odd schema" CASCADE',
@@ -386,7 +410,10 @@ SCENARIOS: Final[dict[str, list[str]]] = {
         "CREATE TYPE pair AS (a int, b text)",
         "CREATE DOMAIN posint AS int CHECK (VALUE > 0)",
         "CREATE TABLE t (m mood, p pair, d posint, ms mood[], ps pair[])",
-        "INSERT INTO t VALUES ('ok', (1, 'x y'), 5, '{sad,ok}', array[(1, NULL)::pair, (2, 'q\"')::pair])",
+        (
+            "INSERT INTO t VALUES ('ok', (1, 'x y'), 5, '{sad,ok}', array[(1, NULL)::pair, (2, "
+            "'q\"')::pair])"
+        ),
         "ALTER TYPE mood ADD VALUE 'happy' AFTER 'ok'",
         "INSERT INTO t (m) VALUES ('happy')",
         "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
@@ -402,23 +429,38 @@ SCENARIOS: Final[dict[str, list[str]]] = {
         "DROP DOMAIN posint",
     ],
     "builtin_types": [
-        "CREATE TABLE t (a smallint, b int, c bigint, d real, e float8, f numeric(20,4), g bool, h text, i varchar(10), j char(6), "
-        "k bytea, l date, m time, n timetz, o timestamp, p timestamptz, q interval, r uuid, s json, t jsonb, u bit(5), v varbit, "
+        "CREATE TABLE t (a smallint, b int, c bigint, d real, e float8, f numeric(20,4), g bool, h "
+        "text, i varchar(10), j char(6), k bytea, l date, m time, n timetz, o timestamp, p "
+        "timestamptz, q interval, r uuid, s json, t jsonb, u bit(5), v varbit, "
         'w oid, x name, y "char", z int[], aa text[][])',
-        "INSERT INTO t VALUES (-32768, 2147483647, -9223372036854775808, 1.1, 1e-300, 123456.7800, false, 'tab\there', 'vc', 'ch', "
-        "'\\x00ff', '0044-03-15 BC', '23:59:59.999999', '10:00+05:30', 'infinity', '2026-11-21 07:26:00.5+00', "
-        "'1 year -2 mons +3 days 04:05:06.789', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{\"a\": 1}', '{\"b\": [1, null, \"x\"]}', "
-        "B'10101', B'1', 4294967295, 'name', 'c', '{1,2,NULL}', '{{a,\"b c\"},{NULL,\"NULL\"}}')",
-        "INSERT INTO t (d, e, f) VALUES ('NaN', '-Infinity', 'NaN'), (1e10, 1e15, 0), (123456, 123456789012345, -1), (1e-5, 1e-4, 0.0001)",
+        "INSERT INTO t VALUES (-32768, 2147483647, -9223372036854775808, 1.1, 1e-300, 123456.7800, "
+        "false, 'tab\there', 'vc', 'ch', '\\x00ff', '0044-03-15 BC', '23:59:59.999999', "
+        "'10:00+05:30', 'infinity', '2026-11-21 07:26:00.5+00', '1 year -2 mons +3 days "
+        "04:05:06.789', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{\"a\": 1}', '{\"b\": [1, null, "
+        "\"x\"]}', B'10101', B'1', 4294967295, 'name', 'c', '{1,2,NULL}', '{{a,\"b "
+        'c"},{NULL,"NULL"}}\')',
+        (
+            "INSERT INTO t (d, e, f) VALUES ('NaN', '-Infinity', 'NaN'), (1e10, 1e15, 0), (123456, "
+            "123456789012345, -1), (1e-5, 1e-4, 0.0001)"
+        ),
     ],
     "wide_table": [
-        "DO $$ BEGIN EXECUTE 'CREATE TABLE t (' || (SELECT string_agg('c' || i || ' int', ', ') FROM generate_series(1, 300) i) || ')'; END $$",
+        (
+            "DO $$ BEGIN EXECUTE 'CREATE TABLE t (' || (SELECT string_agg('c' || i || ' int', ', "
+            "') FROM generate_series(1, 300) i) || ')'; END $$"
+        ),
         "INSERT INTO t (c1, c150, c300) VALUES (1, 2, 3)",
-        "DO $$ BEGIN EXECUTE 'INSERT INTO t SELECT ' || (SELECT string_agg(i::text, ', ') FROM generate_series(1, 300) i); END $$",
+        (
+            "DO $$ BEGIN EXECUTE 'INSERT INTO t SELECT ' || (SELECT string_agg(i::text, ', ') FROM "
+            "generate_series(1, 300) i); END $$"
+        ),
     ],
     "row_movement_and_foreign_keys": [
         "CREATE TABLE t (id int PRIMARY KEY)",
-        "CREATE TABLE u (id int PRIMARY KEY, t int REFERENCES t ON DELETE CASCADE ON UPDATE CASCADE)",
+        (
+            "CREATE TABLE u (id int PRIMARY KEY, t int REFERENCES t ON DELETE CASCADE ON UPDATE "
+            "CASCADE)"
+        ),
         "INSERT INTO t VALUES (1), (2)",
         "INSERT INTO u VALUES (10, 1), (20, 2)",
         "UPDATE t SET id = 11 WHERE id = 1",

@@ -1,4 +1,6 @@
-"""Every scripted scenario on every major, under one decoder a major, compared with PostgreSQL's own slot."""
+"""Every scripted scenario on every major, under one decoder a major, compared with PostgreSQL's own
+slot.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Replay the arrow plugin's messages from the whole service: the result is the table, value by value.
+"""Replay the arrow plugin's messages from the whole service: the result is the table, value by
+value.
 
 The rows' operations, xids and positions are compared with PostgreSQL's own test_decoding besides.
 """
@@ -42,13 +43,16 @@ def workload(database: Database, rng: random.Random) -> None:
         return rng.choice(
             (
                 (
-                    f"INSERT INTO kept VALUES ({key}, {rng.random() * 1e8:.3f}, 'ü{rng.random()}', {big}, now(),"
-                    f" '2024-02-29', '{{\"k\": [{key}]}}', '{{1,NULL}}', '\\x00ff', random()) ON CONFLICT (id) DO"
-                    " UPDATE SET n = -kept.n, at = NULL"
+                    f"INSERT INTO kept VALUES ({key}, {rng.random() * 1e8:.3f}, 'ü{rng.random()}', "
+                    f"{big}, now(), '2024-02-29', '{{\"k\": [{key}]}}', '{{1,NULL}}', '\\x00ff', "
+                    "random()) ON CONFLICT (id) DO UPDATE SET n = -kept.n, at = NULL"
                 ),
                 f"UPDATE kept SET t = t || '.' WHERE id BETWEEN {key} AND {key + 5}",
                 f"UPDATE kept SET big = {big} WHERE id = {key}",
-                f"UPDATE kept SET id = {other} WHERE id = {key} AND NOT EXISTS (SELECT FROM kept WHERE id = {other})",
+                (
+                    f"UPDATE kept SET id = {other} WHERE id = {key} AND NOT EXISTS (SELECT FROM "
+                    f"kept WHERE id = {other})"
+                ),
                 f"DELETE FROM kept WHERE id BETWEEN {key} AND {key + 2}",
                 f"INSERT INTO whole SELECT g, 'w', {big} FROM generate_series({key}, {key + 3}) g",
                 f"UPDATE whole SET t = t || '{key}' WHERE id = {key}",
@@ -177,7 +181,8 @@ def test_replayed_changes_give_the_table(
     # Values of the other types, as the server has them.
     by_id = {row["id"]: row for row in final["kept"]}
     extra = [row[0] for row in pg.query(
-        "SELECT attname FROM pg_attribute WHERE attrelid = 'kept'::regclass AND attname LIKE 'extra%%'", []
+        "SELECT attname FROM pg_attribute WHERE attrelid = 'kept'::regclass AND attname LIKE "
+        "'extra%%'", []
     )]  # fmt: skip
     for key, n, at, day, j, a, b, *more in pg.query(
         f"SELECT id, n, at, d, j::text, a::text, b {''.join(f', {e}' for e in extra)} FROM kept"

@@ -1,4 +1,6 @@
-"""A source's capture filter: what is left of PostgreSQL's output, and that the rest never costs anything."""
+"""A source's capture filter: what is left of PostgreSQL's output, and that the rest never costs
+anything.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ ALTER TABLE kept RENAME TO former
 INSERT INTO former VALUES (31, 'under another name')
 ALTER TABLE later RENAME TO kept
 UPDATE kept SET v = string_agg FROM (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) i) x
-"""
+"""  # noqa: E501
 
 
 def _execute(database, script):
@@ -109,7 +111,8 @@ def test_a_filtered_copy_is_never_buffered(database, tmp_path):
             for number in range(20_000):
                 copy.write_row((number, f"{number} " * 40))
         connection.execute(
-            "UPDATE other SET v = (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 300) i) WHERE id < 200"
+            "UPDATE other SET v = (SELECT string_agg(md5(i::text), '') FROM generate_series(1, "
+            "300) i) WHERE id < 200"
         )
         session.decode(batch_hook=lambda s: held.append(s.decoder.memory_bytes))
         connection.execute("COMMIT")
@@ -183,7 +186,7 @@ INSERT INTO s.root VALUES (2, 'as its ancestor')
 ALTER PUBLICATION p DROP TABLE other
 INSERT INTO other VALUES (30, 'not any more')
 TRUNCATE kept, other, s.root
-"""
+"""  # noqa: E501
 
 
 def test_publications_equal_pgoutput_and_others_are_refused(database, tmp_path):

@@ -1,4 +1,6 @@
-"""A decoder that is carried over restarts, at any record, delivers what the server does: nothing is read twice."""
+"""A decoder that is carried over restarts, at any record, delivers what the server does: nothing is
+read twice.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def carry(session: DecodingSession) -> None:
 
 
 def carried_along(session: DecodingSession, seed: int, *, gap: int, renumber) -> int:
-    """Decode all that the server has written, with restarts about every *gap* records; say how many."""
+    """Decode all that the server has written, with restarts about every *gap* records; say how
+    many.
+    """
     rng = random.Random(seed)
     offsets = itertools.cycle((3, 0, 11))
     count = 0
@@ -68,7 +72,9 @@ def carried_along(session: DecodingSession, seed: int, *, gap: int, renumber) ->
 
 
 def headers(session: DecodingSession):
-    """Everything that was delivered since decoding was consistent, but for the running numbers of origins."""
+    """Everything that was delivered since decoding was consistent, but for the running numbers of
+    origins.
+    """
     return [h for h in session.sink.headers if h.kind is not TransactionKind.MESSAGE]
 
 

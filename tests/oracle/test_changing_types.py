@@ -1,4 +1,6 @@
-"""Types that change between and within transactions: each value is printed by its type as of the change."""
+"""Types that change between and within transactions: each value is printed by its type as of the
+change.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ INSERT INTO t SELECT 1000, m FROM t LIMIT 1
 CREATE TYPE fresh AS (again int)
 CREATE TABLE g (v fresh)
 INSERT INTO g VALUES ('(5)')
-""".strip().splitlines()
+""".strip().splitlines()  # noqa: E501
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A row that is copied is the row that the slot delivers: the same Arrow type and the same value, of every type."""
+"""A row that is copied is the row that the slot delivers: the same Arrow type and the same value,
+of every type.
+"""
 
 from __future__ import annotations
 
@@ -127,23 +129,30 @@ def test_every_type(pg: Database, tmp_path: Path, options: Mapping[str, str]) ->
 
 
 def test_shapes_of_tables(pg: Database, tmp_path: Path) -> None:
-    """What a message says of its table, a copy says too: columns and their numbers, keys, names that are escaped."""
+    """What a message says of its table, a copy says too: columns and their numbers, keys, names
+    that are escaped.
+    """
     pg.execute(
-        "CREATE TABLE plain (a int, b text); CREATE TABLE keyed (gone int, k varchar(7), _op text, a int NOT NULL,"
-        ' "Odd, na\'me" timestamptz(3)[], g int GENERATED ALWAYS AS (a + 1) STORED, PRIMARY KEY (a, k));'
-        "CREATE TABLE whole (a int, d numeric(5,2)); CREATE TABLE by_index (a int NOT NULL, b int NOT NULL);"
-        "CREATE UNIQUE INDEX pairs ON by_index (b); CREATE TABLE none (id int PRIMARY KEY);"
+        "CREATE TABLE plain (a int, b text); CREATE TABLE keyed (gone int, k varchar(7), _op text, "
+        "a int NOT NULL,"
+        ' "Odd, na\'me" timestamptz(3)[], g int GENERATED ALWAYS AS (a + 1) STORED, PRIMARY KEY '
+        "(a, k));"
+        "CREATE TABLE whole (a int, d numeric(5,2)); CREATE TABLE by_index (a int NOT NULL, b int "
+        "NOT NULL);CREATE UNIQUE INDEX pairs ON by_index (b); CREATE TABLE none (id int PRIMARY "
+        "KEY);"
         'CREATE TABLE later (id int PRIMARY KEY DEFERRABLE, v int); CREATE SCHEMA "S.s";'
         'CREATE TABLE "S.s"."T t" (id int PRIMARY KEY);'
         "ALTER TABLE keyed DROP COLUMN gone; ALTER TABLE whole REPLICA IDENTITY FULL;"
-        "ALTER TABLE by_index REPLICA IDENTITY USING INDEX pairs; ALTER TABLE none REPLICA IDENTITY NOTHING"
+        "ALTER TABLE by_index REPLICA IDENTITY USING INDEX pairs; ALTER TABLE none REPLICA "
+        "IDENTITY NOTHING"
     )
     with service_in_process(tmp_path) as service:
         service.create_source(pg.dsn)
         service.create_slot("s", pg.name, "arrow")
         pg.execute(
             "INSERT INTO plain VALUES (1, 'x'); INSERT INTO keyed (k, _op, a) VALUES ('k', 'o', 3);"
-            "INSERT INTO whole VALUES (1, 2); INSERT INTO by_index VALUES (1, 2); INSERT INTO none VALUES (1);"
+            "INSERT INTO whole VALUES (1, 2); INSERT INTO by_index VALUES (1, 2); INSERT INTO none "
+            "VALUES (1);"
             'INSERT INTO later VALUES (1, 2); INSERT INTO "S.s"."T t" VALUES (5)'
         )
         service.wait_decoded("s", pg)
@@ -176,7 +185,8 @@ def test_shapes_of_tables(pg: Database, tmp_path: Path) -> None:
 def test_ranges_are_the_table_once(pg: Database) -> None:
     pg.execute(
         "CREATE TABLE t (id int PRIMARY KEY, pad text);"
-        "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 2000) g; DELETE FROM t WHERE id % 7 = 0"
+        "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 2000) g; DELETE FROM t "
+        "WHERE id % 7 = 0"
     )
     source = Source(pg.dsn, {})
     whole = copied(source, ["public.t"])["public.t"]

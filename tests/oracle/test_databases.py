@@ -184,7 +184,9 @@ def _wait_until_dropped(service: Service) -> None:
 
 
 def test_slots_of_a_dropped_database(cluster: Cluster, tmp_path: Path) -> None:
-    """They give what was decoded, then say why there is no more; a namesake begins when they are gone."""
+    """They give what was decoded, then say why there is no more; a namesake begins when they are
+    gone.
+    """
     database = cluster.create_database("doomed")
     with service_in_process(tmp_path / "service") as service:
         service.create_source(cluster.dsn())

@@ -1,4 +1,6 @@
-"""Databases that are busy at the same time, each decoded from WAL that is walked once for all of them: as the server decodes them."""
+"""Databases that are busy at the same time, each decoded from WAL that is walked once for all of
+them: as the server decodes them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class DirectoryWal:
 
 
 def play(clients: list[psycopg.Connection], loads: list[DdlClient], seed: int) -> None:
-    """Have all databases change in turns, statement by statement: DDL, rows, savepoints, prepared and rolled back."""
+    """Have all databases change in turns, statement by statement: DDL, rows, savepoints, prepared
+    and rolled back.
+    """
     r = random.Random(seed)
     for number, client in enumerate(clients):
         client.execute("CREATE TABLE rows (id serial PRIMARY KEY, v text)")

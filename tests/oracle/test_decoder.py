@@ -45,7 +45,7 @@ SCENARIOS = {
         END $$;
         ALTER TABLE d REPLICA IDENTITY FULL;
         UPDATE d SET b = 'full now'; DELETE FROM d;
-    """,
+    """,  # noqa: E501
     "savepoints": """
         CREATE TABLE t (id int PRIMARY KEY, v text);
         BEGIN;
@@ -223,7 +223,9 @@ SCENARIOS = {
 
 
 def statements(script: str) -> list[str]:
-    """Split a script at semicolons outside of $$ quotes: each must be a command of its own to the server."""
+    """Split a script at semicolons outside of $$ quotes: each must be a command of its own to the
+    server.
+    """
     parts, quoted = [""], False
     for piece in script.split("$$"):
         if quoted:
@@ -312,7 +314,9 @@ def test_equals_the_server_on_other_majors(fresh_cluster, tmp_path, major):
 
 
 class Workload:
-    """Random transactions from several connections at once: savepoints, DDL, COPY, large values, conflicts."""
+    """Random transactions from several connections at once: savepoints, DDL, COPY, large values,
+    conflicts.
+    """
 
     def __init__(self, database, seed: int, *, workers: int = 4, transactions: int = 100) -> None:
         self.database = database
@@ -361,7 +365,8 @@ class Workload:
 
     def _count(self, c, own: str) -> int:
         (row,) = c.execute(
-            "SELECT count(*) FROM pg_attribute WHERE attrelid = %s::regclass AND attname LIKE 'x%%' AND NOT attisdropped",
+            "SELECT count(*) FROM pg_attribute WHERE attrelid = %s::regclass AND attname LIKE "
+            "'x%%' AND NOT attisdropped",
             [own],
         ).fetchall()
         return int(row[0])
@@ -372,7 +377,8 @@ class Workload:
         choice = rng.randint(0, 15)
         if choice < 3:
             c.execute(
-                f"INSERT INTO {own} (a, b) SELECT g, md5(g::text) FROM generate_series(1, {rng.randint(1, 20)}) g"
+                f"INSERT INTO {own} (a, b) SELECT g, md5(g::text) FROM generate_series(1, "
+                f"{rng.randint(1, 20)}) g"
             )
         elif choice < 5:
             c.execute(f"UPDATE {own} SET b = b || '!' WHERE a = {rng.randint(1, 20)}")
@@ -380,9 +386,15 @@ class Workload:
             c.execute(f"DELETE FROM {own} WHERE id % 7 = {rng.randint(0, 6)}")
         elif choice < 9:
             c.execute(
-                f"INSERT INTO shared VALUES ({key}, 'v', {wide}) ON CONFLICT (id) DO UPDATE SET v = shared.v || 'w'"
+                (
+                    f"INSERT INTO shared VALUES ({key}, 'v', {wide}) ON CONFLICT (id) DO UPDATE "
+                    "SET v = shared.v || 'w'"
+                )
                 if rng.random() < 0.7
-                else f"INSERT INTO target SELECT id, 1, big FROM shared WHERE id = {key} ON CONFLICT DO NOTHING"
+                else (
+                    f"INSERT INTO target SELECT id, 1, big FROM shared WHERE id = {key} ON "
+                    "CONFLICT DO NOTHING"
+                )
             )
         elif choice == 9:
             c.execute(f"DELETE FROM shared WHERE id = {key}")
@@ -398,7 +410,8 @@ class Workload:
             columns += 1
         elif choice == 13:
             c.execute(
-                f"CREATE TABLE IF NOT EXISTS {own}_new (LIKE {own}); INSERT INTO {own}_new SELECT * FROM {own} LIMIT 3"
+                f"CREATE TABLE IF NOT EXISTS {own}_new (LIKE {own}); INSERT INTO {own}_new SELECT "
+                f"* FROM {own} LIMIT 3"
             )
             c.execute(f"DROP TABLE {own}_new")
         elif choice == 14:
@@ -412,7 +425,9 @@ class Workload:
 
 @pytest.mark.parametrize("work_mem_bytes", [1 << 14, deep(64 << 20)])
 def test_equals_the_server_under_load(pg, make_session, work_mem_bytes):
-    """Bootstrap while transactions run, then decode what they do; the seed is in the test's output."""
+    """Bootstrap while transactions run, then decode what they do; the seed is in the test's
+    output.
+    """
     seed = random.randrange(1 << 30)
     print("seed", seed)
     slot = create_slot(pg, f"oracle_{pg.name[-8:]}")

@@ -1,7 +1,8 @@
-"""Names and values that are not UTF-8, in databases of other encodings: byte for byte what PostgreSQL sends.
+"""Names and values that are not UTF-8, in databases of other encodings: byte for byte what
+PostgreSQL sends.
 
-PostgreSQL is asked with the client encoding that can hold what there is: UTF8, into which it converts, and SQL_ASCII for
-a database in SQL_ASCII, whose bytes mean nothing to it.
+PostgreSQL is asked with the client encoding that can hold what there is: UTF8, into which it
+converts, and SQL_ASCII for a database in SQL_ASCII, whose bytes mean nothing to it.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class Odd(NamedTuple):
         query = f"SELECT data FROM {function}('{plugin}_{self.unique}', NULL, NULL".encode()
         query += b", " + options + b")" if options else b")"
         with psycopg.connect(self.database.dsn, autocommit=True) as connection:
-            # Names among the options are in the database's encoding as soon as the server has read them.
+            # Names among the options are in the database's encoding as soon as the server has read
+            # them.
             connection.execute(f"SET client_encoding = {self.client_encoding}")
             text = (
                 query
@@ -152,7 +154,8 @@ def odd(request: pytest.FixtureRequest, session_cluster: Callable[[int], Cluster
     unique = secrets.token_hex(4)
     name = f"odd_{unique}"
     cluster.execute(
-        f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE "
+        "template0"
     )
     made = Odd(Database(cluster, name), encoding, unique)
     made.run(SETUP.replace("{row_filter}", """WHERE ("v@" <> 'none @')"""))
@@ -207,7 +210,9 @@ def read(change: dict[str, Any]) -> bytes:
 
 
 def assert_columns(service: Service, odd: Odd) -> None:
-    """Arrow's names and text are UTF-8; what has no such form is an error until the slot's option says otherwise."""
+    """Arrow's names and text are UTF-8; what has no such form is an error until the slot's option
+    says otherwise.
+    """
     slot = f"arrow_{odd.unique}"
     shown = readable(odd.text)
     if odd.encoding == "SQL_ASCII":
@@ -224,7 +229,13 @@ def assert_columns(service: Service, odd: Odd) -> None:
     (row,) = first.select(
         [f"v{shown}", f"e{shown}", f"c{shown}", f"a{shown}", f"n{shown}"]
     ).to_pylist()
-    assert list(row.values()) == [f"{shown}'s", f"l{shown}", f'("{shown} x",{shown})', f"{{l{shown},{shown}}}", shown]  # fmt: skip
+    assert list(row.values()) == [
+        f"{shown}'s",
+        f"l{shown}",
+        f'("{shown} x",{shown})',
+        (f"{{l{shown},{shown}}}"),
+        shown,
+    ]
     late = [batch.schema for batch in batches if f"late{shown}" in batch.schema.names]
     column = json.loads(late[0].field(f"late{shown}").metadata[b"spillway.column"])
     assert column["missing"] == f"default {shown}"
@@ -248,7 +259,9 @@ def assert_shown(service: Service, odd: Odd) -> None:
 
 def assert_decoded(odd: Odd, directory: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     words = [
-        "decode", "--wal-dir", str(odd.database.cluster.wal_directory), "--data-directory", str(directory),
+        "decode", "--wal-dir", str(odd.database.cluster.wal_directory), (
+            "--data-directory"
+        ), str(directory),
         "--database", odd.database.name,
     ]  # fmt: skip
     # Without two-phase: a prepared transaction is an ordinary one.
@@ -280,7 +293,8 @@ def test_names_and_values(
         service.create_slot(f"beside_{odd.unique}", "postgres")
         for plugin in slots:
             cluster.execute(
-                f"SELECT pg_create_logical_replication_slot('{plugin}_{odd.unique}', '{plugin}', false, true)",
+                f"SELECT pg_create_logical_replication_slot('{plugin}_{odd.unique}', '{plugin}', "
+                "false, true)",
                 dbname=odd.database.name,
             )
         cluster.execute("CHECKPOINT")

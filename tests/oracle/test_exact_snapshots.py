@@ -1,7 +1,9 @@
-"""Slots that begin with a snapshot of the source, under load: what the snapshot sees and what the slot delivers are the table, each row once.
+"""Slots that begin with a snapshot of the source, under load: what the snapshot sees and what the
+slot delivers are the table, each row once.
 
-The workload's tables tell a change that is missing from one that comes twice: ``ledger`` has a row for each insert, with an id of its
-own, and ``counter`` is counted up by one at a time, so that its changes follow one another without a gap.
+The workload's tables tell a change that is missing from one that comes twice: ``ledger`` has a row
+for each insert, with an id of its own, and ``counter`` is counted up by one at a time, so that its
+changes follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -170,7 +172,9 @@ def _lines(service: Service, slot: str) -> list[str]:
 
 
 class LongTransactions:
-    """Transactions of each kind that a logical slot of the server's would wait for, open until :meth:`commit`."""
+    """Transactions of each kind that a logical slot of the server's would wait for, open until
+    :meth:`commit`.
+    """
 
     def __init__(self, database: Database, stack: ExitStack) -> None:
         self._database = database

@@ -1,4 +1,6 @@
-"""Where PostgreSQL's decoding invalidates caches: seen in what pgoutput sends, byte for byte, on all majors."""
+"""Where PostgreSQL's decoding invalidates caches: seen in what pgoutput sends, byte for byte, on
+all majors.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ ALTER TABLE t RENAME TO t_moved; ALTER TABLE t_moved RENAME TO t
 ALTER TABLE t SET (fillfactor = 90)
 ALTER TABLE t REPLICA IDENTITY FULL
 CHECKPOINT
-""".strip().splitlines()
+""".strip().splitlines()  # noqa: E501
 
 
 def _prepare(database: Database) -> None:
@@ -126,7 +128,8 @@ def test_relations_are_announced_again_when_the_server_does(
 def _alter_beside_an_update_in_place(database: Database) -> None:
     """What another session invalidates goes to transactions with a base snapshot.
 
-    An update in place is all that this one writes: before 18 it has a base snapshot of that, and invalidates at its end.
+    An update in place is all that this one writes: before 18 it has a base snapshot of that, and
+    invalidates at its end.
     """
     database.execute("CREATE TABLE unchanged (i int)")
     with database.connect() as connection:
@@ -140,7 +143,9 @@ def _alter_beside_an_update_in_place(database: Database) -> None:
 
 
 def _alter_a_publication_beside_a_table(database: Database) -> None:
-    """Who changed the catalog itself sees another's ALTER PUBLICATION too, though nobody else used the table since."""
+    """Who changed the catalog itself sees another's ALTER PUBLICATION too, though nobody else used
+    the table since.
+    """
     database.execute("CREATE PUBLICATION forgotten")
     with database.connect() as connection:
         connection.execute("BEGIN")
@@ -218,7 +223,8 @@ def _statement(rng: random.Random, step: str) -> str:
     )[0]
 
 
-#: What is published and where a publication's rules differ: partitions, two schemas, several publications.
+#: What is published and where a publication's rules differ: partitions, two schemas, several
+#: publications.
 PUBLISHED = (
     "CREATE TABLE root (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
     "CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (1000)",
@@ -236,7 +242,9 @@ PUBLICATION_NAMES = "p,q,r"
     "quiet", majors_by_tier(MAJORS), indirect=True, ids=[f"pg{m}" for m in MAJORS]
 )
 def test_rules_that_change_beside_transactions(quiet: Database, tmp_path: Path) -> None:
-    """Who began before ALTER PUBLICATION is published by what the server's session has loaded last."""
+    """Who began before ALTER PUBLICATION is published by what the server's session has loaded
+    last.
+    """
     for statement in PUBLISHED:
         quiet.execute(statement)
     major = quiet.cluster.major
@@ -269,7 +277,10 @@ def _rules(rng: random.Random, step: str, major: int) -> str:
         (3, f"ALTER TABLE {table} ADD c{step} int"),
         (2, f"CREATE PUBLICATION p{step} FOR TABLE {table}"),
         (6, f"ALTER PUBLICATION {publication} SET (publish = '{rng.choice(ACTIONS)}')"),
-        (5, f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = {rng.choice(('on', 'off'))})"),
+        (5, (
+            f"ALTER PUBLICATION {publication} SET (publish_via_partition_root = "
+            f"{rng.choice(('on', 'off'))})"
+        )),
         (5, f"ALTER PUBLICATION {publication} ADD TABLE {member}{rule}"),
         (5, f"ALTER PUBLICATION {publication} DROP TABLE {member}"),
         (4, f"ALTER PUBLICATION {publication} SET TABLE {member}{rule}{members}"),

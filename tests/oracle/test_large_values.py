@@ -1,4 +1,6 @@
-"""Values of 200 MB, text and bytea, out of line and not compressed: the server's bytes, in bounded memory."""
+"""Values of 200 MB, text and bytea, out of line and not compressed: the server's bytes, in bounded
+memory.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 
 SIZE = 200 * 1024 * 1024
 WORK_MEM = 1 << 20
-#: A row is assembled whole, as the interface of output plugins has it, and grows to it by doubling; then it is
-#: printed, bytea in twice its size; and this test holds what was printed as a string.
+#: A row is assembled whole, as the interface of output plugins has it, and grows to it by doubling;
+#: then it is printed, bytea in twice its size; and this test holds what was printed as a string.
 PEAK_MAX = 10 * SIZE
 
 
@@ -44,7 +46,8 @@ def test_values_of_200_mb(fresh_cluster: ClusterFactory, tmp_path: Path) -> None
         ours = [_digest(line) for line in session.decode()]
         session.sink.lines.clear()
         theirs = database.query(
-            "SELECT lsn::text, xid::text::bigint, md5(data) FROM pg_logical_slot_get_changes(%s, %s, NULL)",
+            "SELECT lsn::text, xid::text::bigint, md5(data) FROM pg_logical_slot_get_changes(%s, "
+            "%s, NULL)",
             [session.slot.name, str(Lsn(session.decoder.position))],
         )
         assert ours == theirs

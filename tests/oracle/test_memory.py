@@ -1,6 +1,8 @@
-"""Decoding a transaction of any size takes logical_decoding_work_mem and little more; so does delivering it, to many slots.
+"""Decoding a transaction of any size takes logical_decoding_work_mem and little more; so does
+delivering it, to many slots.
 
-One range of WAL has large transactions of several kinds, one after the other. What it takes is the most that any took.
+One range of WAL has large transactions of several kinds, one after the other. What it takes is the
+most that any took.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 MB = 1 << 20
 WORK_MEM = 64 * MB
-#: Beyond work_mem: the mirror's growth, a batch of records and one of messages a slot, a chunk, the log's buffers.
+#: Beyond work_mem: the mirror's growth, a batch of records and one of messages a slot, a chunk, the
+#: log's buffers.
 MORE_MAX = 150 * MB
 
 TABLES = """
@@ -40,7 +43,8 @@ ALTER TABLE toasted ALTER note SET STORAGE EXTERNAL;
 CREATE PUBLICATION everything FOR ALL TABLES;
 """
 
-#: One transaction each: 600 MB of rows, 200 MB of TOAST values, 100 MB of old and new rows, 100,000 subtransactions.
+#: One transaction each: 600 MB of rows, 200 MB of TOAST values, 100 MB of old and new rows, 100,000
+#: subtransactions.
 TRANSACTIONS = (
     "INSERT INTO plain SELECT n, repeat('x', 1000) FROM generate_series(1, 550000) n",
     "INSERT INTO toasted SELECT n, repeat('abcdefgh', 25000) FROM generate_series(1, 1000) n",
@@ -53,7 +57,9 @@ PAYLOAD_MIN = 800 * MB
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Task]:
-    """A server that has written them, and a decoder's state from before; who uses it says for whom."""
+    """A server that has written them, and a decoder's state from before; who uses it says for
+    whom.
+    """
     directory = tmp_path_factory.mktemp("memory")
     with Cluster(15, max_wal_size="4GB", wal_keep_size="4GB") as cluster:
         database = cluster.create_database("memory")

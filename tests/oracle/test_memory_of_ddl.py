@@ -1,4 +1,5 @@
-"""What tables leave behind that were made, changed and dropped: nothing, however many; of the present ones what they need.
+"""What tables leave behind that were made, changed and dropped: nothing, however many; of the
+present ones what they need.
 
 Counted and measured after N rounds and after 2N, in everything from the mirror to slots' encoders.
 """
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from spillway.decoding.transaction import Transaction
 
 ROUNDS = 30
-#: Descriptors that a round makes: two tables, one with and one without a row in its own transaction, two of an altered one.
+#: Descriptors that a round makes: two tables, one with and one without a row in its own
+#: transaction, two of an altered one.
 KINDS = 4
 HELD_MIN = 16
-#: What is kept for a while comes and goes by some 300 kB; four descriptors of a round that stay take more than twice this.
+#: What is kept for a while comes and goes by some 300 kB; four descriptors of a round that stay
+#: take more than twice this.
 GROWTH_A_ROUND_MAX = 5000
 
 ROUND = """
@@ -117,7 +120,9 @@ class Following:
             self.log.publish()
 
     def rounds(self, number: int) -> int:
-        """Let the server do *number* rounds and follow them; return the bytes that are in use then."""
+        """Let the server do *number* rounds and follow them; return the bytes that are in use
+        then.
+        """
         self.database.execute(f"CALL rounds({number})")
         self.database.execute("VACUUM")
         self.decode()

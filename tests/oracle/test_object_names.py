@@ -45,13 +45,23 @@ CREATE TEXT SEARCH CONFIGURATION "Odd".c (COPY = german);
 CREATE TEXT SEARCH DICTIONARY public.simple (TEMPLATE = simple);
 CREATE TEXT SEARCH DICTIONARY "Odd".d (TEMPLATE = simple);
 """.replace(
-    "CREATE OPERATOR =", "CREATE FUNCTION opf(int, mood) RETURNS bool LANGUAGE sql AS 'SELECT true';\nCREATE OPERATOR =", 1
+    "CREATE OPERATOR =", "CREATE FUNCTION opf(int, mood) RETURNS bool LANGUAGE sql AS 'SELECT "
+        "true';\n"
+        "CREATE OPERATOR =", 1
 )  # fmt: skip
 
 #: type → where its values are
 SOURCES = {
-    "regclass": "pg_class WHERE relpersistence <> 't'", "regtype": "pg_type", "regproc": "pg_proc", "regprocedure": "pg_proc",
-    "regoper": "pg_operator", "regoperator": "pg_operator", "regcollation": "pg_collation", "regnamespace": "pg_namespace",
+    "regclass": (
+        "pg_class WHERE relpersistence <> 't'"
+    ), "regtype": "pg_type", "regproc": "pg_proc", (
+        "regprocedure"
+    ): "pg_proc",
+    "regoper": "pg_operator", "regoperator": "pg_operator", "regcollation": "pg_collation", (
+        "regnamespace"
+    ): (
+        "pg_namespace"
+    ),
     "regconfig": "pg_ts_config", "regdictionary": "pg_ts_dict", "regrole": "pg_authid",
 }  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""pgoutput through the whole service, compared with PostgreSQL's own message by message, on every version."""
+"""pgoutput through the whole service, compared with PostgreSQL's own message by message, on every
+version.
+"""
 
 from __future__ import annotations
 

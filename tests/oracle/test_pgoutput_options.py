@@ -1,4 +1,6 @@
-"""pgoutput's options on every version: what they change, and what is refused, with PostgreSQL's own words."""
+"""pgoutput's options on every version: what they change, and what is refused, with PostgreSQL's own
+words.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def test_every_type(pair: Pair, options: dict[str, str]) -> None:
         with database.connect() as session:
             session.execute("SET search_path = types, public")
             session.execute(SETUP)
-            # PostgreSQL refuses to send an array in binary whose elements it can't; we send its text.
+            # PostgreSQL refuses to send an array in binary whose elements it can't; we send its
+            # text.
             types = [name for name in types if not session.execute(NOT_SENT, [name]).fetchall()]
             columns = {f"c{i}": name for i, name in enumerate(types)}
             definitions = ", ".join(f"{column} {name}" for column, name in columns.items())

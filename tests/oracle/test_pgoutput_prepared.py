@@ -1,4 +1,6 @@
-"""Prepared transactions in pgoutput, on slots made for two phases, made so by an option, and neither."""
+"""Prepared transactions in pgoutput, on slots made for two phases, made so by an option, and
+neither.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,9 @@ COMMIT PREPARED 'alters {0}'
 INSERT INTO t VALUES (7, 'after', 9)
 """
 
-#: What is invalidated again at COMMIT PREPARED and ROLLBACK PREPARED, by statements whose locks let others write.
-#: Read afterwards, the server stops where it would look up a table in a transaction that it knows to be rolled back.
+#: What is invalidated again at COMMIT PREPARED and ROLLBACK PREPARED, by statements whose locks let
+#: others write. Read afterwards, the server stops where it would look up a table in a transaction
+#: that it knows to be rolled back.
 INVALIDATING = """
 BEGIN
 ALTER TABLE t ALTER v SET STATISTICS 10
@@ -110,7 +113,8 @@ def test_prepared_transactions(pair: Pair, two_phase: bool) -> None:
     names = {"publication_names": "p", "messages": "on"}
     choices = [{"proto_version": "1", **names}]
     if pair.major >= 15:
-        # It makes an ordinary slot two-phase for good: those that come after it get prepared transactions, too.
+        # It makes an ordinary slot two-phase for good: those that come after it get prepared
+        # transactions, too.
         choices += [{"proto_version": "3", "two_phase": "on", **names}, *choices]
     try:
         run(

@@ -96,7 +96,8 @@ def test_parts_equal_postgresqls(
     try:
         play(database, f"{tables}CREATE PUBLICATION p FOR ALL TABLES")
         session = DecodingSession(
-            database, tmp_path, two_phase=two_phase, stream_bytes=0, options=options, settings=IMMEDIATELY,
+            database, tmp_path, two_phase=two_phase, stream_bytes=0, options=options,
+            settings=IMMEDIATELY,
             plugin="pgoutput",
         )  # fmt: skip
         play(database, f"BEGIN\n{script}{ABORTS}{ANNOUNCED}")

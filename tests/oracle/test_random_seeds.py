@@ -10,7 +10,8 @@ import pytest
 from harness.certify import SeedRunner
 
 STEPS = 700
-#: With a crash (5), everything spilled (3, 6), restarts (2, 4, 6), decoders that begin under load (1, 2, 4, 5).
+#: With a crash (5), everything spilled (3, 6), restarts (2, 4, 6), decoders that begin under load
+#: (1, 2, 4, 5).
 SEEDS = (1, 2, 3, 4, 5, 6)
 
 

@@ -1,7 +1,8 @@
 """An archive decoded in stretches, each by a decoder of its own, against one decoder of all of it.
 
-That decoder is the one of all other comparisons with PostgreSQL, so what is equal to it is equal to the server. Cuts are put
-everywhere: after each record, between the chunks of a TOAST value, before a confirmation, inside of DDL.
+That decoder is the one of all other comparisons with PostgreSQL, so what is equal to it is equal to
+the server. Cuts are put everywhere: after each record, between the chunks of a TOAST value, before
+a confirmation, inside of DDL.
 """
 
 from __future__ import annotations
@@ -109,11 +110,14 @@ def assert_equal(
     from_lsn: int | None = None,
     to_lsn: int | None = None,
 ) -> Replayed:
-    """Hold a replay to one decoder, in text and in the columns that a lake gets; return the last plugin's."""
+    """Hold a replay to one decoder, in text and in the columns that a lake gets; return the last
+    plugin's.
+    """
     for plugin in plugins:
         scratch = source.directory / f"scratch {plugin} {stretch_bytes}"
         found = replayed(
-            source.archive, scratch, plugin=plugin, stretch_bytes=stretch_bytes, from_lsn=from_lsn, to_lsn=to_lsn,
+            source.archive, scratch, plugin=plugin, stretch_bytes=stretch_bytes, from_lsn=from_lsn,
+            to_lsn=to_lsn,
         )  # fmt: skip
         expected = decoded(source.archive, scratch, found.plan, plugin=plugin)
         shutil.rmtree(scratch)
@@ -139,14 +143,16 @@ def test_a_cut_after_each_record(source: Source) -> None:
     source.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, big text);"
         "ALTER TABLE t ALTER big SET STORAGE EXTERNAL; ALTER TABLE t REPLICA IDENTITY FULL;"
-        "CREATE TABLE u (id int PRIMARY KEY, big text); ALTER TABLE u ALTER big SET STORAGE EXTERNAL"
+        "CREATE TABLE u (id int PRIMARY KEY, big text); ALTER TABLE u ALTER big SET STORAGE "
+        "EXTERNAL"
     )
     source.begin()
     with (
         source.database.connect(autocommit=False) as one,
         source.database.connect(autocommit=False) as two,
     ):
-        # Subtransactions, some of which abort long after they were written; TOAST values of several chunks.
+        # Subtransactions, some of which abort long after they were written; TOAST values of several
+        # chunks.
         one.execute(f"INSERT INTO t VALUES (1, 'top', {NOISE.format(1, 200)})")
         one.execute("SAVEPOINT a; INSERT INTO t VALUES (2, 'kept'); SAVEPOINT b")
         two.execute("INSERT INTO u VALUES (1, 'two')")
@@ -243,7 +249,8 @@ def test_ranges(source: Source) -> None:
             found = assert_equal(source, stretch_bytes, from_lsn=lsns[first], to_lsn=lsns[last])
             lines = without_messages(found.messages)
             assert (found.plan.from_lsn, found.plan.to_lsn) == (lsns[first], lsns[last])
-        # The long transaction's beginning is before the range, its stretches are needed all the same.
+        # The long transaction's beginning is before the range, its stretches are needed all the
+        # same.
         whole = replayed(
             source.archive, source.directory / "s", stretch_bytes=stretch_bytes, from_lsn=lsns[7]
         )
@@ -304,7 +311,8 @@ def test_xids_wrap_around(fresh_cluster: ClusterFactory, tmp_path: Path) -> None
         long.execute("CREATE TABLE made (i int); INSERT INTO made VALUES (1)")
         for _ in range(3):
             source.database.execute(
-                "DO $$ BEGIN FOR i IN 1..100 LOOP INSERT INTO t SELECT count(*) FROM t; COMMIT; END LOOP; END $$"
+                "DO $$ BEGIN FOR i IN 1..100 LOOP INSERT INTO t SELECT count(*) FROM t; COMMIT; "
+                "END LOOP; END $$"
             )
         long.execute("SAVEPOINT b; INSERT INTO t VALUES (-2, 'after'); ROLLBACK TO b")
         long.execute("ALTER TABLE made ADD v text; INSERT INTO made VALUES (2, 'x')")
@@ -317,7 +325,9 @@ def test_xids_wrap_around(fresh_cluster: ClusterFactory, tmp_path: Path) -> None
 
 
 def test_a_base_backup(source: Source) -> None:
-    """Decoding is not consistent where the first stretch begins, and transactions go over that place."""
+    """Decoding is not consistent where the first stretch begins, and transactions go over that
+    place.
+    """
     database = source.database
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     with database.connect(autocommit=False) as early, database.connect(autocommit=False) as late:

@@ -1,4 +1,6 @@
-"""regrole and aclitem: roles by their names as of every change, however the catalog was read, whoever changes it."""
+"""regrole and aclitem: roles by their names as of every change, however the catalog was read,
+whoever changes it.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,8 @@ class _Roles:
         self.cluster.drop_database(self.here.name)
         self.cluster.drop_database(self.elsewhere.name)
         for (name,) in self.cluster.query(
-            r"SELECT quote_ident(rolname) FROM pg_roles WHERE rolname NOT LIKE 'pg\_%' AND oid >= 16384"
+            r"SELECT quote_ident(rolname) FROM pg_roles WHERE rolname NOT LIKE 'pg\_%' AND oid >= "
+            r"16384"
         ):
             self.cluster.execute(f"DROP ROLE {name}")
 
@@ -135,7 +138,8 @@ def test_names_equal_postgresql(roles: _Roles, how: str, tmp_path: Path) -> None
     decoding = DecodingSession(roles.here, tmp_path, bootstrap=ways[how])
     audit = decoding.decoder.audit()
     roles.run(SNAPSHOT)
-    # Renamed, made and dropped: between transactions, in them, in subtransactions, from another database.
+    # Renamed, made and dropped: between transactions, in them, in subtransactions, from another
+    # database.
     roles.run("ALTER ROLE {5} RENAME TO later_{suffix}")
     roles.run(SNAPSHOT)
     roles.run("ALTER ROLE {6} RENAME TO {5};\nCREATE ROLE other_{suffix}", roles.elsewhere)
@@ -193,7 +197,9 @@ def test_names_equal_postgresql(roles: _Roles, how: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("binary", ["off", "on"], ids=["text", "binary"])
 def test_pgoutput_equals_postgresql(roles: _Roles, binary: str, tmp_path: Path) -> None:
-    """No table is announced again because a role changes. In binary, PostgreSQL fails on arrays of aclitem."""
+    """No table is announced again because a role changes. In binary, PostgreSQL fails on arrays of
+    aclitem.
+    """
     roles.run(";\n".join(f"CREATE ROLE {{{i}}}" for i in range(len(ROLES))))
     roles.run(SETUP)
     roles.run(GRANTS)

@@ -310,11 +310,12 @@ def test_filters_equal_the_server(pg: Database, tmp_path: Path) -> None:
     with pg.connect() as connection:
         for number, condition in enumerate([*FILTERS, *REFUSED, *FAILING]):
             connection.execute(
-                f"CREATE PUBLICATION f{number} FOR TABLE t WHERE ({condition}) WITH (publish = 'insert')"
+                f"CREATE PUBLICATION f{number} FOR TABLE t WHERE ({condition}) WITH (publish = "
+                "'insert')"
             )
             row = connection.execute(
-                "SELECT prqual::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid"
-                f" WHERE pubname = 'f{number}'"
+                "SELECT prqual::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = "
+                f"prpubid WHERE pubname = 'f{number}'"
             ).fetchone()
             assert row is not None
             (tree,) = row

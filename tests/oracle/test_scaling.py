@@ -1,7 +1,8 @@
-"""What decoding costs grows with the WAL, not with its square: work counted, at n and at 2n, and the server's lines.
+"""What decoding costs grows with the WAL, not with its square: work counted, at n and at 2n, and
+the server's lines.
 
-Work is the calls that Python makes while it decodes: all that is not compiled. Loops in the kernels do not show here; that
-they do not grow was measured (docs/explanation/performance.md).
+Work is the calls that Python makes while it decodes: all that is not compiled. Loops in the kernels
+do not show here; that they do not grow was measured (docs/explanation/performance.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Scripted scenarios through the whole service, compared with PostgreSQL's own decoding line by line."""
+"""Scripted scenarios through the whole service, compared with PostgreSQL's own decoding line by
+line.
+"""
 
 from __future__ import annotations
 

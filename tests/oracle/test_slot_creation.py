@@ -1,4 +1,6 @@
-"""Slots and decoders that begin while transactions run, as contrib/test_decoding's specs have it."""
+"""Slots and decoders that begin while transactions run, as contrib/test_decoding's specs have
+it.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ def test_a_decoder_that_begins_while_a_transaction_runs(database: Database, tmp_
 def _wait_for_a_lock(database: Database) -> None:
     deadline = time.monotonic() + 30
     while not database.value(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
+        "wait_event_type = 'Lock'"
     ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -74,7 +77,9 @@ def _wait_for_a_lock(database: Database) -> None:
 def test_a_slot_made_while_a_transaction_is_open_gets_it_whole(
     pg: Database, tmp_path: Path
 ) -> None:
-    """Where decoding runs already nobody waits: PostgreSQL's slot would, until the transaction has ended."""
+    """Where decoding runs already nobody waits: PostgreSQL's slot would, until the transaction has
+    ended.
+    """
     pg.execute("CREATE TABLE t (v text)")
     with service_in_process(tmp_path) as service:
         service.create_source(pg.dsn)
@@ -96,7 +101,9 @@ def test_a_slot_made_while_a_transaction_is_open_gets_it_whole(
 def test_a_two_phase_slot_made_between_prepare_and_commit_prepared(
     pg: Database, tmp_path: Path
 ) -> None:
-    """What was prepared before either slot's first position comes whole with its COMMIT PREPARED."""
+    """What was prepared before either slot's first position comes whole with its COMMIT
+    PREPARED.
+    """
     pg.execute("CREATE TABLE t (v text)")
     name = f"oracle_{secrets.token_hex(4)}"
     with service_in_process(tmp_path) as service, pg.connect() as second, pg.connect() as third:
@@ -135,7 +142,9 @@ def _wait_for_lock_on(database: Database, holder: psycopg.Connection[Any]) -> No
 
 
 def test_a_slot_whose_creation_fails_is_not_there(pg: Database, tmp_path: Path) -> None:
-    """The wait for transactions that ran before decoding began is given up, and can be begun again."""
+    """The wait for transactions that ran before decoding began is given up, and can be begun
+    again.
+    """
     with service_in_process(tmp_path, engine=EngineSettings(consistent_timeout_s=0.5)) as service:
         with pg.connect(autocommit=False) as running:
             running.execute("SELECT pg_current_xact_id()")

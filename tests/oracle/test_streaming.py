@@ -183,7 +183,9 @@ def test_aborts_equal_the_server(database, tmp_path, two_phase):
 
 
 class Rows:
-    """What a reader of test_decoding's lines knows of each transaction: how many changes came in blocks, and its end."""
+    """What a reader of test_decoding's lines knows of each transaction: how many changes came in
+    blocks, and its end.
+    """
 
     def __init__(self, lines: list[OracleChange]) -> None:
         self.transactions: dict[int, list[str]] = {}
@@ -203,7 +205,9 @@ def any_major(request, session_cluster) -> Iterator[Database]:
 
 
 def test_large_transactions_equal_the_server(any_major, tmp_path):
-    """In parts of a size, which the server cuts elsewhere; the changes and their order are the same."""
+    """In parts of a size, which the server cuts elsewhere; the changes and their order are the
+    same.
+    """
     size = 64 << 10
     session = DecodingSession(
         any_major,

@@ -1,8 +1,9 @@
 """A crash of the server while transactions are open of which parts were streamed.
 
-They end without a record. The server says that they aborted at the first running-xacts record after the crash, without
-an LSN. Its consumer has lost the connection: it gets all since what it confirmed again, among it a part of each lost
-transaction, which is cut short once the server notices that the transaction is gone. Ours goes on where it was.
+They end without a record. The server says that they aborted at the first running-xacts record after
+the crash, without an LSN. Its consumer has lost the connection: it gets all since what it confirmed
+again, among it a part of each lost transaction, which is cut short once the server notices that the
+transaction is gone. Ours goes on where it was.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ SIZE = 64 << 10
 
 
 def begin_and_crash(session: DecodingSession, rows: int) -> None:
-    """Leave two transactions open, one in a subtransaction, beside one that commits, and let the server crash."""
+    """Leave two transactions open, one in a subtransaction, beside one that commits, and let the
+    server crash.
+    """
     database = session.database
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(psycopg.OperationalError))
@@ -50,7 +53,9 @@ def begin_and_crash(session: DecodingSession, rows: int) -> None:
 def begin_session(
     database: Database, directory: Path, options: Mapping[str, str], plugin: str = "test_decoding"
 ) -> DecodingSession:
-    """Begin to stream: each change on both sides where the server can do that, in parts of a size elsewhere."""
+    """Begin to stream: each change on both sides where the server can do that, in parts of a size
+    elsewhere.
+    """
     immediately = database.cluster.major >= 16
     return DecodingSession(
         database,
@@ -96,7 +101,9 @@ def test_what_a_crash_ended_is_aborted(
 def test_a_prepared_transaction_puts_off_the_news(
     fresh_cluster: ClusterFactory, tmp_path: Path, major: int
 ) -> None:
-    """One that was lost, is older by its xid but wrote its first record after the prepared one, is noticed after that."""
+    """One that was lost, is older by its xid but wrote its first record after the prepared one, is
+    noticed after that.
+    """
     database = fresh_cluster(major).create_database("crashed")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     options = {"stream-changes": "on"}

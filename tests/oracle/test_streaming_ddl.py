@@ -1,7 +1,8 @@
 """DDL in streamed transactions: test_decoding's lines beside PostgreSQL's.
 
-Change by change where the server can be told to (16 to 18); from 14 on in blocks of 64 kB, which both sides cut at
-places of their own: then the changes of each transaction and their order are compared.
+Change by change where the server can be told to (16 to 18); from 14 on in blocks of 64 kB, which
+both sides cut at places of their own: then the changes of each transaction and their order are
+compared.
 """
 
 from __future__ import annotations
@@ -140,12 +141,13 @@ CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.v := ''by tri
 CREATE TRIGGER g BEFORE INSERT ON u FOR EACH ROW EXECUTE FUNCTION f()
 INSERT INTO u VALUES (2, 'by hand') ON CONFLICT (id) DO NOTHING
 {FILL}
-""",
+""",  # noqa: E501
 }
 
-#: The server is given time (+) to stream what is rolled back: of what it knows to be, it leaves changes out.
-#: The table that is rewritten is not the one that was altered and rolled back before: of such a one PostgreSQL takes
-#: the commands that the first had for the second's, and fails ("could not map filenumber").
+#: The server is given time (+) to stream what is rolled back: of what it knows to be, it leaves
+#: changes out. The table that is rewritten is not the one that was altered and rolled back before:
+#: of such a one PostgreSQL takes the commands that the first had for the second's, and fails
+#: ("could not map filenumber").
 ABORTS = f"""
 BEGIN
 {FILL}
@@ -220,7 +222,9 @@ def in_blocks(
 ) -> DecodingSession:
     return DecodingSession(
         database, directory, work_mem_bytes=WORK_MEM_BYTES // 2, stream_bytes=WORK_MEM_BYTES,
-        options=options, settings={"logical_decoding_work_mem": f"{WORK_MEM_BYTES >> 10}kB"}, plugin=plugin,
+        options=options, settings={"logical_decoding_work_mem": (
+            f"{WORK_MEM_BYTES >> 10}kB"
+        )}, plugin=plugin,
     )  # fmt: skip
 
 
@@ -271,7 +275,9 @@ def test_in_blocks(database: Database, tmp_path: Path, kind: str) -> None:
 def follow(
     session: DecodingSession, script: list[str]
 ) -> tuple[list[StreamedLine], list[StreamedLine]]:
-    """Run *script* with the server's decoding beside it; return our lines and the server's, from our first."""
+    """Run *script* with the server's decoding beside it; return our lines and the server's, from
+    our first.
+    """
     database = session.database
     with LogicalStream(session.slot, OPTIONS) as stream, database.connect() as connection:
         for line in script:
@@ -301,9 +307,11 @@ def test_aborts_change_by_change(database: Database, tmp_path: Path) -> None:
 
 
 def applied(messages: Iterable[OracleChange]) -> dict[int, list[tuple[bytes, bytes]]]:
-    """Do what a consumer of pgoutput does with streamed transactions; return what is left of each at its commit.
+    """Do what a consumer of pgoutput does with streamed transactions; return what is left of each
+    at its commit.
 
-    A change comes with the definition of its table that was announced last; what was rolled back is gone.
+    A change comes with the definition of its table that was announced last; what was rolled back is
+    gone.
     """
     received: dict[int, list[tuple[int, bytes, bytes]]] = {}
     committed: dict[int, list[tuple[bytes, bytes]]] = {}
@@ -373,7 +381,9 @@ def test_chunks_without_their_row(database: Database, tmp_path: Path) -> None:
 @on_majors(14, 15, 16, 17, 18)
 @pytest.mark.parametrize("kind", KINDS)
 def test_announced_in_blocks(database: Database, tmp_path: Path, kind: str) -> None:
-    """Where a table is announced again depends on where blocks end; what is known at a change does not."""
+    """Where a table is announced again depends on where blocks end; what is known at a change does
+    not.
+    """
     database.execute("CREATE PUBLICATION p FOR ALL TABLES")
     session = in_blocks(database, tmp_path, "pgoutput", PGOUTPUT)
     with database.connect() as connection:
@@ -385,7 +395,9 @@ def test_announced_in_blocks(database: Database, tmp_path: Path, kind: str) -> N
 
 @on_majors(14, 15, 16, 17, 18)
 def test_aborts_in_blocks(database: Database, tmp_path: Path) -> None:
-    """How much of what is rolled back was streamed before depends on where blocks end; what is kept does not."""
+    """How much of what is rolled back was streamed before depends on where blocks end; what is kept
+    does not.
+    """
     database.execute("CREATE PUBLICATION p FOR ALL TABLES")
     session = in_blocks(database, tmp_path, "pgoutput", PGOUTPUT)
     with database.connect() as connection:
@@ -398,7 +410,8 @@ def test_aborts_in_blocks(database: Database, tmp_path: Path) -> None:
     session.close()
 
 
-#: With another session (2>) whose catalog changes commit meanwhile, of another table and of the same one.
+#: With another session (2>) whose catalog changes commit meanwhile, of another table and of the
+#: same one.
 BESIDE = f"""
 BEGIN
 {FILL}

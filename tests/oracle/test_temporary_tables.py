@@ -1,7 +1,8 @@
 """What comes and goes in catalogs: temporary tables above all, by a seed, on every major.
 
-Held against three things: PostgreSQL's lines; the mirror's own rules in Python (``catalog/redo.py``), which a second decoder
-follows for every record and must come to the same bytes by; and how often Python was asked.
+Held against three things: PostgreSQL's lines; the mirror's own rules in Python
+(``catalog/redo.py``), which a second decoder follows for every record and must come to the same
+bytes by; and how often Python was asked.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ class Client:
                 "ALTER TABLE IF EXISTS {0} RENAME TO {0}_r",
                 "CREATE INDEX ON {0} ((1))",
                 "ALTER TABLE IF EXISTS {0} REPLICA IDENTITY FULL",
-                "CREATE TYPE t{2}{1} AS ENUM ('a', 'b'); ALTER TABLE IF EXISTS {0} ADD COLUMN e{1} t{2}{1} DEFAULT 'b'",
+                (
+                    "CREATE TYPE t{2}{1} AS ENUM ('a', 'b'); ALTER TABLE IF EXISTS {0} ADD COLUMN "
+                    "e{1} t{2}{1} DEFAULT 'b'"
+                ),
                 "TRUNCATE {0}",
                 "ANALYZE {0}",
                 "CREATE TEMP VIEW w{1} AS SELECT * FROM {0}",
@@ -155,7 +159,9 @@ def work(session: DecodingSession, seed: int) -> None:
 
 
 def in_python(session: DecodingSession) -> Decoder:
-    """Make a second decoder of the session's state, in which every record goes through the rules in Python."""
+    """Make a second decoder of the session's state, in which every record goes through the rules in
+    Python.
+    """
     decoder = Decoder.restore(
         session.decoder.serialize(),
         session.version,

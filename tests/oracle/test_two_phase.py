@@ -229,7 +229,8 @@ class Clients:
         client.execute(f"{self._rng.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{gid}'")
 
     def _statements(self, number: int) -> list[str]:
-        # Every client has tables that nobody else writes to, else it would wait for a prepared one's locks.
+        # Every client has tables that nobody else writes to, else it would wait for a prepared
+        # one's locks.
         self._made += 1
         table, made = f"t{number}", self._made
         return [
@@ -243,10 +244,13 @@ class Clients:
         ]
 
 
-# 729379572: between a message and the row behind it PostgreSQL's heap has snapshots of other transactions' commits.
+# 729379572: between a message and the row behind it PostgreSQL's heap has snapshots of other
+# transactions' commits.
 @pytest.mark.parametrize("seed", [1, 729379572, None], ids=lambda seed: seed or "any")
 def test_random_transactions_over_restarts(database, tmp_path, seed):
-    """Serialise and lose the decoder at random, also while transactions are prepared; the server once."""
+    """Serialise and lose the decoder at random, also while transactions are prepared; the server
+    once.
+    """
     seed = random.getrandbits(32) if seed is None else seed
     print("seed", seed)
     database.execute("; ".join(f"CREATE TABLE t{n} (a int, b text)" for n in range(3)))

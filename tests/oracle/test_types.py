@@ -1,4 +1,6 @@
-"""Every type, through the whole service: bootstrap, WAL, catalog, TOAST and text, compared line by line."""
+"""Every type, through the whole service: bootstrap, WAL, catalog, TOAST and text, compared line by
+line.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ def test_every_type_equals_postgresql(
                 service.wait_decoded(slot, database)
                 theirs = [tuple(row) for row in oracle.peek()]
                 ours = service.peek(slot)
-                # Sessions of the server's slot take their settings from the database, ours from options.
+                # Sessions of the server's slot take their settings from the database, ours from
+                # options.
                 for name, value in SETTINGS.items():
                     session.execute(f"ALTER DATABASE \"{database.name}\" SET {name} = '{value}'")
                 theirs += [tuple(row) for row in oracle.peek()]

@@ -1,9 +1,12 @@
-"""wal2json beside the original: its output now where it can be had, and what it wrote when it was recorded.
+"""wal2json beside the original: its output now where it can be had, and what it wrote when it was
+recorded.
 
-- ``test_equals_the_original``: PostgreSQL 15, the same WAL through both, every byte, every LSN and xid.
+- ``test_equals_the_original``: PostgreSQL 15, the same WAL through both, every byte, every LSN and
+  xid.
 - ``test_every_type…``, ``test_encodings…``: the same in databases of their own.
-- ``test_equals_what_was_recorded``: all majors, the same statements again; what differs from run to run (LSNs, xids,
-  times, oids of what users made) is replaced by placeholders, see ``harness.wal2json_recording``.
+- ``test_equals_what_was_recorded``: all majors, the same statements again; what differs from run to
+  run (LSNs, xids, times, oids of what users made) is replaced by placeholders, see
+  ``harness.wal2json_recording``.
 """
 
 from __future__ import annotations
@@ -139,7 +142,8 @@ def both(database: Database, directory: Path, setup: str) -> Iterator[Callable[.
     database.execute(setup)
     oracle = create_slot(database, slot, "wal2json")
     with service_in_process(directory) as service:
-        # A source's physical slot is called after it, and the fixture's service has one on this server.
+        # A source's physical slot is called after it, and the fixture's service has one on this
+        # server.
         service.create_source(database.dsn, slot)
         service.create_slot(slot, database.name, "wal2json", source=slot)
 
@@ -149,7 +153,8 @@ def both(database: Database, directory: Path, setup: str) -> Iterator[Callable[.
             database.execute(f'ALTER ROLE CURRENT_USER IN DATABASE "{database.name}" RESET ALL')
             for name, value in settings.items():
                 database.execute(
-                    f"ALTER ROLE CURRENT_USER IN DATABASE \"{database.name}\" SET {name} = '{value}'"
+                    f'ALTER ROLE CURRENT_USER IN DATABASE "{database.name}" SET {name} = '
+                    f"'{value}'"
                 )
             theirs = [tuple(row) for row in oracle.peek(options, upto_lsn=end)]
             ours = service.peek(slot, {**options, **settings}, upto_lsn=end)
@@ -194,7 +199,8 @@ def test_encodings_equal_the_original(
     cluster = session_cluster(wal2json.MAJOR)
     name = f"wal2json_{encoding.lower()}_{secrets.token_hex(4)}"
     cluster.execute(
-        f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE "
+        "template0"
     )
     database = Database(cluster, name)
     try:

@@ -1,8 +1,10 @@
-"""Servers whose settings change how WAL is written: segment sizes, compression, images, xids, crashes.
+"""Servers whose settings change how WAL is written: segment sizes, compression, images, xids,
+crashes.
 
-Each on every major, compared with PostgreSQL's own slot. Which methods of compression a server knows depends on how
-it was built: those that it does are tested. With SPILLWAY_TEST_POSTGRES_15 naming a server that has lz4 and
-zstd (Debian's) these run too; ``tests/golden`` has images of all of them from such a server.
+Each on every major, compared with PostgreSQL's own slot. Which methods of compression a server
+knows depends on how it was built: those that it does are tested. With SPILLWAY_TEST_POSTGRES_15
+naming a server that has lz4 and zstd (Debian's) these run too; ``tests/golden`` has images of all
+of them from such a server.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from harness.interleaving import Sessions, Step
     from spillway.catalog.bootstrap import Bootstrap
 
-#: Catalogs and tables before and after checkpoints, so with images; values in and out of line; some MB.
+#: Catalogs and tables before and after checkpoints, so with images; values in and out of line; some
+#: MB.
 WORKLOAD: list[Step] = [
     "CREATE TABLE t (id serial PRIMARY KEY, v text, n int)",
     "CREATE TABLE u (LIKE t INCLUDING ALL)",
@@ -44,7 +47,10 @@ WORKLOAD: list[Step] = [
     "INSERT INTO u (n) SELECT generate_series(1, 500)",
     "CHECKPOINT",
     "SELECT count(*) FROM t, u, pg_class, pg_attribute WHERE false",
-    "SELECT count(*) FROM pg_class c JOIN pg_attribute ON attrelid = c.oid JOIN pg_type y ON y.oid = atttypid",
+    (
+        "SELECT count(*) FROM pg_class c JOIN pg_attribute ON attrelid = c.oid JOIN pg_type y ON "
+        "y.oid = atttypid"
+    ),
     "ALTER TABLE u RENAME COLUMN late TO later",
     "CREATE TYPE mood AS ENUM ('sad', 'ok')",
     "ALTER TABLE u ADD COLUMN m mood DEFAULT 'ok'",
@@ -150,7 +156,9 @@ def test_checksums_and_images_for_hints(
 def test_without_full_page_writes(
     fresh_cluster: ClusterFactory, standing_on: Callable[..., StandingDecoder], major: int
 ) -> None:
-    """Catalog pages come without images then: SQL's rows don't suffice and are refused, the raw files do."""
+    """Catalog pages come without images then: SQL's rows don't suffice and are refused, the raw
+    files do.
+    """
     cluster = fresh_cluster(major, full_page_writes=False)
     with pytest.raises(SourceError, match="full_page_writes"):
         bootstrap_sql(cluster.dsn())
@@ -173,7 +181,9 @@ def test_full_page_writes_turned_off_and_on(
 def test_autovacuum_beside(
     fresh_cluster: ClusterFactory, standing_on: Callable[..., StandingDecoder], major: int
 ) -> None:
-    """Vacuum and analyze of tables and catalogs by workers of the server's own, between and beside transactions."""
+    """Vacuum and analyze of tables and catalogs by workers of the server's own, between and beside
+    transactions.
+    """
     cluster = fresh_cluster(
         major,
         autovacuum=True,
@@ -195,7 +205,8 @@ def test_autovacuum_beside(
             [since],
         ):
             assert time.monotonic() < deadline, "no worker came"
-            # A session tells what it changed after a statement, half a second after it told so before.
+            # A session tells what it changed after a statement, half a second after it told so
+            # before.
             sessions.execute("1", "SELECT 1")
             time.sleep(0.2)
 
@@ -215,7 +226,9 @@ def test_autovacuum_beside(
 def test_xids_wrap_around(
     fresh_cluster: ClusterFactory, standing_on: Callable[..., StandingDecoder], major: int
 ) -> None:
-    """Transactions begin before xid 2**32 and go on after it; decoders begin before it and after it."""
+    """Transactions begin before xid 2**32 and go on after it; decoders begin before it and after
+    it.
+    """
     cluster = fresh_cluster(major, autovacuum_freeze_max_age=2_000_000_000)
     jump_to_xid(cluster, 2**32 - 100)
     before = standing_on(cluster, "before")
@@ -230,7 +243,10 @@ def test_xids_wrap_around(
         "3> BEGIN",
         "3> SELECT pg_current_xact_id()",
         "!state",
-        "DO $$ BEGIN FOR i IN 1..300 LOOP INSERT INTO t VALUES (i, 'sub'); COMMIT; END LOOP; END $$",
+        (
+            "DO $$ BEGIN FOR i IN 1..300 LOOP INSERT INTO t VALUES (i, 'sub'); COMMIT; END LOOP; "
+            "END $$"
+        ),
         "CREATE TABLE beyond (i int)",
         "ALTER TABLE beyond ADD n int DEFAULT 7",
         "INSERT INTO beyond VALUES (1)",

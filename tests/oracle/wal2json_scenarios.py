@@ -1,5 +1,7 @@
 # ruff: noqa: ISC004 - a statement too long for a line is written in pieces
-"""Workloads and options for wal2json: everything that its output depends on, beyond the scenarios of all plugins."""
+"""Workloads and options for wal2json: everything that its output depends on, beyond the scenarios
+of all plugins.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,19 @@ from typing import Final
 
 from oracle.scenarios import noise
 
-#: As in ``scenarios.py``: a statement a step; they leave tables t, u, w and the schemas "Odd schema" and app behind.
+#: As in ``scenarios.py``: a statement a step; they leave tables t, u, w and the schemas "Odd
+#: schema" and app behind.
 WAL2JSON_SCENARIOS: Final[dict[str, list[str]]] = {
     "every_kind_of_value": [
-        "CREATE TABLE t (id int PRIMARY KEY, s int2, b int8, o oid, f float4, d float8, n numeric, ok bool, txt text, raw bytea, "
-        "js json, jb jsonb, ar int[], nn numeric[], ts timestamp, bits bit(3), ip inet, mo money)",
-        "INSERT INTO t VALUES (1, -2, 9223372036854775807, 4294967295, 1.5, -2.5e-100, 123456789012345678901234567890.000100, true, "
-        "'it''s \"quoted\"', '\\x00ff5c', '{\"a\": [1, null]}', '{\"b\": \"\\u00e9\"}', '{1,NULL,3}', '{1.10,NaN}', '2026-11-21 12:00', "
+        "CREATE TABLE t (id int PRIMARY KEY, s int2, b int8, o oid, f float4, d float8, n numeric, "
+        "ok bool, txt text, raw bytea, js json, jb jsonb, ar int[], nn numeric[], ts timestamp, "
+        "bits bit(3), ip inet, mo money)",
+        "INSERT INTO t VALUES (1, -2, 9223372036854775807, 4294967295, 1.5, -2.5e-100, "
+        "123456789012345678901234567890.000100, true, 'it''s \"quoted\"', '\\x00ff5c', '{\"a\": "
+        "[1, null]}', '{\"b\": \"\\u00e9\"}', '{1,NULL,3}', '{1.10,NaN}', '2026-11-21 12:00', "
         "B'101', '10.0.0.0/8', 12.5)",
-        "INSERT INTO t (id, f, d, n, ok) VALUES (2, 'NaN', 'Infinity', 'NaN', false), (3, '-Infinity', 'NaN', '-Infinity', NULL), "
-        "(4, 'Infinity', '-Infinity', 'Infinity', true)",
+        "INSERT INTO t (id, f, d, n, ok) VALUES (2, 'NaN', 'Infinity', 'NaN', false), (3, "
+        "'-Infinity', 'NaN', '-Infinity', NULL), (4, 'Infinity', '-Infinity', 'Infinity', true)",
         "INSERT INTO t (id, f, d, n) VALUES (5, 1e20, 1e-7, 1e-20), (6, '-0', '-0', -0.0)",
         "INSERT INTO t (id, raw) VALUES (7, ''), (8, '\\x5c5c22')",
         "UPDATE t SET ok = NOT ok, raw = raw || '\\x01'",
@@ -24,7 +29,10 @@ WAL2JSON_SCENARIOS: Final[dict[str, list[str]]] = {
     ],
     "strings_that_are_escaped": [
         'CREATE TABLE t (id int PRIMARY KEY, v text, c "char", j json)',
-        "INSERT INTO t VALUES (1, E'\\b\\f\\n\\r\\t\\x01\\x0b\\x1f\\x7f \" \\\\ / \\u2028 ünï ☃ 🎉', '\"', E'\"a\\\\nb\"')",
+        (
+            "INSERT INTO t VALUES (1, E'\\b\\f\\n\\r\\t\\x01\\x0b\\x1f\\x7f \" \\\\ / \\u2028 ünï "
+            "☃ 🎉', '\"', E'\"a\\\\nb\"')"
+        ),
         "INSERT INTO t SELECT i, 'a' || chr(i) FROM generate_series(2, 130) i",
         "INSERT INTO t VALUES (200, repeat(E'\\x02\"', 50))",
         'CREATE TABLE "t ""odd"" \\ \n" ("a ""b"" \\ \t" int PRIMARY KEY, "ünï" text)',
@@ -40,14 +48,21 @@ WAL2JSON_SCENARIOS: Final[dict[str, list[str]]] = {
         "CREATE TYPE app.mood AS ENUM ('sad', 'ok')",
         "CREATE TYPE \"Mood\" AS ENUM ('sad', 'ok')",
         'CREATE TYPE "M ""q"" \\" AS (a int, b "Mood")',
-        "CREATE TABLE t (id numeric(5) PRIMARY KEY, n2 numeric(10,2), n3 numeric(5,0), n4 numeric(6,4)[], b bit, b5 bit(5)[], vb varbit, "
-        'vb7 varbit(7), c char, c5 char(5)[], bp bpchar, vc varchar, vc9 varchar(9)[], ch "char", nm name, t0 time(0), t3 time(3)[], '
-        "tz timetz, tz2 timetz(2), ts timestamp(1), tsz timestamptz(6)[], iv interval, iv3 interval(3), iv4 interval year to month, "
-        "iv5 interval day to second(2)[], iv6 interval hour, iv7 interval second(4), iv8 interval minute to second, iv9 interval month, "
-        'm1 "Odd schema"."Mood", m2 "Odd schema"."Mood"[], m3 app."Mood", m4 app.mood[], m5 "Mood", m6 "Mood"[], '
-        'm7 "M ""q"" \\", m8 "M ""q"" \\"[], ov oidvector, iv2 int2vector, pt point, r int4range, mr nummultirange, x xml, u uuid)',
+        "CREATE TABLE t (id numeric(5) PRIMARY KEY, n2 numeric(10,2), n3 numeric(5,0), n4 "
+        "numeric(6,4)[], b bit, b5 bit(5)[], vb varbit, "
+        'vb7 varbit(7), c char, c5 char(5)[], bp bpchar, vc varchar, vc9 varchar(9)[], ch "char", '
+        'nm name, t0 time(0), t3 time(3)[], '
+        "tz timetz, tz2 timetz(2), ts timestamp(1), tsz timestamptz(6)[], iv interval, iv3 "
+        "interval(3), iv4 interval year to month, iv5 interval day to second(2)[], iv6 interval "
+        "hour, iv7 interval second(4), iv8 interval minute to second, iv9 interval month, "
+        'm1 "Odd schema"."Mood", m2 "Odd schema"."Mood"[], m3 app."Mood", m4 app.mood[], m5 '
+        '"Mood", m6 "Mood"[], m7 "M ""q"" \\", m8 "M ""q"" \\"[], ov oidvector, iv2 int2vector, pt '
+        'point, r int4range, mr nummultirange, x xml, u uuid)',
         "INSERT INTO t (id) VALUES (1)",
-        "UPDATE t SET n2 = 1.5, m5 = 'ok', m6 = '{sad,ok}', m7 = '(1,ok)', c5 = '{a,b}', bp = 'x ', b = B'1', iv4 = '14 months', iv5 = '{1 day 1.239 s}'",
+        (
+            "UPDATE t SET n2 = 1.5, m5 = 'ok', m6 = '{sad,ok}', m7 = '(1,ok)', c5 = '{a,b}', bp = "
+            "'x ', b = B'1', iv4 = '14 months', iv5 = '{1 day 1.239 s}'"
+        ),
         'CREATE TABLE u (a "Mood", b "Mood"[], c app.mood, PRIMARY KEY (a, b, c))',
         "INSERT INTO u VALUES ('ok', '{ok,sad}', 'sad')",
         "DELETE FROM u",
@@ -64,7 +79,10 @@ WAL2JSON_SCENARIOS: Final[dict[str, list[str]]] = {
         "CREATE DOMAIN d_bytea AS bytea",
         "CREATE DOMAIN d_nested AS d_int",
         "CREATE DOMAIN d_array AS int[]",
-        "CREATE TABLE t (id d_int PRIMARY KEY, n d_num DEFAULT 1, v d_text, b d_bool, y d_bytea, z d_nested, a d_array, ds d_int[], f float8)",
+        (
+            "CREATE TABLE t (id d_int PRIMARY KEY, n d_num DEFAULT 1, v d_text, b d_bool, y "
+            "d_bytea, z d_nested, a d_array, ds d_int[], f float8)"
+        ),
         "INSERT INTO t VALUES (1, 1.5, 'x', true, '\\xab', 7, '{1,2}', '{3}', 'NaN')",
         "INSERT INTO t VALUES (2, 'NaN', NULL, false, NULL, NULL, NULL, NULL, NULL)",
         "UPDATE t SET id = id + 10, b = NOT b",
@@ -109,7 +127,10 @@ WAL2JSON_SCENARIOS: Final[dict[str, list[str]]] = {
         "UPDATE w SET a = 2",
     ],
     "dropped_columns_and_defaults": [
-        "CREATE TABLE t (gone int, id int NOT NULL DEFAULT 5, a text DEFAULT 'x', gone2 text, PRIMARY KEY (id))",
+        (
+            "CREATE TABLE t (gone int, id int NOT NULL DEFAULT 5, a text DEFAULT 'x', gone2 text, "
+            "PRIMARY KEY (id))"
+        ),
         "INSERT INTO t VALUES (1, 1, 'one', 'g')",
         "ALTER TABLE t DROP COLUMN gone, DROP COLUMN gone2",
         "ALTER TABLE t ADD late int DEFAULT 42, ADD later text",
@@ -257,7 +278,8 @@ _TABLES: Final = {"add-tables": "app.*, *.t", "filter-tables": r"public.*,app.do
 _MESSAGES: Final = {"add-msg-prefixes": 'keep, dro"p,alone', "filter-msg-prefixes": 'dro"p'}
 _V2: Final = {"format-version": "2"}
 
-#: Options under which every scenario is compared; ``ORIGIN`` is replaced by the number of the origin w2j_one.
+#: Options under which every scenario is compared; ``ORIGIN`` is replaced by the number of the
+#: origin w2j_one.
 WAL2JSON_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "1": {},
     "1 everything": {**_EVERYTHING, "format-version": "1"},
@@ -272,8 +294,14 @@ WAL2JSON_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "2": _V2,
     "2 everything": {**_V2, **_EVERYTHING},
     "2 bare": {**_V2, **_BARE},
-    "2 domains": {**_V2, **_DOMAINS, "include-typmod": "0", "pretty-print": "1", "write-in-chunks": "1"},
-    "2 filtered": {**_V2, **_TABLES, **_MESSAGES, "actions": "update , truncate", "filter-origins": "ORIGIN"},
+    "2 domains": {**_V2, **_DOMAINS, "include-typmod": "0", "pretty-print": "1", (
+        "write-in-chunks"
+    ): "1"},
+    "2 filtered": {**_V2, **_TABLES, **_MESSAGES, "actions": "update , truncate", (
+        "filter-origins"
+    ): "ORIGIN"},
     "2 origins": {**_V2, "filter-origins": "ORIGIN", "include-origin": "1"},
-    "2 nothing added": {**_V2, "add-tables": "", "actions": "", "filter-tables": " ", "filter-msg-prefixes": ""},
+    "2 nothing added": {**_V2, "add-tables": "", "actions": "", "filter-tables": " ", (
+        "filter-msg-prefixes"
+    ): ""},
 }  # fmt: skip

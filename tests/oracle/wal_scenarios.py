@@ -1,8 +1,9 @@
 # ruff: noqa: ISC004 - a statement too long for a line is written in pieces
-"""Everything else that PostgreSQL writes in ways of its own: what one database and one server's settings allow.
+"""Everything else that PostgreSQL writes in ways of its own: what one database and one server's
+settings allow.
 
-In the language of ``harness.interleaving``. What takes a server with other settings, several databases or a
-crash is in ``test_wal_varieties`` and ``test_databases``.
+In the language of ``harness.interleaving``. What takes a server with other settings, several
+databases or a crash is in ``test_wal_varieties`` and ``test_databases``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from harness.interleaving import Step
     from spillway.catalog.layout import TrackedCatalog
 
-#: An index that stops an INSERT between its speculative row and the row's index entry: at the function's
-#: second call in a statement it waits for the advisory lock with the session's number.
+#: An index that stops an INSERT between its speculative row and the row's index entry: at the
+#: function's second call in a statement it waits for the advisory lock with the session's number.
 SPECULATION: Final[list[Step]] = [
     "CREATE FUNCTION gate(v text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN "
     "PERFORM set_config('gate.calls', (current_setting('gate.calls')::int + 1)::text, false); "
@@ -45,7 +46,10 @@ def _nested(depth: int, innermost: str) -> list[Step]:
 
 
 def _columns(count: int, definition: str) -> str:
-    return f"(SELECT string_agg(format('c%s {definition}', i), ', ') FROM generate_series(1, {count}) i)"
+    return (
+        f"(SELECT string_agg(format('c%s {definition}', i), ', ') FROM generate_series(1, {count}) "
+        "i)"
+    )
 
 
 def _mirrored(major: int) -> list[TrackedCatalog]:
@@ -63,7 +67,10 @@ def _rewritten(major_since: int) -> list[Step]:
     for number, catalog in enumerate(catalogs, 1):
         steps += [
             "2> BEGIN",
-            f"2> INSERT INTO t VALUES ({1000 + number}, 'open during the rewrite of {catalog.name}')",
+            (
+                f"2> INSERT INTO t VALUES ({1000 + number}, 'open during the rewrite of "
+                f"{catalog.name}')"
+            ),
             f"VACUUM FULL {catalog.name}",
             f"CREATE TYPE mood{number} AS ENUM ('a', 'b')",
             f"ALTER TABLE t ADD COLUMN c{number} mood{number} DEFAULT 'b'",
@@ -78,7 +85,9 @@ def _rewritten(major_since: int) -> list[Step]:
 
 
 def _clustered(major_since: int) -> list[Step]:
-    """CLUSTER of every mirrored catalog inside transactions, kept and lost, that go on to change it."""
+    """CLUSTER of every mirrored catalog inside transactions, kept and lost, that go on to change
+    it.
+    """
     steps: list[Step] = ["2> SELECT 1", "CREATE TABLE t (id int PRIMARY KEY, v text)"]
     catalogs = [c for c in _mirrored(major_since) if not c.is_shared]
     for number, catalog in enumerate(catalogs, 1):
@@ -97,7 +106,10 @@ def _clustered(major_since: int) -> list[Step]:
                 f"INSERT INTO v{number} SELECT (1, u)::pair{number} FROM u{number} u",
                 end,
                 "2.",
-                f"INSERT INTO t VALUES ({number * 10}, '{end}') ON CONFLICT (id) DO UPDATE SET v = t.v || '{end}'",
+                (
+                    f"INSERT INTO t VALUES ({number * 10}, '{end}') ON CONFLICT (id) DO UPDATE SET "
+                    f"v = t.v || '{end}'"
+                ),
             ]
     return steps
 
@@ -105,9 +117,9 @@ def _clustered(major_since: int) -> list[Step]:
 def _cluster(catalog: str) -> str:
     """CLUSTER by the catalog's first unique index, whatever its name is in this major."""
     return (
-        "DO $$ BEGIN EXECUTE format('CLUSTER pg_catalog.%I USING %I', '{0}', (SELECT i.relname FROM pg_index x"
-        " JOIN pg_class i ON i.oid = indexrelid WHERE indrelid = 'pg_catalog.{0}'::regclass AND indisunique"
-        " ORDER BY i.oid LIMIT 1)); END $$"
+        "DO $$ BEGIN EXECUTE format('CLUSTER pg_catalog.%I USING %I', '{0}', (SELECT i.relname "
+        "FROM pg_index x JOIN pg_class i ON i.oid = indexrelid WHERE indrelid = "
+        "'pg_catalog.{0}'::regclass AND indisunique ORDER BY i.oid LIMIT 1)); END $$"
     ).replace("{0}", catalog)
 
 
@@ -256,10 +268,16 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
     ],
     "foreign keys: cascades, SET NULL, SET DEFAULT, deferred": [
         "CREATE TABLE p (id int PRIMARY KEY)",
-        "CREATE TABLE c1 (id int PRIMARY KEY, p int REFERENCES p ON DELETE CASCADE ON UPDATE CASCADE)",
-        "CREATE TABLE c2 (id int PRIMARY KEY, p int REFERENCES p ON DELETE SET NULL ON UPDATE SET NULL)",
-        "CREATE TABLE c3 (id int, p int DEFAULT 0 REFERENCES p ON DELETE SET DEFAULT ON UPDATE CASCADE "
-        "DEFERRABLE INITIALLY DEFERRED)",
+        (
+            "CREATE TABLE c1 (id int PRIMARY KEY, p int REFERENCES p ON DELETE CASCADE ON UPDATE "
+            "CASCADE)"
+        ),
+        (
+            "CREATE TABLE c2 (id int PRIMARY KEY, p int REFERENCES p ON DELETE SET NULL ON UPDATE "
+            "SET NULL)"
+        ),
+        "CREATE TABLE c3 (id int, p int DEFAULT 0 REFERENCES p ON DELETE SET DEFAULT ON UPDATE "
+        "CASCADE DEFERRABLE INITIALLY DEFERRED)",
         "CREATE TABLE c4 (id int, c1 int REFERENCES c1 ON DELETE CASCADE)",
         "INSERT INTO p SELECT generate_series(0, 9)",
         "INSERT INTO c1 SELECT g, g FROM generate_series(1, 9) g",
@@ -274,7 +292,10 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
         "COMMIT",
     ],
     "generated and identity columns, through rewrites": [
-        "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, b int GENERATED ALWAYS AS (a * 2) STORED)",
+        (
+            "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, b int "
+            "GENERATED ALWAYS AS (a * 2) STORED)"
+        ),
         "INSERT INTO t (a) VALUES (1), (2)",
         "UPDATE t SET a = 5 WHERE id = 1",
         "ALTER TABLE t ADD c text GENERATED ALWAYS AS ('<' || a::text || '>') STORED",
@@ -420,14 +441,17 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
         f"DO $$ BEGIN EXECUTE 'CREATE TABLE t (' || {_columns(1600, 'int')} || ')'; END $$",
         "ALTER TABLE t REPLICA IDENTITY FULL",
         "INSERT INTO t (c1, c800, c1600) VALUES (1, 800, 1600)",
-        "DO $$ BEGIN EXECUTE 'INSERT INTO t SELECT ' || (SELECT string_agg(i::text, ', ') FROM generate_series(1, 1600) i); END $$",
+        (
+            "DO $$ BEGIN EXECUTE 'INSERT INTO t SELECT ' || (SELECT string_agg(i::text, ', ') FROM "
+            "generate_series(1, 1600) i); END $$"
+        ),
         "ALTER TABLE t DROP c1, DROP c799, DROP c1599",
         "UPDATE t SET c2 = -1",
         "DELETE FROM t WHERE c3 IS NULL",
         "INSERT INTO t (c1600) VALUES (7)",
         f"DO $$ BEGIN EXECUTE 'CREATE TABLE texts (' || {_columns(400, 'text')} || ')'; END $$",
-        "DO $$ BEGIN EXECUTE 'INSERT INTO texts SELECT ' || (SELECT string_agg(format('repeat(%L, 10) || %s', i, i), ', ') "
-        "FROM generate_series(1, 400) i); END $$",
+        "DO $$ BEGIN EXECUTE 'INSERT INTO texts SELECT ' || (SELECT string_agg(format('repeat(%L, "
+        "10) || %s', i, i), ', ') FROM generate_series(1, 400) i); END $$",
         f"INSERT INTO texts (c400, c1) SELECT {incompressible('1')}, {COMPRESSIBLE}",
         "DELETE FROM texts",
     ],
@@ -461,7 +485,10 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
         "CREATE VIEW w AS SELECT * FROM t",
         "CREATE RULE r AS ON INSERT TO w DO INSTEAD INSERT INTO t VALUES (new.id)",
         "INSERT INTO w VALUES (900)",
-        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id = NEW.id + 1; RETURN NEW; END $$",
+        (
+            "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id = NEW.id + 1; "
+            "RETURN NEW; END $$"
+        ),
         "CREATE TRIGGER tr BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
         "INSERT INTO t VALUES (1000)",
     ],
@@ -473,11 +500,17 @@ SCENARIOS: Final[Mapping[str, list[Step]]] = {
         "CREATE INDEX ON t USING brin (id)",
         "CREATE INDEX ON t USING hash (s)",
         "ALTER TABLE t ADD EXCLUDE USING gist (r WITH &&)",
-        "INSERT INTO t SELECT g, point(g, g), ARRAY[g, g + 1], 's' || g, int4range(g, g + 1) FROM generate_series(1, 300) g",
+        (
+            "INSERT INTO t SELECT g, point(g, g), ARRAY[g, g + 1], 's' || g, int4range(g, g + 1) "
+            "FROM generate_series(1, 300) g"
+        ),
         "UPDATE t SET p = point(0, 0), a = '{9}' WHERE id < 100",
         "DELETE FROM t WHERE id % 2 = 0",
         "VACUUM t",
-        "INSERT INTO t SELECT g, point(g, g), ARRAY[g], 's', int4range(g, g + 1) FROM generate_series(301, 400) g",
+        (
+            "INSERT INTO t SELECT g, point(g, g), ARRAY[g], 's', int4range(g, g + 1) FROM "
+            "generate_series(301, 400) g"
+        ),
     ],
 }
 
@@ -489,8 +522,9 @@ SINCE: Final[Mapping[int, Mapping[str, list[Step]]]] = {
         "MERGE": [
             "CREATE TABLE t (id int PRIMARY KEY, v text)",
             "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
-            "MERGE INTO t USING generate_series(2, 6) g ON t.id = g WHEN MATCHED AND g = 2 THEN DELETE "
-            "WHEN MATCHED THEN UPDATE SET v = v || g WHEN NOT MATCHED THEN INSERT VALUES (g, 'new')",
+            "MERGE INTO t USING generate_series(2, 6) g ON t.id = g WHEN MATCHED AND g = 2 THEN "
+            "DELETE WHEN MATCHED THEN UPDATE SET v = v || g WHEN NOT MATCHED THEN INSERT VALUES "
+            "(g, 'new')",
         ],
         "UNIQUE NULLS NOT DISTINCT as replica identity's companion": [
             "CREATE TABLE t (a int UNIQUE NULLS NOT DISTINCT, b int NOT NULL)",
@@ -502,7 +536,10 @@ SINCE: Final[Mapping[int, Mapping[str, list[Step]]]] = {
     },
     18: {
         "virtual generated columns": [
-            "CREATE TABLE t (id int PRIMARY KEY, a int, v int GENERATED ALWAYS AS (a * 2) VIRTUAL, s int GENERATED ALWAYS AS (a * 3) STORED)",
+            (
+                "CREATE TABLE t (id int PRIMARY KEY, a int, v int GENERATED ALWAYS AS (a * 2) "
+                "VIRTUAL, s int GENERATED ALWAYS AS (a * 3) STORED)"
+            ),
             "INSERT INTO t (id, a) VALUES (1, 1), (2, 2)",
             "UPDATE t SET a = 5 WHERE id = 1",
             "ALTER TABLE t ALTER v SET EXPRESSION AS (a * 4)",
@@ -512,8 +549,14 @@ SINCE: Final[Mapping[int, Mapping[str, list[Step]]]] = {
             "DELETE FROM t",
         ],
         "WITHOUT OVERLAPS and NOT NULL NOT VALID": [
-            "CREATE TABLE t (id int4range, during daterange, PRIMARY KEY (id, during WITHOUT OVERLAPS))",
-            "INSERT INTO t VALUES ('[1,2)', '[2026-01-01,2026-02-01)'), ('[1,2)', '[2026-02-01,2026-03-01)')",
+            (
+                "CREATE TABLE t (id int4range, during daterange, PRIMARY KEY (id, during WITHOUT "
+                "OVERLAPS))"
+            ),
+            (
+                "INSERT INTO t VALUES ('[1,2)', '[2026-01-01,2026-02-01)'), ('[1,2)', "
+                "'[2026-02-01,2026-03-01)')"
+            ),
             "UPDATE t SET during = '[2026-04-01,2026-05-01)' WHERE during @> '2026-01-05'::date",
             "CREATE TABLE n (i int)",
             "INSERT INTO n VALUES (NULL)",

@@ -1,4 +1,5 @@
-"""Damaged changes give a typed error or some text, never a crash, a hang or a read beyond the change.
+"""Damaged changes give a typed error or some text, never a crash, a hang or a read beyond the
+change.
 
 Rows of every type, as a real server wrote them, with bytes flipped, cut and swapped. A failure is
 replayed by its seed, which the test prints.

@@ -1,9 +1,11 @@
-"""The WAL store against a model: any course of appends, syncs, failures, crashes, removals and forks.
+"""The WAL store against a model: any course of appends, syncs, failures, crashes, removals and
+forks.
 
-WAL here is a function of position and timeline, as it is in reality: what is received again is the same. The
-model is that function, the forks and a few numbers. After every step the store must hold exactly the model's
-bytes; after a crash, which leaves anything behind the last sync, everything that was confirmed. Somebody follows the directory
-all the while, and reads nothing but the model's bytes, and nothing that a crash takes away.
+WAL here is a function of position and timeline, as it is in reality: what is received again is the
+same. The model is that function, the forks and a few numbers. After every step the store must hold
+exactly the model's bytes; after a crash, which leaves anything behind the last sync, everything
+that was confirmed. Somebody follows the directory all the while, and reads nothing but the model's
+bytes, and nothing that a crash takes away.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ FAILURE = st.sampled_from(
 )
 
 
-#: The bytes of a timeline are these, from an offset of its own: coprime to the segment size, so that no two
-#: segments and no two timelines are alike.
+#: The bytes of a timeline are these, from an offset of its own: coprime to the segment size, so
+#: that no two segments and no two timelines are alike.
 PATTERN = random.Random(1).randbytes(1_000_003)
 
 
@@ -196,8 +198,8 @@ class WalStoreModel(RuleBasedStateMachine):
                 self.store.switch_timeline(timeline, fork, b"")
         except StorageError:
             self.failed()
-            # The state file may say on disk that it succeeded. Nothing but repeating it can follow, as the old
-            # timeline has ended; but WAL that a failed sync made us forget comes first.
+            # The state file may say on disk that it succeeded. Nothing but repeating it can follow,
+            # as the old timeline has ended; but WAL that a failed sync made us forget comes first.
             if self.received < fork:
                 self.append_bytes(fork - self.received)
             self.store.switch_timeline(timeline, fork, b"")
@@ -214,7 +216,9 @@ class WalStoreModel(RuleBasedStateMachine):
 
     @rule(revert=st.booleans())
     def power_cut(self, revert: bool) -> None:
-        """What was not synced is noise, or not there; so is a state that was written and not synced."""
+        """What was not synced is noise, or not there; so is a state that was written and not
+        synced.
+        """
         self.follow()
         flushed = self.store.flushed_lsn
         self.store.close()

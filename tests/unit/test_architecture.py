@@ -18,7 +18,8 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 SOURCE = PROJECT / "services" / "spillway"
 
-#: From the ground up; a layer may import those before it. Modules at the top of the package count as layers.
+#: From the ground up; a layer may import those before it. Modules at the top of the package count
+#: as layers.
 LAYERS = (
     ("errors",),
     # What protoc makes of proto/: messages, without a line of ours.
@@ -77,21 +78,24 @@ KNOWS_ONLY = {
     "receiver": GROUND | {"storage"},
     # What is durable is the same whatever it means.
     "storage": GROUND,
-    # What a worker runs, from a source to its logs: what anybody reads there, and as what, is nothing to it.
+    # What a worker runs, from a source to its logs: what anybody reads there, and as what, is
+    # nothing to it.
     "sessions": GROUND
     | {"collector", "memory", "storage", "wal", "catalog", "decoding", "txlog", "receiver"}
     | {"store.rows"},
-    # What serves slots begins at the log's reader, whoever writes there: no WAL, no catalog, no source.
+    # What serves slots begins at the log's reader, whoever writes there: no WAL, no catalog, no
+    # source.
     "delivery": GROUND | {"decoding", "txlog.reader", "txlog.cursor", "plugins", "store"},
     # Metadata is rows of slots and sources.
     "store": GROUND,
-    # A client like any other: it knows the wire, and could be a package of its own. Of the source's tables it asks the
-    # source itself, and makes of rows what the plugin makes of changes.
+    # A client like any other: it knows the wire, and could be a package of its own. Of the source's
+    # tables it asks the source itself, and makes of rows what the plugin makes of changes.
     "consumer": GROUND
     | {"storage", "stream.client", "v1", "receiver.table_privileges", "receiver.connect_errors"}
     | {"receiver.temporary_slot"}
     | {"receiver.conninfo", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
-    # What a consumer knows, and without a service it decodes archives, of which it knows what it hands its executors.
+    # What a consumer knows, and without a service it decodes archives, of which it knows what it
+    # hands its executors.
     "lake": GROUND
     | {
         "storage",
@@ -104,7 +108,8 @@ KNOWS_ONLY = {
     | {"stream.client", "v1", "plugins.arrow_copy", "plugins.arrow_schema", "catalog.descriptor"},
     # What it starts are clients; slots are the service's, and what must be remembered the store's.
     "subscriber": GROUND | {"service", "storage", "store"},
-    # Interfaces stand on the service; what is below is its business, but for what its values are made of.
+    # Interfaces stand on the service; what is below is its business, but for what its values are
+    # made of.
     "slot_manager": GROUND | {"service", "subscriber", "users"},
     "stream": GROUND | {"service", "plugins.messages", "subscriber", "v1"},
     "admin": GROUND | {"service", "subscriber"},
@@ -117,7 +122,8 @@ KNOWS_ONLY = {
     "demo": GROUND | {"stream.client", "lake"},
 }
 
-#: The rooms of ``lake/``, from the ground up, as LAYERS; a module that lies in none is a room of its own.
+#: The rooms of ``lake/``, from the ground up, as LAYERS; a module that lies in none is a room of
+#: its own.
 LAKE_ROOMS = (
     ("lease",),
     ("shape",),
@@ -138,8 +144,8 @@ LAKE_PACKAGES = frozenset(
     {"pyspark", "py4j", "delta", "deltalake", "pyiceberg", "obstore", "pandas"}
 )
 
-#: The rooms of ``_kernels/``, from the ground up, and the lowest layer that each of them serves; that layer and those
-#: above may import it.
+#: The rooms of ``_kernels/``, from the ground up, and the lowest layer that each of them serves;
+#: that layer and those above may import it.
 KERNEL_ROOMS = {
     "pg": "pg",
     "wal": "wal",
@@ -285,7 +291,9 @@ def test_rooms_of_the_service_do_not_know_each_other(
     ids=lambda module: module.name,
 )
 def test_rooms_of_the_lake_know_those_below(module: Module) -> None:
-    """Imports for type checkers and within functions count, too: the drawing is about who knows whom."""
+    """Imports for type checkers and within functions count, too: the drawing is about who knows
+    whom.
+    """
     own = module.name.split(".")[1]
     assert own in LAKE_RANK, f"{module.name} is in no room: name it in LAKE_ROOMS"
     for imported in _imports(module.path):
@@ -361,7 +369,8 @@ def test_the_rooms_of_the_service_have_what_is_said_of_them() -> None:
 def _cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     """The sets of modules that need each other, each as one way round; [] when there are none.
 
-    A module counts as needing another wherever it names it: within a function and under TYPE_CHECKING, too.
+    A module counts as needing another wherever it names it: within a function and under
+    TYPE_CHECKING, too.
     """
     done: set[str] = set()
     found = []
@@ -409,7 +418,8 @@ def test_cycles_are_found_wherever_an_import_stands(tmp_path: Path) -> None:
 def test_no_dead_modules() -> None:
     imported = set().union(*(_imports(module.path) for module in MODULES))
     texts = [path.read_text() for path in (PROJECT / "pyproject.toml", *SOURCE.rglob("*.py"))]
-    # Modules that are imported when their name comes up (plugins, programs) are named in full somewhere.
+    # Modules that are imported when their name comes up (plugins, programs) are named in full
+    # somewhere.
     named = {name for text in texts for name in re.findall(r'"spillway\.([\w.]+)[":]', text)}
     dead = {
         module.name
@@ -451,12 +461,19 @@ def test_every_kernel_is_built() -> None:
 
 # What is durable.
 
-#: Calls that make bytes or names durable, or move a file over another one, by what they are called on.
+#: Calls that make bytes or names durable, or move a file over another one, by what they are called
+#: on.
 _OF_OS = {"fsync", "fdatasync", "sync", "replace", "rename", "renames", "O_DIRECTORY"}
-#: Modules that sync a file, and why :mod:`spillway.storage.durable_files` can't do it for them. None may rename.
+#: Modules that sync a file, and why :mod:`spillway.storage.durable_files` can't do it for them.
+#: None may rename.
 _SYNCS_ITSELF = {
-    "receiver/wal_": "O_DIRECTORY|fsync: the directory is open for its lock; new segments' names are synced with what is in them",
-    "receiver/segment_file.py": "fdatasync: a segment of WAL stays open while it is filled: the receiver's hot path",
+    "receiver/wal_": (
+        "O_DIRECTORY|fsync: the directory is open for its lock; new segments' names are synced "
+        "with what is in them"
+    ),
+    "receiver/segment_file.py": (
+        "fdatasync: a segment of WAL stays open while it is filled: the receiver's hot path"
+    ),
     "receiver/store_state.py": "fsync|fdatasync: two pages of one open file, written in turn",
     "txlog/writer.py": "fsync: a segment of the log stays open while it is filled",
     "_kernels/reorder/carry.pyx": "fdatasync: spill files stay open, and C knows their descriptors",
@@ -476,7 +493,8 @@ def _durable_calls(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module == "os":
             found.update(alias.name for alias in node.names if alias.name in _OF_OS)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            # Path.rename(target) and Path.replace(target); what str, datetime and tables call so has other arguments.
+            # Path.rename(target) and Path.replace(target); what str, datetime and tables call so
+            # has other arguments.
             positional = len(node.args) == 1 and not node.keywords
             of_os = isinstance(node.func.value, ast.Name) and node.func.value.id == "os"
             if node.func.attr in {"rename", "replace"} and positional and not of_os:
@@ -661,7 +679,9 @@ def test_version_checks_are_recognised() -> None:
 
 
 def test_no_two_test_modules_share_a_name() -> None:
-    """Outside packages a test module's name is its file's: a second one fails when all are collected, and only then."""
+    """Outside packages a test module's name is its file's: a second one fails when all are
+    collected, and only then.
+    """
     tests = Path(__file__).parents[1]
     names = [
         path.name for path in tests.rglob("test_*.py") if not (path.parent / "__init__.py").exists()

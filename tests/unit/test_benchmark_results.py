@@ -1,4 +1,6 @@
-"""What the benchmark makes of runs: bounds, comparisons, goals. Its runs on real servers are in integration/."""
+"""What the benchmark makes of runs: bounds, comparisons, goals. Its runs on real servers are in
+integration/.
+"""
 
 from __future__ import annotations
 

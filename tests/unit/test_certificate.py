@@ -153,7 +153,9 @@ def test_files_that_can_not_be_used(stage: Stage, tmp_path: Path, damage: str) -
 
 
 def test_cas_that_end(stage: Stage, tmp_path: Path) -> None:
-    """The chain after the certificate, and the CA of clients: who leans on them is refused, though the certificate is good."""
+    """The chain after the certificate, and the CA of clients: who leans on them is refused, though
+    the certificate is good.
+    """
     pair = stage.ca.sign("server", days=300)
     pair.certificate.write_bytes(pair.certificate.read_bytes() + stage.ca.file.read_bytes())
     certificate = stage.load(pair, stage.ca.file)

@@ -1,4 +1,6 @@
-"""Decompression of pglz and LZ4 blocks: every form an item can take, and every way it can be wrong."""
+"""Decompression of pglz and LZ4 blocks: every form an item can take, and every way it can be
+wrong.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""docker-compose.yml and Dockerfile against the commands and settings; nothing is built or started here."""
+"""docker-compose.yml and Dockerfile against the commands and settings; nothing is built or started
+here.
+"""
 
 from __future__ import annotations
 

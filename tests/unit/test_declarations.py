@@ -304,7 +304,9 @@ _PYTHON: dict[str, Any] = {
 
 
 def test_columns_are_the_values_of_a_slot() -> None:
-    """The value of each is SlotInfo's attribute of that name and type, None where it may be null."""
+    """The value of each is SlotInfo's attribute of that name and type, None where it may be
+    null.
+    """
     from collections.abc import Mapping
 
     names = {**vars(model), "datetime": datetime, "Lsn": Lsn, "Mapping": Mapping}

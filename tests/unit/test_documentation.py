@@ -1,4 +1,6 @@
-"""The documentation says what the code does: links lead somewhere, and tables name what is there."""
+"""The documentation says what the code does: links lead somewhere, and tables name what is
+there.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,9 @@ def _shipped() -> list[Path]:
 
 
 def test_nobody_is_told_to_install_a_strangers_package() -> None:
-    """``spillway`` on PyPI is another project's; nothing of ours is on an index to be fetched by name."""
+    """``spillway`` on PyPI is another project's; nothing of ours is on an index to be fetched by
+    name.
+    """
     found = []
     for path in _shipped():
         text = path.read_text()

@@ -71,7 +71,10 @@ def test_typo(text: str) -> None:
 
 
 def test_environment_and_kill() -> None:
-    code = "from spillway.failpoints import failpoint\nfailpoint('a'); print('one', flush=True); failpoint('a')"
+    code = (
+        "from spillway.failpoints import failpoint\n"
+        "failpoint('a'); print('one', flush=True); failpoint('a')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, failpoints.ENVIRONMENT_VARIABLE: "a=kill@2"},

@@ -1,4 +1,6 @@
-"""A log that is read by its directory alone: what the writer has published, whatever happens to the files."""
+"""A log that is read by its directory alone: what the writer has published, whatever happens to the
+files.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +210,9 @@ def test_a_log_that_begins_anew(log: LogWriter, followed: FollowedLog) -> None:
 
 
 def test_what_a_disk_lost_of_the_end_is_read_again(log: LogWriter, followed: FollowedLog) -> None:
-    """The next writer cuts the log where damage begins; the same transactions come again, behind other ones maybe."""
+    """The next writer cuts the log where damage begins; the same transactions come again, behind
+    other ones maybe.
+    """
     begin(log)
     write(log, 0, 30)
     cursor = TransactionCursor(followed, LOG_START)
@@ -250,7 +254,8 @@ def test_a_hole_is_said_and_mended(log: LogWriter, tmp_path: Path, damage: str) 
     followed = FollowedLog(log.directory, lambda segment: heard.append(segment.start_lsn))
     with pytest.raises(CorruptTransactionLog):
         log_lines(followed, damaged.start_lsn)
-    # What a missing one would have begun with is not in the files; then it is behind the one before.
+    # What a missing one would have begun with is not in the files; then it is behind the one
+    # before.
     assert heard == [damaged.start_lsn if damage != "gone" else damaged.start_lsn - 0x100 + 1]
     assert log_lines(followed, following.start_lsn) == log_lines(log.reader, following.start_lsn)
     log.note_damage(damaged)
@@ -332,7 +337,8 @@ def test_listeners_are_told(log: LogWriter, followed: FollowedLog) -> None:
     others = [threading.Event(), threading.Event()]
     for other in others:
         followed.add_listener(other.set)
-    # Whoever begins to listen is told to look, and so is everybody when it can't be followed any more.
+    # Whoever begins to listen is told to look, and so is everybody when it can't be followed any
+    # more.
     assert others[0].wait(60)
     for other in others:
         other.clear()
@@ -401,7 +407,9 @@ class _Follower:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_course_of_things(tmp_path: Path, seed: int) -> None:
-    """Writers that die with what they have not published, segments that go: all read the same, each thing once, in order."""
+    """Writers that die with what they have not published, segments that go: all read the same, each
+    thing once, in order.
+    """
     numbers = random.Random(seed)
     directory = tmp_path / "txlog"
     log, run, number = open_log(directory, segment_bytes=8192), 0, 0
@@ -411,12 +419,19 @@ def test_any_course_of_things(tmp_path: Path, seed: int) -> None:
     truth: dict[int, str] = {}
     written: dict[int, str] = {}
     for _ in range(250):
-        what = numbers.choice(("write",) * 8 + ("publish",) * 4 + ("read",) * 8 + ("checkpoint", "remove", "recover", "kill"))  # fmt: skip
+        what = numbers.choice(
+            ("write",) * 8
+            + ("publish",) * 4
+            + ("read",) * 8
+            + ("checkpoint", "remove", "recover", "kill")
+        )
         match what:
             case "write":
                 one = made(number, run, numbers.choice((1, 1, 2, 6)))
                 used = 1 + number % 3
-                written[lsn_of(number)] = log_line(one.header, {used: one.relations[used]}, b"".join(one.pieces))  # fmt: skip
+                written[lsn_of(number)] = log_line(
+                    one.header, {used: one.relations[used]}, b"".join(one.pieces)
+                )
                 log.transaction(one)
                 number += 1
             case "publish" | "checkpoint":
@@ -431,7 +446,8 @@ def test_any_course_of_things(tmp_path: Path, seed: int) -> None:
                 log.remove_before(lsn_of(max(number - numbers.randrange(10, 60), 0)))
             case "recover" | "kill":
                 if what == "kill":
-                    # Nothing of it is closed; what it had written and not published is torn, or whole.
+                    # Nothing of it is closed; what it had written and not published is torn, or
+                    # whole.
                     last = log.segments()[-1].path
                     with last.open("ab") as file:
                         file.write(numbers.randbytes(numbers.randrange(40)))

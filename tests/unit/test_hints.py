@@ -28,7 +28,9 @@ def _tree(kind: type[SpillwayError] = SpillwayError) -> Iterator[type[SpillwayEr
 
 
 def _raised() -> list[type[SpillwayError]]:
-    """The classes that a module makes something of, or may: parents that only group others need no remedy."""
+    """The classes that a module makes something of, or may: parents that only group others need no
+    remedy.
+    """
     text = "\n".join(
         path.read_text()
         for pattern in ("*.py", "*.pyx")

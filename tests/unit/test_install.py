@@ -1,4 +1,6 @@
-"""What scripts/install says while it is at work, with stand-ins for what it runs; and setup.py, on two kernels."""
+"""What scripts/install says while it is at work, with stand-ins for what it runs; and setup.py, on
+two kernels.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,12 @@ def test_on_a_terminal_the_tools_show_their_own(project: dict[str, str]) -> None
 def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
     shutil.copy(PROJECT / "setup.py", tmp_path)
     (tmp_path / "pyproject.toml").write_text(
-        "[project]\nname = 'x'\nversion = '0'\n[tool.setuptools]\npackages = []\npackage-dir = {'' = 'services'}\n"
+        "[project]\n"
+        "name = 'x'\n"
+        "version = '0'\n"
+        "[tool.setuptools]\n"
+        "packages = []\n"
+        "package-dir = {'' = 'services'}\n"
     )
     kernels = tmp_path / "services" / "spillway" / "_kernels"
     (kernels / "room").mkdir(parents=True)

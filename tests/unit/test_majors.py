@@ -1,4 +1,6 @@
-"""The page of what differs between versions has every rule that the code asks for, and names tests that are there."""
+"""The page of what differs between versions has every rule that the code asks for, and names tests
+that are there.
+"""
 
 from __future__ import annotations
 

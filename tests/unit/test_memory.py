@@ -91,7 +91,9 @@ def test_without_glibc_nothing_happens() -> None:
 
 
 def test_threads_share_arenas() -> None:
-    """In a process of its own: what twenty threads hold lies in few arenas, which malloc_info lists."""
+    """In a process of its own: what twenty threads hold lies in few arenas, which malloc_info
+    lists.
+    """
     program = """
 import ctypes, os, sys, threading, tempfile
 from spillway.memory import ARENAS, limit_arenas

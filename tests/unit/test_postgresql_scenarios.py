@@ -1,4 +1,6 @@
-"""The table of PostgreSQL's own scenarios names every one of them, and only tests that are there."""
+"""The table of PostgreSQL's own scenarios names every one of them, and only tests that are
+there.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from oracle import postgresql_scenarios, wal_scenarios
 PROJECT = Path(__file__).resolve().parents[2]
 PAGE = PROJECT / "docs" / "reference" / "postgresql-scenarios.md"
 
-#: contrib/test_decoding's REGRESS, ISOLATION and TAP tests of 14 to 18, and the specs of 19's development
+#: contrib/test_decoding's REGRESS, ISOLATION and TAP tests of 14 to 18, and the specs of 19's
+#: development
 SQL = [
     "binary",
     "ddl",

@@ -53,7 +53,8 @@ def test_a_certificate_needs_its_key() -> None:
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:
-    # asyncio sets TCP_NODELAY on connections only of a listener that was made with its protocol named.
+    # asyncio sets TCP_NODELAY on connections only of a listener that was made with its protocol
+    # named.
     listener = _bind("127.0.0.1", 0)
     with listener:
         assert listener.proto == socket.IPPROTO_TCP

@@ -1,4 +1,6 @@
-"""WAL that is walked once for many: readers that share, that are left behind and meet again, and WAL that is damaged."""
+"""WAL that is walked once for many: readers that share, that are left behind and meet again, and
+WAL that is damaged.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ class Stored:
 
 
 class Interested:
-    """Decodes *database*, and may be eager, or follow the ends of transactions; it counts how often it is asked."""
+    """Decodes *database*, and may be eager, or follow the ends of transactions; it counts how often
+    it is asked.
+    """
 
     def __init__(self, database: int, *, is_eager: bool = False, sees_ends: bool = False) -> None:
         self.database_oid = database
@@ -244,7 +248,8 @@ def test_damage_ends_each_at_the_same_place_with_an_error_of_its_own(
     stored._data = right
     mended = shared.reader(lsns[1_400], V15, ALL)
     assert take_all(mended) == lsns[1_400:]
-    # Who had not come as far finds what is kept, then where it ended: as if it had been told when the others were.
+    # Who had not come as far finds what is kept, then where it ended: as if it had been told when
+    # the others were.
     with pytest.raises(CorruptWal, match="checksum"):
         take_all(readers[2])
     assert take_all(mended) == []
@@ -271,7 +276,8 @@ def test_who_waits_is_given_what_comes_whoever_leads(stored: Stored, shared: Sha
         reader = shared.reader(START, V15, ALL)
         went_on.wait(JOIN_S)
         for turn in range(rounds):
-            # By turns one does not come back before the others have what comes: none may wait for it to lead.
+            # By turns one does not come back before the others have what comes: none may wait for
+            # it to lead.
             if turn % count == number:
                 went_on.wait(JOIN_S)
             while len(got[number]) <= turn:

@@ -166,7 +166,9 @@ def test_one_of_whom_nothing_is_known(log: LogWriter) -> None:
 
 
 def test_one_who_hangs_between_its_commit_record_and_its_end(log: LogWriter) -> None:
-    """As under a synchronous standby that does not answer; its commit record is from before we began to look."""
+    """As under a synchronous standby that does not answer; its commit record is from before we
+    began to look.
+    """
     _commit(log, (9, 200), (12, 220))
     hung = Running(12, DATABASE, is_idle=False)
     moment = DecodingMoment(500, (), ((150, 11),))

@@ -1,4 +1,6 @@
-"""What a start does not import, each in a fresh interpreter: it is most of a start's time, and much memory."""
+"""What a start does not import, each in a fresh interpreter: it is most of a start's time, and much
+memory.
+"""
 
 from __future__ import annotations
 
@@ -87,5 +89,7 @@ def _loaded_by(program: str) -> set[str]:
 
 
 def test_the_newest_migration_is_known_without_alembic() -> None:
-    """A start that found the wrong revision would import Alembic; one that found too old a one would not migrate."""
+    """A start that found the wrong revision would import Alembic; one that found too old a one
+    would not migrate.
+    """
     assert ScriptDirectory.from_config(migration_config()).get_heads() == [REVISION]

@@ -16,11 +16,11 @@ from harness.tiers import DAYS, collected, majors_by_tier, of_share, parse_share
 
 _TESTS: Final = Path(__file__).parents[1]
 
-#: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test would stand here needs a
-#: smaller one beside it.
+#: Tests of which `make test` runs nothing at all, by why that may be. A feature whose only test
+#: would stand here needs a smaller one beside it.
 LONG_ALONE: Final = {
-    "kills, again and again; the first tier kills at chosen points: lake/test_crash, lake/test_initial_load,"
-    " fault/test_serve_killed, receiver/test_walreceiver": {
+    "kills, again and again; the first tier kills at chosen points: lake/test_crash, "
+    "lake/test_initial_load, fault/test_serve_killed, receiver/test_walreceiver": {
         "fault/test_carried_killed.py::test_open_transactions_survive",
         "fault/test_killed_in_the_middle.py::test_prepared_and_streamed_over_kills",
         "fault/test_lake_killed.py::test_the_three_that_keep_it",
@@ -43,8 +43,8 @@ LONG_ALONE: Final = {
         "oracle/test_large_values.py::test_values_of_200_mb",
         "oracle/test_replay.py::test_xids_wrap_around",
     },
-    "of a bucket the first tier has unit/lake/test_storage and unit/lake/test_iceberg_objects, on the same S3"
-    " server; these are Spark's own access to it, minutes each": {
+    "of a bucket the first tier has unit/lake/test_storage and unit/lake/test_iceberg_objects, on "
+    "the same S3 server; these are Spark's own access to it, minutes each": {
         "integration/lake/test_object_store.py::test_a_lake_in_a_bucket",
         "integration/lake/test_object_store.py::test_a_source_and_its_lake_in_a_bucket",
         "integration/lake/test_object_store.py::test_an_iceberg_lake_in_a_bucket",
@@ -74,10 +74,11 @@ LONG_ALONE: Final = {
         "integration/lake/test_schema_evolution.py::test_wider_and_created_again",
         "integration/test_tls.py::test_an_expired_certificate_is_said",
     },
-    "the first tier goes the same way elsewhere: a subscription keeps a lake in browser/test_wizards, one is verified in"
-    " lake/test_iceberg and compared in lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider"
-    " is in terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in test_quickstart,"
-    " the demo at a terminal in test_demo": {
+    "the first tier goes the same way elsewhere: a subscription keeps a lake in "
+    "browser/test_wizards, one is verified in lake/test_iceberg and compared in "
+    "lake/test_lake_comparison, names are odd in lake/test_initial_load; the provider is in "
+    "terraform/test_terraform_protocol, replays in oracle/test_replay, a newcomer's commands in "
+    "test_quickstart, the demo at a terminal in test_demo": {
         "integration/lake/test_many_slots.py::test_two_and_one_that_is_not_there_yet",
         "integration/lake/test_odd_names.py::test_names_with_dots_and_quotes",
         "integration/lake/test_query_how_to.py::test_what_the_page_shows",

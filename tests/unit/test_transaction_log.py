@@ -187,7 +187,9 @@ def test_remove_before_keeps_what_is_still_asked_for(tmp_path):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_torn_tail_is_cut_off(tmp_path, seed):
-    """Cut the newest segment anywhere, or flip a byte near its end: whole transactions before that stay."""
+    """Cut the newest segment anywhere, or flip a byte near its end: whole transactions before that
+    stay.
+    """
     rng = random.Random(seed)
     with open_log(tmp_path) as log:
         begin(log)
@@ -328,7 +330,9 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("step", ["sync the old one", "save its index", "begin the new one"])
 def test_a_disk_that_is_full_between_two_segments_loses_nothing(tmp_path, monkeypatch, step):
-    """A closed file's descriptor was closed again, maybe another's by then; a file with half a header was in the way for ever."""
+    """A closed file's descriptor was closed again, maybe another's by then; a file with half a
+    header was in the way for ever.
+    """
     with open_log(tmp_path, segment_bytes=4096) as log:
         begin(log)
         syncs = []
@@ -391,8 +395,10 @@ def test_listeners_hear_of_more(tmp_path):
 HEADERS = [
     TransactionHeader(7, 1, 2, 3, 4),
     TransactionHeader(7, 1, 2, 3, 4, 5, 6, TransactionKind.MESSAGE, origin_name="näme"),
-    TransactionHeader(7, 1, 2, 3, -4, kind=TransactionKind.PREPARE, prepared=Prepared("gid \udce4", 8, 9, -10)),
-    TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.COMMIT_PREPARED, prepared=Prepared("", 8, 9, 10, empty=True)),
+    TransactionHeader(7, 1, 2, 3, -4, kind=TransactionKind.PREPARE,
+                      prepared=Prepared("gid \udce4", 8, 9, -10)),
+    TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.COMMIT_PREPARED,
+                      prepared=Prepared("", 8, 9, 10, empty=True)),
     TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.STREAM, streamed=Streamed(1, 2, 0, 3, 4)),
     TransactionHeader(
         7, 1, 2, 3, 4, kind=TransactionKind.ROLLBACK_PREPARED, prepared=Prepared("a", 8, 9, 10),
@@ -400,7 +406,8 @@ HEADERS = [
     ),
     TransactionHeader(7, 1, 2, 3, 4, kind=TransactionKind.STREAM_ABORT, invalidated=(1, 2, 3)),
     TransactionHeader(
-        0, 1, 2, 3, 4, 5, 6, TransactionKind.STREAM_ABORT, Prepared("g", 1, 2, 3), Streamed(0, 0, aborted_xids=(8, 9, 10)), "o"
+        0, 1, 2, 3, 4, 5, 6, TransactionKind.STREAM_ABORT, Prepared("g", 1, 2, 3),
+        Streamed(0, 0, aborted_xids=(8, 9, 10)), "o"
     ),
 ]  # fmt: skip
 

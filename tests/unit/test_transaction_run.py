@@ -292,7 +292,8 @@ def test_a_transaction_that_was_streamed_in_part_and_comes_whole_takes_the_parts
     assert step.messages.payload == (
         b"opening a streamed block for transaction TXN 701"
         b"closing a streamed block for transaction TXN 701"
-        b"BEGIN 700COMMIT 700aborting streamed (sub)transaction TXN 701BEGIN 701COMMIT 701BEGIN 702COMMIT 702"
+        b"BEGIN 700COMMIT 700aborting streamed (sub)transaction TXN 701BEGIN 701COMMIT 701BEGIN "
+        b"702COMMIT 702"
     )
 
 

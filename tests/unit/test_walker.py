@@ -45,7 +45,9 @@ def walk(wal: WalWriter, **options):
 def error_of(
     wal: WalWriter, kind: type[WalError] = CorruptWal, good: int = 1, **options
 ) -> WalError:
-    """Walk to the error; *good* records come before it, and it is raised again by every later call."""
+    """Walk to the error; *good* records come before it, and it is raised again by every later
+    call.
+    """
     walker = Walker(wal.version, wal.start_lsn, wal.segment_size, **options)
     walker.feed(wal.start_lsn, bytes(wal.data))
     if good:
@@ -78,7 +80,8 @@ def test_a_record(wal):
 def test_header_fragments(wal):
     body = (
         block(0, 0x20, 3) + block(2, 0x20 | 0x40 | 0x80, 2, same=True)
-        + b"\xfd" + struct.pack("<H", 513) + b"\xfc" + struct.pack("<I", 4711) + b"\xff\x01" + b"xyzvwm"
+        + b"\xfd" + struct.pack("<H", 513) + b"\xfc" + struct.pack("<I", 4711) + b"\xff\x01"
+        + b"xyzvwm"
     )  # fmt: skip
     wal.append(body)
     _, (record,) = walk(wal)
@@ -312,8 +315,10 @@ def test_wrong_checksum(wal):
 
 
 def image(length: int, hole_offset: int, info: int, *more: int) -> Callable[[], bytes]:
-    return lambda: block(0, 0x10, more=struct.pack("<HHB", length, hole_offset, info) + struct.pack("<H", *more) if more
-                         else struct.pack("<HHB", length, hole_offset, info)) + bytes(length)  # fmt: skip
+    return lambda: block(0, 0x10, more=struct.pack("<HHB", length, hole_offset,
+                                                   info) + struct.pack("<H", *more) if more
+                         else struct.pack("<HHB", length, hole_offset,
+                                          info)) + bytes(length)  # fmt: skip
 
 
 @pytest.mark.parametrize(

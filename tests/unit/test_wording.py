@@ -1,4 +1,6 @@
-"""Hints in the words of each interface: none that speaks REST gets to a command line or onto a page."""
+"""Hints in the words of each interface: none that speaks REST gets to a command line or onto a
+page.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ CONTRACT = json.loads((PROJECT / "openapi" / "spillway-v1.json").read_text())
 
 #: What only those who call REST or gRPC themselves understand.
 REST_SPEECH = re.compile(
-    r"\b(?:GET|POST|PUT|PATCH|DELETE) /|/v1\b|/docs\b|\bAuthorization\b|\bauthorization:|query parameter|"
+    r"\b(?:GET|POST|PUT|PATCH|DELETE) /|/v1\b|/docs\b|\bAuthorization\b|\bauthorization:|query "
+    r"parameter|"
     r"\bupto_\w+|\bcopy_data\b|\biceberg_catalog\b|\bstart_lsn\b|\bslot_name\b(?!\w)|\bkeep_slot\b|\"origin\""
 )
-#: Modules whose hints are read by whoever writes to the wire, never by a person at a command or a page.
+#: Modules whose hints are read by whoever writes to the wire, never by a person at a command or a
+#: page.
 WIRE = {"stream/change_stream.py"}
 
 
@@ -118,7 +122,8 @@ def test_what_a_hint_says_to_look_at_can_be_typed_as_it_stands() -> None:
 def test_a_call_takes_the_names_that_stand_in_it() -> None:
     hint = "GET /v1/sources/shop/tables?database=books lists them. GET /v1/sources shows why."
     assert for_commands(hint) == (
-        "`spillway source tables shop --database books` lists them. `spillway source list` shows why."
+        "`spillway source tables shop --database books` lists them. `spillway source list` shows "
+        "why."
     )
     assert for_pages(hint) == (
         "The list of tables on the source's page lists them. The overview shows why."

@@ -20,7 +20,7 @@ It needs grpcio and protobuf, and nothing of the service. The parts, from the wi
     slot, aio      the slot for threads, and for asyncio
     position       exactly once: the position in the user's own transaction
     snapshot       what to copy before the slot is followed
-"""
+"""  # noqa: E501
 
 from spillway_client.aio import AsyncSlot
 from spillway_client.arrow import Batch

@@ -1,8 +1,8 @@
 """A slot, for asyncio: as :mod:`spillway_client.slot`, with two tasks in place of the threads.
 
-The receiver's task puts into a queue that is bounded by bytes and connects again after a cut; the other sends feedback. Both run while
-the loop's body awaits something. A body that blocks the event loop stops them: gRPC itself still answers the service's pings, so even then
-the slot is not lost.
+The receiver's task puts into a queue that is bounded by bytes and connects again after a cut; the
+other sends feedback. Both run while the loop's body awaits something. A body that blocks the event
+loop stops them: gRPC itself still answers the service's pings, so even then the slot is not lost.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ class AsyncSlot:
         return self
 
     async def close(self) -> None:
-        """Confirm what is handled, and give the slot back; see :meth:`spillway_client.Slot.close`."""
+        """Confirm what is handled, and give the slot back; see
+        :meth:`spillway_client.Slot.close`.
+        """
         receiver, self._receiver = self._receiver, None
         self._loops += 1
         if receiver is not None:
@@ -126,7 +128,9 @@ class AsyncSlot:
         return cast("AsyncIterator[Transaction]", self._loop("pgoutput"))
 
     def events(self) -> AsyncIterator[Transaction | Progress]:
-        """Give the transactions, and progress without any; see :meth:`spillway_client.Slot.events`."""
+        """Give the transactions, and progress without any; see
+        :meth:`spillway_client.Slot.events`.
+        """
         return cast(
             "AsyncIterator[Transaction | Progress]", self._loop("pgoutput", wants_progress=True)
         )
@@ -180,7 +184,9 @@ class AsyncSlot:
                 await asyncio.sleep(self._follower.delay_after(error))
 
     def confirm(self, upto: Transaction | Batch | Progress | int) -> None:
-        """Count everything up to and with *upto* as handled; see :meth:`spillway_client.Slot.confirm`."""
+        """Count everything up to and with *upto* as handled; see
+        :meth:`spillway_client.Slot.confirm`.
+        """
         self._follower.confirm(upto)
 
     @property
@@ -230,7 +236,9 @@ class _Queue:
         return self._failure is not None
 
     async def put(self, item: Item) -> None:
-        """Add an item; wait for room first. What comes once nobody reads is dropped: it was not confirmed."""
+        """Add an item; wait for room first. What comes once nobody reads is dropped: it was not
+        confirmed.
+        """
         size = size_of(item)
         async with self._changed:
             while self._bytes and self._bytes + size > self._limit_bytes and not self._is_draining:

@@ -1,9 +1,11 @@
-"""Arrow batches: what a slot with the plugin ``arrow`` gives. Needs pyarrow (``spillway-client[arrow]``).
+"""Arrow batches: what a slot with the plugin ``arrow`` gives. Needs pyarrow
+(``spillway-client[arrow]``).
 
-A message of the plugin is an Arrow IPC stream with one record batch: changes of one table, in the order in which they were made. A
-transaction's rows may be spread over several, and a cut may come anywhere between. After one, the service goes on from the last position
-at which all tables were given; what this consumer had of a table beyond that is left out by the commit's position and the change's number in it,
-so no row is given twice.
+A message of the plugin is an Arrow IPC stream with one record batch: changes of one table, in the
+order in which they were made. A transaction's rows may be spread over several, and a cut may come
+anywhere between. After one, the service goes on from the last position at which all tables were
+given; what this consumer had of a table beyond that is left out by the commit's position and the
+change's number in it, so no row is given twice.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class BatchAssembly:
                 hint="Install the client with its extra `arrow`, or pyarrow itself.",
             ) from error
         self._confirm_lsn = Lsn(0)
-        #: by the table's OID: commit record and number of the last change that was given since confirm_lsn
+        #: by the table's OID: commit record and number of the last change that was given since
+        #: confirm_lsn
         self._given: dict[int, tuple[int, int]] = {}
         #: the same as of the last connection: what comes again
         self._again: dict[int, tuple[int, int]] = {}
@@ -101,7 +104,9 @@ class BatchAssembly:
         ]
 
     def _not_given(self, oid: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the changes of *batch* that come after the last one that was given before the cut."""
+        """Return the changes of *batch* that come after the last one that was given before the
+        cut.
+        """
         last = self._again.get(oid)
         if last is None or not batch.num_rows:
             return batch
@@ -134,6 +139,7 @@ def _parse(data: bytes) -> tuple[dict[str, Any], pa.RecordBatch]:
     except (pa.ArrowInvalid, StopIteration, KeyError, TypeError, ValueError) as error:
         raise MalformedMessage(
             f"a message is not an Arrow IPC stream of a table: {error!r}",
-            hint="The service is of a release that this client doesn't know; install the client of that release.",
+            hint="The service is of a release that this client doesn't know; install the client of "
+            "that release.",
         ) from error
     return described, batch

@@ -1,4 +1,6 @@
-"""The messages of a stream put together: to transactions (pgoutput), or to Arrow batches (:mod:`spillway_client.arrow`)."""
+"""The messages of a stream put together: to transactions (pgoutput), or to Arrow batches
+(:mod:`spillway_client.arrow`).
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ class TransactionAssembly:
         self._buffer_bytes = buffer_bytes
         self._max_bytes = max_transaction_bytes
         self._converters = converters
-        # The service tells a new connection of each table and type again, before the first change of it.
+        # The service tells a new connection of each table and type again, before the first change
+        # of it.
         self._relations: dict[int, Relation] = {}
         self._types: dict[int, tuple[str, str]] = {}
         self._begin: Begin | None = None
@@ -130,7 +133,8 @@ class TransactionAssembly:
         if begin is None:
             if control.kind == "commit":
                 raise malformed(data, "a COMMIT came without its BEGIN")
-            # A prepared transaction's end; or an empty one, which PostgreSQL 18 prepares without a BEGIN.
+            # A prepared transaction's end; or an empty one, which PostgreSQL 18 prepares without a
+            # BEGIN.
             changes = Changes(self._buffer_bytes)
         changes.finish()
         return Transaction(
@@ -157,9 +161,10 @@ class TransactionAssembly:
     def _check_size(self, begin: Begin) -> None:
         if self._max_bytes is not None and self._changes.nbytes > self._max_bytes:
             raise TransactionTooLarge(
-                f"transaction {begin.xid}, which commits at {begin.commit_lsn}, has more than {self._max_bytes} bytes",
-                hint="Raise max_transaction_bytes, or set it to None: beyond buffer_bytes a transaction is kept "
-                "in a temporary file, not in memory.",
+                f"transaction {begin.xid}, which commits at {begin.commit_lsn}, has more than "
+                f"{self._max_bytes} bytes",
+                hint="Raise max_transaction_bytes, or set it to None: beyond buffer_bytes a "
+                "transaction is kept in a temporary file, not in memory.",
                 xid=str(begin.xid),
                 lsn=str(begin.commit_lsn),
             )

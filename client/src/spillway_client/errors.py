@@ -16,8 +16,9 @@
     ├── PositionConflict      the stored position is not what it was: another consumer stored its own
     └── InvalidUse            the program asked for what can't be meant
 
-Each has a ``code`` that stays, a ``message`` that says what and where, a ``hint`` that says what to do, and ``details``.
-"""
+Each has a ``code`` that stays, a ``message`` that says what and where, a ``hint`` that says what to
+do, and ``details``.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class SpillwayError(Exception):
 
 
 class ServiceError(SpillwayError):
-    """What the service answered. ``code`` is its stable code, also of those that have no class here."""
+    """What the service answered. ``code`` is its stable code, also of those that have no class
+    here.
+    """
 
     code: str = "internal_error"
     #: trying again later, without a change of anything, may well succeed

@@ -1,16 +1,19 @@
-"""What following a slot takes, without a connection: positions, retries, and the messages to and from the service.
+"""What following a slot takes, without a connection: positions, retries, and the messages to and
+from the service.
 
-:class:`Slot` (threads) and :class:`AsyncSlot` (asyncio) drive it; neither decides anything about positions by itself. Three of them move
-forward::
+:class:`Slot` (threads) and :class:`AsyncSlot` (asyncio) drive it; neither decides anything about
+positions by itself. Three of them move forward::
 
     resume ≥ given ≥ flush
 
-``resume``: everything before was received whole, so a new connection asks from there. ``given``: the loop was given everything before.
-``flush``: the loop has handled everything before, or the user said so; that is what the service is told, and what a loop that is begun anew
-goes on from.
+``resume``: everything before was received whole, so a new connection asks from there. ``given``:
+the loop was given everything before.
+``flush``: the loop has handled everything before, or the user said so; that is what the service is
+told, and what a loop that is begun anew goes on from.
 
-A *mark* says that nothing of this consumer is before a position, though no transaction ends there: the ``confirm_lsn`` of each response.
-It travels through the queue behind what came with it, so it counts only when all of that was handled.
+A *mark* says that nothing of this consumer is before a position, though no transaction ends there:
+the ``confirm_lsn`` of each response. It travels through the queue behind what came with it, so it
+counts only when all of that was handled.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ log = logging.getLogger("spillway_client")
 
 _BACKOFF_FIRST_S: Final = 0.1
 _BACKOFF_MAX_S: Final = 5.0
-#: Of what a manual consumer has not confirmed, so many marks are kept; the newest are worth the most.
+#: Of what a manual consumer has not confirmed, so many marks are kept; the newest are worth the
+#: most.
 _MARKS_MAX: Final = 10_000
 _ITEM_BYTES: Final = 512
 #: What the client reads; the rest of pgoutput's options is the user's.
@@ -198,8 +202,8 @@ class Follower:
         if slot.plugin not in ("pgoutput", "arrow"):
             raise WrongPlugin(
                 f"slot {slot.slot_name} has the plugin {slot.plugin}",
-                hint="Make a slot with the plugin pgoutput (transactions) or arrow (batches). What other plugins write "
-                "is for `spillway recv`.",
+                hint="Make a slot with the plugin pgoutput (transactions) or arrow (batches). What "
+                "other plugins write is for `spillway recv`.",
                 slot=slot.slot_name,
                 plugin=slot.plugin,
             )
@@ -209,7 +213,8 @@ class Follower:
         if self.plugin == "pgoutput" and not named:
             raise InvalidUse(
                 f"slot {slot.slot_name} names no publication",
-                hint='Give Slot(..., publications=["name"]), a publication that is there on the source.',
+                hint='Give Slot(..., publications=["name"]), a publication that is there on the '
+                "source.",
                 slot=slot.slot_name,
             )
         if self._assembly is None:
@@ -253,10 +258,11 @@ class Follower:
         confirmed = Lsn(slot.confirmed_flush_lsn)
         if self.resume_lsn and confirmed > self.resume_lsn:
             raise SlotAhead(
-                f"slot {slot.slot_name} was confirmed up to {confirmed}, and this consumer has everything before "
-                f"{self.resume_lsn} only",
-                hint=f"Something else moved the slot. `spillway slot rewind {slot.slot_name} {self.resume_lsn}` brings it back "
-                "if the changes are still retained; otherwise copy the tables anew. A consumer needs a slot of its own.",
+                f"slot {slot.slot_name} was confirmed up to {confirmed}, and this consumer has "
+                f"everything before {self.resume_lsn} only",
+                hint=f"Something else moved the slot. `spillway slot rewind {slot.slot_name} "
+                f"{self.resume_lsn}` brings it back if the changes are still retained; otherwise "
+                "copy the tables anew. A consumer needs a slot of its own.",
                 slot=slot.slot_name,
                 lsn=str(self.resume_lsn),
             )
@@ -307,7 +313,8 @@ class Follower:
         if not response.HasField("changes"):
             raise MalformedMessage(
                 "a response of the service is neither changes nor a keepalive",
-                hint="The service is of a release that this client doesn't know; install the client of that release.",
+                hint="The service is of a release that this client doesn't know; install the "
+                "client of that release.",
             )
         assert self._assembly is not None
         changes = response.changes
@@ -376,7 +383,8 @@ class Follower:
         lsn = Lsn(upto) if isinstance(upto, int) else upto.end_lsn
         if lsn > max(self._given_lsn, self.flush_lsn):
             raise InvalidUse(
-                f"{lsn} can't be confirmed: the loop was given everything before {self._given_lsn} only",
+                f"{lsn} can't be confirmed: the loop was given everything before {self._given_lsn} "
+                "only",
                 hint="Confirm a transaction that the loop was given, or its end_lsn.",
             )
         self.flush_lsn = max(self.flush_lsn, lsn)

@@ -1,12 +1,16 @@
-"""PostgreSQL's logical replication messages, as the plugin ``pgoutput`` writes them, in protocol versions 1 to 4.
+"""PostgreSQL's logical replication messages, as the plugin ``pgoutput`` writes them, in protocol
+versions 1 to 4.
 
-The client asks for values as text and for transactions as a whole, so the messages of streamed parts (S, E, c, A, p) don't come;
-without them the versions are the same but for prepared transactions, which version 3 brought.
+The client asks for values as text and for transactions as a whole, so the messages of streamed
+parts (S, E, c, A, p) don't come; without them the versions are the same but for prepared
+transactions, which version 3 brought.
 
-A message is a kind byte and big-endian fields; a text ends with a zero byte. :func:`read_control` reads what frames a transaction,
-:func:`read_relation` and :func:`read_type` what describes its rows, :func:`read_change` a change.
+A message is a kind byte and big-endian fields; a text ends with a zero byte. :func:`read_control`
+reads what frames a transaction, :func:`read_relation` and :func:`read_type` what describes its
+rows, :func:`read_change` a change.
 
-Source: src/backend/replication/logical/proto.c; "Logical Replication Message Formats" in PostgreSQL's documentation
+Source: src/backend/replication/logical/proto.c; "Logical Replication Message Formats" in
+PostgreSQL's documentation
 """
 
 from __future__ import annotations
@@ -52,14 +56,16 @@ class Unchanged:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "UNCHANGED is neither true nor false: compare with `is UNCHANGED`, and leave the column as it is"
+            "UNCHANGED is neither true nor false: compare with `is UNCHANGED`, and leave the "
+            "column as it is"
         )
 
     def __reduce__(self) -> str:
         return "UNCHANGED"
 
 
-#: In ``new``: a large value, kept out of line (TOAST), that the update did not change, and that WAL therefore does not have.
+#: In ``new``: a large value, kept out of line (TOAST), that the update did not change, and that WAL
+#: therefore does not have.
 UNCHANGED: Final = Unchanged()
 
 
@@ -71,7 +77,8 @@ class Column:
     type_oid: int
     #: pg_attribute.atttypmod; -1 for none
     type_modifier: int
-    #: pg_type.typname; of a domain its base type's; with its schema, if that is not pg_catalog; '' if it was not said
+    #: pg_type.typname; of a domain its base type's; with its schema, if that is not pg_catalog; ''
+    #: if it was not said
     type_name: str
     #: it belongs to the replica identity
     is_key: bool
@@ -107,8 +114,9 @@ class Change:
     relation: Relation | None = None
     #: the row that an insert or update made; None otherwise
     new: dict[str, Any] | None = None
-    #: of an update or delete what WAL has of the row before: the whole row with REPLICA IDENTITY FULL; else the key's columns
-    #: of a delete, and of an update that changed one of them. None where there is nothing
+    #: of an update or delete what WAL has of the row before: the whole row with REPLICA IDENTITY
+    #: FULL; else the key's columns of a delete, and of an update that changed one of them. None
+    #: where there is nothing
     old: dict[str, Any] | None = None
     #: of a truncate
     cascade: bool = False
@@ -203,7 +211,8 @@ def _read_control(data: bytes) -> Begin | End | Origin:
 
 
 def read_type(data: bytes) -> tuple[int, str, str]:
-    """Read a Y: (OID, schema, name) of a type that is not built in; of a domain its base type's name.
+    """Read a Y: (OID, schema, name) of a type that is not built in; of a domain its base type's
+    name.
 
     The schema is '' for pg_catalog.
 
@@ -260,7 +269,8 @@ def _type_of(
     oid: int, types: Mapping[int, tuple[str, str]], converters: Mapping[str | int, Converter]
 ) -> tuple[str, Converter]:
     schema, name = types.get(oid, ("", built_in_name(oid) or ""))
-    # Of a domain over a built-in type the name is that type's, and its values are read as that type's.
+    # Of a domain over a built-in type the name is that type's, and its values are read as
+    # that type's.
     read_as = oid if oid not in types else built_in_oid(name) if not schema else None
     type_name = f"{schema}.{name}" if schema else name
     own = converters.get(oid) or converters.get(type_name)
@@ -390,8 +400,10 @@ def _value(text: str, column: Column, relation: Relation) -> Any:
     except Exception as error:
         # Those of the client don't raise.
         raise ConversionFailed(
-            f"the converter of {relation}.{column.name} ({column.type_name or column.type_oid}) failed: {error!r}",
-            hint="Mend the converter that the slot was given for this type; the change comes again.",
+            f"the converter of {relation}.{column.name} ({column.type_name or column.type_oid}) "
+            f"failed: {error!r}",
+            hint="Mend the converter that the slot was given for this type; the change comes "
+            "again.",
             relation=str(relation),
             column=column.name,
             value=text,
@@ -410,6 +422,8 @@ def _text(data: bytes, position: int) -> tuple[str, int]:
 def malformed(data: bytes, why: object) -> MalformedMessage:
     """Make the error of a message that can't be read."""
     return MalformedMessage(
-        f"a message of pgoutput can't be read: {why}: {data[:40].hex()}{'…' if len(data) > 40 else ''}",
-        hint="The service is of a release that this client doesn't know; install the client of that release.",
+        f"a message of pgoutput can't be read: {why}: "
+        f"{data[:40].hex()}{'…' if len(data) > 40 else ''}",
+        hint="The service is of a release that this client doesn't know; install the client of "
+        "that release.",
     )

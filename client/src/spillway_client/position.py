@@ -8,11 +8,13 @@
             with position.transaction(connection, tx):
                 connection.execute(...)          # the user's work, in the same transaction
 
-What a transaction did and the position behind it commit together, or not at all. Whoever dies, and whenever, the next one begins behind the last
-transaction whose work is there. The slot is confirmed only after that; where it is behind, the position counts.
+What a transaction did and the position behind it commit together, or not at all. Whoever dies, and
+whenever, the next one begins behind the last transaction whose work is there. The slot is confirmed
+only after that; where it is behind, the position counts.
 
-The position moves by an UPDATE that names the position it was at, made before the work. So of two consumers that both think the slot is theirs
-(one was paused, say) one waits for the other's row, and then finds another position: PositionConflict, and none of its work stays.
+The position moves by an UPDATE that names the position it was at, made before the work. So of two
+consumers that both think the slot is theirs (one was paused, say) one waits for the other's row,
+and then finds another position: PositionConflict, and none of its work stays.
 
 It goes with any DB-API connection (psycopg, psycopg2, sqlite3, …) and with SQLAlchemy's Connection.
 """
@@ -59,7 +61,8 @@ class _Statements:
         self.name = name
         self._table = table
         self._paramstyle = paramstyle
-        #: what the table had when it was last read or written; None before, and while that is not known
+        #: what the table had when it was last read or written; None before, and while that is not
+        #: known
         self._lsn: Lsn | None = None
 
     @property
@@ -72,12 +75,16 @@ class _Statements:
         if self._lsn is None:
             raise InvalidUse(
                 f"the position {self.name} is not known",
-                hint="Call its load() on a connection first, after an error anew, and give Slot what it returns as start_lsn.",
+                hint="Call its load() on a connection first, after an error anew, and give Slot "
+                "what it returns as start_lsn.",
             )
         return self._lsn
 
     def _create(self) -> str:
-        return f"CREATE TABLE IF NOT EXISTS {self._table} (name varchar(200) PRIMARY KEY, lsn varchar(20) NOT NULL)"
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self._table} (name varchar(200) PRIMARY KEY, lsn "
+            "varchar(20) NOT NULL)"
+        )
 
     def _select(self, markers: tuple[str, ...]) -> str:
         return f"SELECT lsn FROM {self._table} WHERE name = {markers[0]}"  # noqa: S608 - a checked name
@@ -109,7 +116,8 @@ class _Statements:
         if rows != 1:
             raise PositionConflict(
                 f"the position {self.name} is not at {before} any more",
-                hint="Another consumer works with it. Stop one of them, load() the position and begin a new Slot.",
+                hint="Another consumer works with it. Stop one of them, load() the position and "
+                "begin a new Slot.",
                 position=self.name,
             )
 
@@ -162,10 +170,11 @@ class Position(_Statements):
 
     @contextmanager
     def transaction(self, connection: Any, event: Transaction | Progress) -> Iterator[None]:
-        """Do the work of *event*: what the block does on *connection* commits together with the position behind it.
+        """Do the work of *event*: what the block does on *connection* commits together with the
+        position behind it.
 
-        An error in the block rolls both back. After any error :meth:`load` the position anew, and begin a new Slot with it: an
-        error of COMMIT itself leaves open whether it was done.
+        An error in the block rolls both back. After any error :meth:`load` the position anew, and
+        begin a new Slot with it: an error of COMMIT itself leaves open whether it was done.
 
         Raises:
             PositionConflict: the stored position is another one: another consumer works with it.
@@ -190,7 +199,9 @@ class Position(_Statements):
 
 
 class AsyncPosition(_Statements):
-    """:class:`Position` for connections whose methods are awaited, as those of psycopg's AsyncConnection."""
+    """:class:`Position` for connections whose methods are awaited, as those of psycopg's
+    AsyncConnection.
+    """
 
     def __init__(
         self,
@@ -278,5 +289,6 @@ def _check_manual_commit(connection: Any) -> None:
     ):
         raise InvalidUse(
             "the connection is in autocommit mode",
-            hint="Give one whose transactions are ended by commit(): the position and the work are one transaction.",
+            hint="Give one whose transactions are ended by commit(): the position and the work are "
+            "one transaction.",
         )

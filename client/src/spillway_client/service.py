@@ -46,7 +46,8 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A slot has a connection of its own, and each attempt to connect is one: the slot does the waiting in between.
+    # A slot has a connection of its own, and each attempt to connect is one: the slot does the
+    # waiting in between.
     ("grpc.use_local_subchannel_pool", 1),
 )
 #: What gRPC's messages say of a handshake that failed.
@@ -82,7 +83,8 @@ class Tls:
     #: where the service asks its clients for a certificate
     certificate: str | os.PathLike[str] | None = None
     key: str | os.PathLike[str] | None = None
-    #: the name that the service's certificate must be for, where it is not the one that was connected to
+    #: the name that the service's certificate must be for, where it is not the one that was
+    #: connected to
     server_name: str | None = None
 
 
@@ -143,7 +145,9 @@ def get_slot_method(channel: Any) -> Any:
 
 
 def error_of(error: Any, address: str) -> ServiceError:
-    """Make the error that the service, or gRPC on the way to it, means by *error*, a ``grpc.RpcError``."""
+    """Make the error that the service, or gRPC on the way to it, means by *error*, a
+    ``grpc.RpcError``.
+    """
     status: grpc.StatusCode = error.code()
     message = error.details() or ""
     trailing = dict(tuple(pair) for pair in error.trailing_metadata() or ())
@@ -176,15 +180,16 @@ def _transport_error(status: grpc.StatusCode, message: str, address: str) -> Ser
     if any(word in message.lower() for word in _TLS_WORDS):
         return TlsFailed(
             f"no TLS connection to the service at {address}: {message}",
-            hint="Name the CA that signed its certificate by Tls(ca=...), and Tls(server_name=...) where the "
-            "certificate is for another name. Give https://host:port for a service with a certificate only.",
+            hint="Name the CA that signed its certificate by Tls(ca=...), and Tls(server_name=...) "
+            "where the certificate is for another name. Give https://host:port for a service with "
+            "a certificate only.",
         )
     error: ServiceError
     if status in _BROKEN:
         error = Unavailable(
             f"the service at {address} can't be reached: {message or status.name}",
-            hint="Check the address, and that `spillway serve` runs there: https://host:port of a service with a "
-            "certificate, host:port of one without.",
+            hint="Check the address, and that `spillway serve` runs there: https://host:port of a "
+            "service with a certificate, host:port of one without.",
         )
         error.is_transient = True
     else:

@@ -6,8 +6,9 @@
          │                                                     └─ connects again after a cut
          └──handled──▶ positions ──▶ requests (gRPC's own thread asks them: feedback, every confirm_seconds) ──▶ gRPC
 
-The loop may take its time: the connection is served by the other two. A full queue stops the receiver, and then HTTP/2's window the service.
-"""
+The loop may take its time: the connection is served by the other two. A full queue stops the
+receiver, and then HTTP/2's window the service.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -55,9 +56,10 @@ class Slot:
                 for change in tx.changes:
                     print(change.kind, change.table, change.old, change.new)
 
-    A transaction counts as handled when its loop comes back for the next one, and is then confirmed by itself. A loop that is left in
-    the middle (``break``, an exception) has not handled the one that it was at: the next loop over this slot, or the next
-    program, begins with it again. :meth:`confirm` says otherwise.
+    A transaction counts as handled when its loop comes back for the next one, and is then confirmed
+    by itself. A loop that is left in the middle (``break``, an exception) has not handled the one
+    that it was at: the next loop over this slot, or the next program, begins with it again.
+    :meth:`confirm` says otherwise.
     """
 
     def __init__(
@@ -84,25 +86,32 @@ class Slot:
         """Describe what to consume; :meth:`open`, or ``with``, connects.
 
         Args:
-            address: host:port of the service's gRPC, https://host:port of one with a certificate; several, where one service
-                stands by for another: they are tried in turn.
+            address: host:port of the service's gRPC, https://host:port of one with a certificate;
+                several, where one service stands by for another: they are tried in turn.
             name: the slot.
             token: the service's bearer token.
             tls: what to verify the service with, and to show it.
-            publications: whose tables; None: those in the slot's own options. Of a slot with the plugin pgoutput.
+            publications: whose tables; None: those in the slot's own options. Of a slot with the
+                plugin pgoutput.
             messages: give what ``pg_logical_emit_message`` wrote, too.
             options: further options of the slot's plugin, over the slot's own.
-            start_lsn: the position that the user stored, 0 for none yet: everything before it is done. Then the slot is confirmed only
-                up to what the loop was given, and a slot that was confirmed further is refused (SlotAhead). None: the slot's own.
-            upto_lsn: end after the last transaction whose commit record starts before this; otherwise never.
+            start_lsn: the position that the user stored, 0 for none yet: everything before it is
+                done. Then the slot is confirmed only up to what the loop was given, and a slot that
+                was confirmed further is refused (SlotAhead). None: the slot's own.
+            upto_lsn: end after the last transaction whose commit record starts before this;
+                otherwise never.
             feedback: ``auto``, or ``manual``: only :meth:`confirm` confirms.
             confirm_seconds: how often the service is told, at most.
-            retry_seconds: for how long to try again after a cut, without success, until the error is raised; None: for ever.
+            retry_seconds: for how long to try again after a cut, without success, until the error
+                is raised; None: for ever.
             queue_bytes: what may wait for the loop.
-            buffer_bytes: what of a transaction is kept in memory; the rest goes to a temporary file.
+            buffer_bytes: what of a transaction is kept in memory; the rest goes to a temporary
+                file.
             max_transaction_bytes: a larger transaction is TransactionTooLarge; None: any size.
-            batch_bytes: payload after which the service sends a response even if more is ready; 0: its default.
-            converters: what makes values of a type's text, by the type's name (``jsonb``, ``public.mood``) or OID.
+            batch_bytes: payload after which the service sends a response even if more is ready; 0:
+                its default.
+            converters: what makes values of a type's text, by the type's name (``jsonb``,
+                ``public.mood``) or OID.
 
         Raises:
             InvalidUse: something of it can't be meant.
@@ -148,7 +157,9 @@ class Slot:
         return self
 
     def close(self) -> None:
-        """Confirm what is handled, and give the slot back. It waits for the service to have taken that, 10 s at most."""
+        """Confirm what is handled, and give the slot back. It waits for the service to have taken
+        that, 10 s at most.
+        """
         receiver, self._receiver = self._receiver, None
         self._loops += 1
         if receiver is not None:
@@ -171,12 +182,14 @@ class Slot:
         Within a loop none is given twice and none is left out, whatever is cut meanwhile.
 
         Raises:
-            SpillwayError: the slot can't be followed any more. A new loop tries again, from what is handled.
+            SpillwayError: the slot can't be followed any more. A new loop tries again, from what is
+                handled.
         """
         return cast("Iterator[Transaction]", self._loop("pgoutput"))
 
     def events(self) -> Iterator[Transaction | Progress]:
-        """Give the transactions, and where the source is when it moves on without any of this slot's tables.
+        """Give the transactions, and where the source is when it moves on without any of this
+        slot's tables.
 
         For who stores positions: store an event's ``end_lsn`` whichever it is.
 
@@ -241,7 +254,8 @@ class Slot:
     # ---- positions
 
     def confirm(self, upto: Transaction | Batch | Progress | int) -> None:
-        """Count everything up to and with *upto* as handled: make it durable before. Returns at once.
+        """Count everything up to and with *upto* as handled: make it durable before. Returns at
+        once.
 
         Raises:
             InvalidUse: the loop was not given it.
@@ -295,7 +309,9 @@ class _Queue:
         return self._failure is not None
 
     def put(self, item: Item) -> None:
-        """Add an item; wait for room first. What comes once nobody reads is dropped: it was not confirmed."""
+        """Add an item; wait for room first. What comes once nobody reads is dropped: it was not
+        confirmed.
+        """
         size = size_of(item)
         with self._changed:
             while self._bytes and self._bytes + size > self._limit_bytes and not self._is_draining:
@@ -521,7 +537,9 @@ class _Connection:
 
 
 class _Requests:
-    """The client's side of the stream, as the iterator that gRPC reads in a thread of its own: Start, then feedback."""
+    """The client's side of the stream, as the iterator that gRPC reads in a thread of its own:
+    Start, then feedback.
+    """
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower

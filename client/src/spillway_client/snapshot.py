@@ -1,7 +1,8 @@
 """A snapshot of the source that fits a slot: what to copy before the slot is followed.
 
-The service holds it on the source, and says which LSN belongs to it: it has what commits before, and nothing else. So tables are
-copied under it, in sessions on the source that import it, and the slot is followed from that LSN on::
+The service holds it on the source, and says which LSN belongs to it: it has what commits before,
+and nothing else. So tables are copied under it, in sessions on the source that import it, and the
+slot is followed from that LSN on::
 
     with exported_snapshot("127.0.0.1:50051", "audit") as snapshot:
         source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -52,7 +53,8 @@ class Snapshot:
 def exported_snapshot(
     address: str, name: str, *, token: str | None = None, tls: Tls | None = None
 ) -> Iterator[Snapshot]:
-    """Have the service hold a snapshot of a slot's source while the block runs: the one that the slot was created with, or a new one.
+    """Have the service hold a snapshot of a slot's source while the block runs: the one that the
+    slot was created with, or a new one.
 
     Args:
         address: host:port of the service's gRPC, https://host:port of one with a certificate.
@@ -61,7 +63,8 @@ def exported_snapshot(
         tls: what to verify the service with, and to show it.
 
     Raises:
-        ServiceError: UnknownSlot; Unavailable when there is no exact snapshot to be had in time, or the service can't be reached.
+        ServiceError: UnknownSlot; Unavailable when there is no exact snapshot to be had in time, or
+            the service can't be reached.
         InvalidUse: a file of *tls* can't be read.
     """
     where = Address(address, token, tls)

@@ -1,8 +1,9 @@
 """A transaction: what the slot's loop is given, and its changes.
 
-A transaction is handed out when its COMMIT has come, so a cut in its middle is nobody's business. Its changes are kept as the bytes that
-came, in memory up to a bound (``buffer_bytes``) and beyond that in a temporary file without a name; a change is read when it is
-asked for. So a transaction of any size takes no more memory than that, and is a sequence all the same.
+A transaction is handed out when its COMMIT has come, so a cut in its middle is nobody's business.
+Its changes are kept as the bytes that came, in memory up to a bound (``buffer_bytes``) and beyond
+that in a temporary file without a name; a change is read when it is asked for. So a transaction of
+any size takes no more memory than that, and is a sequence all the same.
 """
 
 from __future__ import annotations
@@ -146,10 +147,12 @@ class Transaction:
     end_lsn: Lsn
     commit_time: datetime
     changes: Sequence[Change] = field(repr=False)
-    #: the replication origin that it came in through; None for one that was made on the source itself
+    #: the replication origin that it came in through; None for one that was made on the source
+    #: itself
     origin: str | None = None
-    #: ``commit``; ``message`` for one pg_logical_emit_message outside of any transaction; of a slot with two_phase ``prepare``
-    #: with the changes at PREPARE TRANSACTION, and later ``commit_prepared`` or ``rollback_prepared`` without any
+    #: ``commit``; ``message`` for one pg_logical_emit_message outside of any transaction; of a slot
+    #: with two_phase ``prepare`` with the changes at PREPARE TRANSACTION, and later
+    #: ``commit_prepared`` or ``rollback_prepared`` without any
     kind: Literal["commit", "message", "prepare", "commit_prepared", "rollback_prepared"] = "commit"
     #: the name of a prepared transaction
     gid: str | None = None
@@ -157,7 +160,9 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Nothing for this consumer is before *end_lsn*: what ``events()`` gives when the source moves on without changes of its tables."""
+    """Nothing for this consumer is before *end_lsn*: what ``events()`` gives when the source moves
+    on without changes of its tables.
+    """
 
     end_lsn: Lsn
 

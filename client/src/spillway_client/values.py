@@ -1,24 +1,28 @@
 """PostgreSQL's text of a value as a Python value, by the type's OID.
 
-==========================================  ====================================================================
+==========================================  ========================================================
 PostgreSQL                                  Python
-==========================================  ====================================================================
+==========================================  ========================================================
 boolean                                     bool
 smallint, integer, bigint, oid, xid, xid8   int
 real, double precision                      float
 numeric                                     Decimal
-date, time, timestamp, timestamptz, timetz  date, time, datetime; those with a zone are aware, at the offset printed
+date, time, timestamp, timestamptz, timetz  date, time, datetime; those with a zone are aware, at
+                                            the offset printed
 uuid, bytea                                 UUID, bytes
 json, jsonb                                 what :func:`json.loads` makes of it
-an array of one of these                    list, of lists where it has several dimensions; its lower bounds are left out
+an array of one of these                    list, of lists where it has several dimensions; its
+                                            lower bounds are left out
 a domain                                    what its base type is
 anything else                               str: what PostgreSQL prints
-==========================================  ====================================================================
+==========================================  ========================================================
 
-A value that its Python type has no room for (``infinity``, a year before Christ or after 9999, ``24:00:00``, JSON that Python
-refuses) is a :class:`PgText`, a str that is PostgreSQL's text: it is never changed to fit, and no such value stops the stream.
+A value that its Python type has no room for (``infinity``, a year before Christ or after 9999,
+``24:00:00``, JSON that Python refuses) is a :class:`PgText`, a str that is PostgreSQL's text: it is
+never changed to fit, and no such value stops the stream.
 
-The text is that of ``DateStyle = ISO``, ``bytea_output = hex`` and ``extra_float_digits = 1``, which the client asks for.
+The text is that of ``DateStyle = ISO``, ``bytea_output = hex`` and ``extra_float_digits = 1``,
+which the client asks for.
 """
 
 from __future__ import annotations
@@ -36,7 +40,9 @@ Converter = Callable[[str], Any]
 
 
 class PgText(str):
-    """PostgreSQL's text of a value that its Python type has no room for, such as ``infinity`` of a date."""
+    """PostgreSQL's text of a value that its Python type has no room for, such as ``infinity`` of a
+    date.
+    """
 
     __slots__ = ()
 
@@ -129,21 +135,34 @@ _SCALARS: Final[Mapping[int, Converter]] = {
 }
 #: OID → name of the built-in types that have a converter, or elements
 _NAMES: Final[Mapping[int, str]] = {
-    16: "bool", 17: "bytea", 18: "char", 19: "name", 20: "int8", 21: "int2", 23: "int4", 25: "text", 26: "oid",
-    28: "xid", 29: "cid", 114: "json", 142: "xml", 600: "point", 601: "lseg", 602: "path", 603: "box", 604: "polygon",
-    628: "line", 650: "cidr", 700: "float4", 701: "float8", 718: "circle", 774: "macaddr8", 790: "money",
-    829: "macaddr", 869: "inet", 1042: "bpchar", 1043: "varchar", 1082: "date", 1083: "time", 1114: "timestamp",
-    1184: "timestamptz", 1186: "interval", 1266: "timetz", 1560: "bit", 1562: "varbit", 1700: "numeric",
-    2950: "uuid", 3220: "pg_lsn", 3614: "tsvector", 3615: "tsquery", 3802: "jsonb", 3904: "int4range",
-    3906: "numrange", 3908: "tsrange", 3910: "tstzrange", 3912: "daterange", 3926: "int8range", 5069: "xid8",
+    16: "bool", 17: "bytea", 18: "char", 19: "name", 20: "int8", 21: "int2", 23: "int4", 25: "text",
+    26: "oid",
+    28: "xid", 29: "cid", 114: "json", 142: "xml", 600: "point", 601: "lseg", 602: "path",
+    603: "box", 604: "polygon",
+    628: "line", 650: "cidr", 700: "float4", 701: "float8", 718: "circle", 774: "macaddr8",
+    790: "money",
+    829: "macaddr", 869: "inet", 1042: "bpchar", 1043: "varchar", 1082: "date", 1083: "time",
+    1114: "timestamp",
+    1184: (
+        "timestamptz"
+    ), 1186: "interval", 1266: "timetz", 1560: "bit", 1562: "varbit", 1700: "numeric",
+    2950: "uuid", 3220: "pg_lsn", 3614: "tsvector", 3615: "tsquery", 3802: "jsonb",
+    3904: "int4range",
+    3906: "numrange", 3908: "tsrange", 3910: "tstzrange", 3912: "daterange", 3926: "int8range",
+    5069: "xid8",
 }  # fmt: skip
 #: OID of an array type → OID of its elements
 _ELEMENTS: Final[Mapping[int, int]] = {
-    143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17, 1002: 18,
-    1003: 19, 1005: 21, 1007: 23, 1009: 25, 1011: 28, 1012: 29, 1014: 1042, 1015: 1043, 1016: 20, 1017: 600,
-    1018: 601, 1019: 602, 1020: 603, 1021: 700, 1022: 701, 1027: 604, 1028: 26, 1040: 829, 1041: 869, 1115: 1114,
-    1182: 1082, 1183: 1083, 1185: 1184, 1187: 1186, 1231: 1700, 1270: 1266, 1561: 1560, 1563: 1562, 2951: 2950,
-    3221: 3220, 3643: 3614, 3645: 3615, 3807: 3802, 3905: 3904, 3907: 3906, 3909: 3908, 3911: 3910, 3913: 3912,
+    143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16,
+    1001: 17, 1002: 18,
+    1003: 19, 1005: 21, 1007: 23, 1009: 25, 1011: 28, 1012: 29, 1014: 1042, 1015: 1043, 1016: 20,
+    1017: 600,
+    1018: 601, 1019: 602, 1020: 603, 1021: 700, 1022: 701, 1027: 604, 1028: 26, 1040: 829,
+    1041: 869, 1115: 1114,
+    1182: 1082, 1183: 1083, 1185: 1184, 1187: 1186, 1231: 1700, 1270: 1266, 1561: 1560, 1563: 1562,
+    2951: 2950,
+    3221: 3220, 3643: 3614, 3645: 3615, 3807: 3802, 3905: 3904, 3907: 3906, 3909: 3908, 3911: 3910,
+    3913: 3912,
     3927: 3926,
 }  # fmt: skip
 _BOX: Final = 603
@@ -154,7 +173,9 @@ _BY_NAME: Final[Mapping[str, int]] = {
 
 
 def built_in_name(oid: int) -> str | None:
-    """Return the name of a built-in type as pg_type has it; None of one that the client knows nothing of."""
+    """Return the name of a built-in type as pg_type has it; None of one that the client knows
+    nothing of.
+    """
     element = _ELEMENTS.get(oid)
     return _NAMES.get(oid) if element is None else f"_{_NAMES[element]}"
 
@@ -165,7 +186,9 @@ def built_in_oid(name: str) -> int | None:
 
 
 def converter_of(oid: int) -> Converter:
-    """Return what reads a built-in type's text. What it can't read as its type it returns as :class:`PgText`."""
+    """Return what reads a built-in type's text. What it can't read as its type it returns as
+    :class:`PgText`.
+    """
     return _CONVERTERS.get(oid, str)
 
 

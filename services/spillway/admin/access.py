@@ -1,12 +1,14 @@
 """What stands before every page: the session, the token against forged requests, the headers.
 
-With a token set, a browser logs in with it once and then holds a signed cookie (HttpOnly, SameSite=Strict) that says until when
-it may come; it is never the token itself. The key is made of the service's token, so that a session outlives a restart
-and a new token ends all of them. Without a token (the service then listens on loopback only) every browser gets such a
-cookie unasked: requests are bound to it all the same.
+With a token set, a browser logs in with it once and then holds a signed cookie (HttpOnly,
+SameSite=Strict) that says until when it may come; it is never the token itself. The key is made of
+the service's token, so that a session outlives a restart and a new token ends all of them. Without
+a token (the service then listens on loopback only) every browser gets such a cookie unasked:
+requests are bound to it all the same.
 
-A request that changes something must bring what a page of another site can't know: a value made of the session
-(``csrf``), in its form or its header. That is checked here, before any route, so no route can forget it.
+A request that changes something must bring what a page of another site can't know: a value made of
+the session (``csrf``), in its form or its header. That is checked here, before any route, so no
+route can forget it.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ _PAGES: Final = ("/ui/", "/ui")
 _ALSO: Final = frozenset({"/docs", "/openapi.json", "/metrics"})
 
 _HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+    "'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -87,8 +89,8 @@ class Sessions:
     def admits(self, scope: Scope) -> bool:
         """Say whether the REST service's guard lets a request pass that brings no bearer token.
 
-        The admin UI's own pages it may: they are guarded here. Of the rest a session opens what is only to be looked at;
-        never the API, for a cookie comes along by itself.
+        The admin UI's own pages it may: they are guarded here. Of the rest a session opens what is
+        only to be looked at; never the API, for a cookie comes along by itself.
         """
         path: str = scope["path"]
         if is_page(path):
@@ -198,7 +200,8 @@ class AccessCheck:
         if origin is not None and not _is_own(origin, headers.get("host", "")):
             raise ForgedRequest(
                 "the request comes from a web page of another origin",
-                hint="Open the service's own page, at the address that the browser has for it, and try again.",
+                hint="Open the service's own page, at the address that the browser has for it, and "
+                "try again.",
             )
         body = b""
         async for piece in request.stream():
@@ -224,7 +227,8 @@ class AccessCheck:
             if not hmac.compare_digest(given.encode(), csrf.encode()):
                 raise ForgedRequest(
                     "the form does not belong to this session",
-                    hint="Reload the page and try again; a restart of the service without a token ends its sessions.",
+                    hint="Reload the page and try again; a restart of the service without a token "
+                    "ends its sessions.",
                 )
         return form
 

@@ -1,7 +1,8 @@
 """The admin UI's ASGI application, and what runs beside it.
 
-:class:`Admin` is made once for a service: :meth:`Admin.start` begins to look at the engine, :meth:`Admin.stop` ends that and every
-open stream. ``app`` serves ``/`` and ``/ui/…``; the REST service puts it beside its own routes, inside its guard.
+:class:`Admin` is made once for a service: :meth:`Admin.start` begins to look at the engine,
+:meth:`Admin.stop` ends that and every open stream. ``app`` serves ``/`` and ``/ui/…``; the REST
+service puts it beside its own routes, inside its guard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Changes as rows to read: what a preview gives as JSON, taken apart, filtered, and cut to what fits a page.
+"""Changes as rows to read: what a preview gives as JSON, taken apart, filtered, and cut to what
+fits a page.
 
-A preview's JSON is wal2json's format 2 (``action``, ``schema``, ``table``, ``columns``, ``identity``). What
-it says is somebody's data: it is only ever put into templates, which escape it.
+A preview's JSON is wal2json's format 2 (``action``, ``schema``, ``table``, ``columns``,
+``identity``). What it says is somebody's data: it is only ever put into templates, which escape it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ OPERATIONS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A column of a row; *old* is what it was before, where the table's replica identity says so."""
+    """A column of a row; *old* is what it was before, where the table's replica identity says
+    so.
+    """
 
     name: str
     text: str

@@ -1,4 +1,6 @@
-"""What each attribute of a slot means, in a sentence: shown beside its value; a column's as it is declared."""
+"""What each attribute of a slot means, in a sentence: shown beside its value; a column's as it is
+declared.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ SLOT: Final[dict[str, str]] = {
     **{column.name: column.meaning for column in SLOT_COLUMNS},
     "total_txns": "Transactions delivered since the service started.",
     "total_bytes": "Bytes of messages delivered since the service started.",
-    "spill_txns": "Transactions that went to disk while they were decoded; one decoding serves all slots of a database.",
+    "spill_txns": (
+        "Transactions that went to disk while they were decoded; one decoding serves all slots of "
+        "a database."
+    ),
     "spill_count": "How often that happened.",
     "spill_bytes": "Bytes that went to disk.",
     "stream_txns": "Large transactions that were delivered while in progress.",

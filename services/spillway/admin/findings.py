@@ -1,7 +1,7 @@
 """What is wrong, worst first, each with what mends it.
 
-Only what somebody can do something about is a finding. The engine's errors carry their remedy as a hint; what is
-reckoned here (a slot that nobody reads, a slot near its limit) says its own.
+Only what somebody can do something about is a finding. The engine's errors carry their remedy as a
+hint; what is reckoned here (a slot that nobody reads, a slot near its limit) says its own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def findings_of(
 
 
 def _of_service(obstacle: Obstacle, severity: str) -> Iterator[Finding]:
-    # Sources and databases are found by what they are, also where the service is ready all the same.
+    # Sources and databases are found by what they are, also where the service is ready all the
+    # same.
     if obstacle.title:
         yield Finding(
             severity,
@@ -79,7 +80,8 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
         yield Finding(
             "warn",
             f"Nothing is known of source {info.name} yet",
-            f"Its server was not heard since the service started; WAL came last {moment(info.since)}.",
+            "Its server was not heard since the service started; WAL came last "
+            f"{moment(info.since)}.",
             "The receiver connects by itself. What is shown below is what was stored.",
             link,
         )
@@ -98,7 +100,10 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
                 f"Decoding of {info.name} / {session.database} has stopped" + _for(session.since),
                 session.error,
                 session.hint
-                or "Slots still give what was decoded before. The service's log has the whole error.",
+                or (
+                    "Slots still give what was decoded before. The service's log has the whole "
+                    "error."
+                ),
                 link,
             )
         elif session.snapshot_state not in ("consistent", "failed") and not info.error:
@@ -106,7 +111,8 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
                 "warn",
                 f"{info.name} / {session.database} is not consistent yet",
                 f"The catalog snapshot is at {session.snapshot_state}.",
-                "It waits for transactions that were running when it began: end those that stay open on the primary.",
+                "It waits for transactions that were running when it began: end those that stay "
+                "open on the primary.",
                 link,
             )
         elif session.state == "starting" and not info.error:
@@ -121,9 +127,10 @@ def _of_source(source: SourceView) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"The transaction log of {info.name} / {session.database} is damaged",
-                "Slots that stand behind the damage go on, those that come to it wait. The service's log says from where to where.",
-                "What WAL still covers is decoded again by itself; slots that need more than that are invalidated. Check the disk, which "
-                "returned other bytes than were written.",
+                "Slots that stand behind the damage go on, those that come to it wait. The "
+                "service's log says from where to where.",
+                "What WAL still covers is decoded again by itself; slots that need more than that "
+                "are invalidated. Check the disk, which returned other bytes than were written.",
                 link,
             )
     if source.behind_bytes is not None and source.behind_bytes > _BEHIND_BYTES:
@@ -161,7 +168,8 @@ def _of_subscription(subscription: SubscriptionInfo) -> Iterator[Finding]:
                 "warn",
                 f"{table.table} of subscription {subscription.name} is in quarantine",
                 table.reason or "It was set aside.",
-                "Its changes are kept aside while the other tables go on; the lake's documentation says how to bring it back.",
+                "Its changes are kept aside while the other tables go on; the lake's documentation "
+                "says how to bring it back.",
                 link,
             )
 
@@ -217,6 +225,7 @@ def _of_slot(slot: SlotView) -> Iterator[Finding]:
             "warn",
             f"Slot {info.slot_name} lags {duration(lag_s)}",
             f"{who} {moved}",
-            "See whether the consumer works and confirms. A session that hangs can be ended on the slot's page.",
+            "See whether the consumer works and confirms. A session that hangs can be ended on the "
+            "slot's page.",
             link,
         )

@@ -1,4 +1,6 @@
-"""How values are written on pages: sizes, rates, durations, counts. PostgreSQL's units: 1 kB is 1024 bytes."""
+"""How values are written on pages: sizes, rates, durations, counts. PostgreSQL's units: 1 kB is
+1024 bytes.
+"""
 
 from __future__ import annotations
 

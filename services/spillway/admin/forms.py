@@ -122,7 +122,9 @@ def confirm_name(form: Form, name: str) -> None:
 
 
 def databases_of(view: View, source: str) -> dict[str, Any]:
-    """Give what a form offers for the database of *source*: those that are decoded, and the first of them as chosen."""
+    """Give what a form offers for the database of *source*: those that are decoded, and the first
+    of them as chosen.
+    """
     found = view.source(source)
     sessions = found.info.sessions if found else ()
     return {"sessions": sessions, "database": sessions[0].database if sessions else ""}

@@ -1,7 +1,9 @@
-"""Numbers over time, in memory and bounded: the last quarter of an hour closely, the last half day by the minute.
+"""Numbers over time, in memory and bounded: the last quarter of an hour closely, the last half day
+by the minute.
 
-A :class:`Track` has a row of columns at each tick. Rows lie in two rings of doubles; a minute's row has the
-largest value of each column in that minute, for peaks are what one looks for. What is not known is NaN.
+A :class:`Track` has a row of columns at each tick. Rows lie in two rings of doubles; a minute's row
+has the largest value of each column in that minute, for peaks are what one looks for. What is not
+known is NaN.
 """
 
 from __future__ import annotations

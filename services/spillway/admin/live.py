@@ -1,8 +1,9 @@
 """Server-sent events: the parts of an open page that changed, as HTML, each under its name.
 
-A page names its regions; each look of the sampler renders them, and what reads as before is not sent. The number of streams is
-bounded (a page beyond it still works, by reload, and tries again), a stream ends when its browser goes away, when what it
-shows is dropped, and at once when the service stops. A browser closes it while its tab is hidden.
+A page names its regions; each look of the sampler renders them, and what reads as before is not
+sent. The number of streams is bounded (a page beyond it still works, by reload, and tries again), a
+stream ends when its browser goes away, when what it shows is dropped, and at once when the service
+stops. A browser closes it while its tab is hidden.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ async def changed_regions(
     render: Callable[[], Awaitable[Mapping[str, str] | None]],
     wait: Callable[[], Awaitable[object]],
 ) -> AsyncIterator[str]:
-    """Give each region when it reads otherwise than before; end with ``gone`` when *render* gives None."""
+    """Give each region when it reads otherwise than before; end with ``gone`` when *render* gives
+    None.
+    """
     shown: dict[str, str] = {}
     while True:
         regions = await render()

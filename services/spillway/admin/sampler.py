@@ -1,10 +1,11 @@
 """Looks at the engine every two seconds, remembers what it saw, and wakes the pages that are open.
 
-One look serves every open page: what they show is the same :class:`View`. A look that fails (the metadata store
-is away, say) leaves the view that was there, with the error beside it; the next one may succeed.
+One look serves every open page: what they show is the same :class:`View`. A look that fails (the
+metadata store is away, say) leaves the view that was there, with the error beside it; the next one
+may succeed.
 
-What is asked of a primary (:class:`spillway.service.model.PrimaryCost`) needs a connection to it. So it is asked only
-while somebody looks, seldom, one source at a time, and never waited for.
+What is asked of a primary (:class:`spillway.service.model.PrimaryCost`) needs a connection to it.
+So it is asked only while somebody looks, seldom, one source at a time, and never waited for.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class View:
         return next((one for one in self.subscriptions if one.name == name), None)
 
     def severity(self, link: str) -> str | None:
-        """Give how bad the worst of the findings is that lead to *link*: what is shown of one thing has one colour."""
+        """Give how bad the worst of the findings is that lead to *link*: what is shown of one thing
+        has one colour.
+        """
         found = {finding.severity for finding in self.findings if finding.link == link}
         return "bad" if "bad" in found else "warn" if found else None
 
@@ -86,10 +89,12 @@ class _Primary:
 
 
 class Pace:
-    """How fast a position moves that moves in steps: a consumer confirms every second, or every minute.
+    """How fast a position moves that moves in steps: a consumer confirms every second, or every
+    minute.
 
-    Between two steps the pace is that of the last one, as long as the next is not overdue; then it falls with the time that
-    passes. So a consumer that keeps up does not look as if it stood still in between, and one that stands still soon does.
+    Between two steps the pace is that of the last one, as long as the next is not overdue; then it
+    falls with the time that passes. So a consumer that keeps up does not look as if it stood still
+    in between, and one that stands still soon does.
     """
 
     def __init__(self, now: float, position: int) -> None:
@@ -98,7 +103,9 @@ class Pace:
         self._step = 0
 
     def at(self, now: float, position: int) -> float:
-        """Return the pace in bytes a second, given the *position* at *now*; NaN at the first look."""
+        """Return the pace in bytes a second, given the *position* at *now*; NaN at the first
+        look.
+        """
         if position != self._position:
             # A rewound slot has no pace.
             self._step = max(0, position - self._position)
@@ -274,7 +281,8 @@ class Sampler:
 
 
 def pinned(view: View) -> Mapping[str, int | None]:
-    """Sum up what the primaries keep: bytes, and the oldest transaction's age; None where no primary answered.
+    """Sum up what the primaries keep: bytes, and the oldest transaction's age; None where no
+    primary answered.
 
     *unknown* is how many did not answer, or were not asked yet: their share is not in the sums.
     """

@@ -35,8 +35,12 @@ _DIGITS_MAX: Final = 16
 
 #: the built-in plugins, in a person's words
 PLUGINS: Final = {
-    "test_decoding": "Readable lines, as PostgreSQL's own example plugin writes them. Good to look around.",
-    "pgoutput": "The protocol of PostgreSQL's subscriptions. Options: proto_version and publication_names.",
+    "test_decoding": (
+        "Readable lines, as PostgreSQL's own example plugin writes them. Good to look around."
+    ),
+    "pgoutput": (
+        "The protocol of PostgreSQL's subscriptions. Options: proto_version and publication_names."
+    ),
     "wal2json": "JSON, a document a transaction or (format-version = 2) a change.",
     "arrow": "Arrow record batches: what the lake and Spark read.",
 }
@@ -156,7 +160,9 @@ class SlotPages(PageGroup):
         return self._streams.respond(self._tail_events(name, start, _filter(request)))
 
     async def _tail_events(self, name: str, start: Lsn, wanted: Filter) -> AsyncIterator[str]:
-        """Follow what is decoded from *start* on; what comes faster than a page can show is counted, not shown."""
+        """Follow what is decoded from *start* on; what comes faster than a page can show is
+        counted, not shown.
+        """
         while True:
             try:
                 decoded = (await self._engine.get_slot(name)).decoded_lsn

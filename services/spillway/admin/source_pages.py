@@ -1,7 +1,7 @@
 """A source: what is received and decoded of it, and the form that adds one.
 
-To add one is two steps: the check, which changes nothing and lists all that is missing with the SQL that mends it,
-and the adding, which is offered when nothing is.
+To add one is two steps: the check, which changes nothing and lists all that is missing with the SQL
+that mends it, and the adding, which is offered when nothing is.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class SourcePages(PageGroup):
         return JSONResponse(series_of(track, request.query_params.get("by") == "minute"))
 
     async def _tables(self, request: Request) -> Response:
-        """Give a database's tables, as the mirrored catalog has them: those with something in their way first."""
+        """Give a database's tables, as the mirrored catalog has them: those with something in their
+        way first.
+        """
         name = request.path_params["name"]
         problem: SpillwayError | None = None
         tables: list[TableInfo] = []
@@ -121,7 +123,8 @@ class SourcePages(PageGroup):
             "slots": view.slots_of(source.info.name),
         }
 
-    # -- adding, altering and dropping ------------------------------------------------------------------
+    # -- adding, altering and
+    # dropping ------------------------------------------------------------------
 
     async def _new(self, request: Request) -> Response:
         return self._pages.page(request, "new_source.html", live="")

@@ -1,6 +1,8 @@
-"""A subscription: how it is, its tables, the end of its log, what can be done with it, and the form that creates one.
+"""A subscription: how it is, its tables, the end of its log, what can be done with it, and the form
+that creates one.
 
-The form's tables and publications come from the mirrored catalog, each table with what would stand in the way of following it.
+The form's tables and publications come from the mirrored catalog, each table with what would stand
+in the way of following it.
 """
 
 from __future__ import annotations
@@ -233,7 +235,9 @@ class SubscriptionPages(PageGroup):
 
 
 def _new_lake(form: Form) -> dict[str, Any]:
-    """Read the target of the form that creates one; of the layout what the format has, as the rest is hidden then."""
+    """Read the target of the form that creates one; of the layout what the format has, as the rest
+    is hidden then.
+    """
     format_ = form.text("format") or "delta"
     more: dict[str, Any] = {
         option.name: form.text(option.name)

@@ -1,4 +1,6 @@
-"""What pages show of a slot and of a source: what the engine says, and what the sampler reckoned of it."""
+"""What pages show of a slot and of a source: what the engine says, and what the sampler reckoned of
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,27 +1,34 @@
 """Audit mode: NEW_CID records as a cross-check of the mirror.
 
-PostgreSQL's own decoder can't do without these records: it reads catalogs as they were, and XLOG_HEAP2_NEW_CID says by
-which command of which transaction a catalog tuple came or went. We don't need them, since the mirror is the catalog as
-it is; which makes them an independent witness. With wal_level = logical the server writes one for every catalog tuple
-that it inserts, updates or deletes, *before* the heap record that does it, in the same transaction. In comes each,
-then each heap record when the mirror has applied it; what the first said must then be true of the mirror's tuple:
+PostgreSQL's own decoder can't do without these records: it reads catalogs as they were, and
+XLOG_HEAP2_NEW_CID says by which command of which transaction a catalog tuple came or went. We don't
+need them, since the mirror is the catalog as it is; which makes them an independent witness. With
+wal_level = logical the server writes one for every catalog tuple that it inserts, updates or
+deletes, *before* the heap record that does it, in the same transaction. In comes each, then each
+heap record when the mirror has applied it; what the first said must then be true of the mirror's
+tuple:
 
-====================  ==========  ============================================================================
+====================  ==========  ==================================================================
 NEW_CID says          it is       so the tuple there must
-====================  ==========  ============================================================================
-cmin, no cmax         inserted    be the transaction's: xmin is the record's xid, not finished, not deleted by it
-no cmin, cmax         deleted     have the record's xid as its deleter, and an xmin that is not the transaction's
-both (combo)          both        have an xmin of this transaction and the record's xid as its deleter
-====================  ==========  ============================================================================
+====================  ==========  ==================================================================
+cmin, no cmax         inserted    be the transaction's: xmin is the record's xid, not finished, not
+                                  deleted by it
+no cmin, cmax         deleted     have the record's xid as its deleter, and an xmin that is not the
+                                  transaction's
+both (combo)          both        have an xmin of this transaction and the record's xid as its
+                                  deleter
+====================  ==========  ==================================================================
 
-A transaction's heap record may have several NEW_CIDs before it (both versions of an update, all tuples of a multi-insert);
-the heap record of another backend may come between. Tuples in storage that is not mirrored (other catalogs, TOAST
-tables, user_catalog_table) are passed over. Nothing is known before the mirror is consistent; NEW_CIDs whose heap record
-lies on the other side of a restart are not checked.
+A transaction's heap record may have several NEW_CIDs before it (both versions of an update, all
+tuples of a multi-insert); the heap record of another backend may come between. Tuples in storage
+that is not mirrored (other catalogs, TOAST tables, user_catalog_table) are passed over. Nothing is
+known before the mirror is consistent; NEW_CIDs whose heap record lies on the other side of a
+restart are not checked.
 
 Memory: NEW_CIDs whose heap record is still to come, a handful.
 
-Source: log_heap_new_cid, src/backend/access/heap/heapam.c; xl_heap_new_cid, src/include/access/heapam_xlog.h
+Source: log_heap_new_cid, src/backend/access/heap/heapam.c; xl_heap_new_cid,
+src/include/access/heapam_xlog.h
 """
 
 from __future__ import annotations
@@ -154,7 +161,8 @@ class CatalogAudit:
             raise CatalogAuditFailed(
                 f"the NEW_CID record at {Lsn(new_cid.lsn)} of transaction {xid} is about tuple"
                 f" ({new_cid.block},{new_cid.offset}) of {relation}: {problem}",
-                hint="The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+                hint="The catalog mirror went wrong: bootstrap this database again, and report it "
+                "as a bug.",
                 lsn=str(Lsn(new_cid.lsn)),
                 relation=relation,
                 ctid=[new_cid.block, new_cid.offset],

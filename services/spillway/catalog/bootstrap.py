@@ -1,27 +1,30 @@
 """Bootstrap: how a mirror begins, on a running server and without stopping anything.
 
-:func:`bootstrap_sql` needs a login only. It reads the catalogs as any client does, with ctid and xmin,
-in one snapshot S, and has WAL from an older redo point R put right what SQL does not show:
+:func:`bootstrap_sql` needs a login only. It reads the catalogs as any client does, with ctid and
+xmin, in one snapshot S, and has WAL from an older redo point R put right what SQL does not show:
 
-1. R and N, the redo point and the next xid of the last checkpoint (pg_control_checkpoint). Any page that
-   changes after R begins with a full-page image in WAL; any xid from N on is in WAL as a whole.
+1. R and N, the redo point and the next xid of the last checkpoint (pg_control_checkpoint). Any page
+   that changes after R begins with a full-page image in WAL; any xid from N on is in WAL as a
+   whole.
 2. Wait until no transaction before N runs any more.
-3. In one REPEATABLE READ transaction, under ACCESS SHARE locks on the catalogs, which exclude VACUUM FULL
-   and CLUSTER of them: snapshot S, the rows, where each catalog is stored.
-4. ``consistent_lsn`` is where WAL ends afterwards, the locks still held. From there on the mirror is exact.
+3. In one REPEATABLE READ transaction, under ACCESS SHARE locks on the catalogs, which exclude
+   VACUUM FULL and CLUSTER of them: snapshot S, the rows, where each catalog is stored.
+4. ``consistent_lsn`` is where WAL ends afterwards, the locks still held. From there on the mirror
+   is exact.
 
 What this rests on:
 
-- Rows that SQL shows have a committed xmin; their xmax means nothing. Whoever deleted such a row and is
-  not finished has an xid from N on, so the deletion, with an image, comes in WAL.
-- A tuple in an image that SQL did not show at its place is dead to S, unless its xid is from N on: then
-  WAL says what becomes of it.
-- pg_authid, which a login may not read, is shown by pg_roles, without places: see ``shared_catalogs``.
-- SQL does not show the rows of TOAST tables, which a login may not read, but the values in them: see
-  ``toast_value``.
+- Rows that SQL shows have a committed xmin; their xmax means nothing. Whoever deleted such a row
+  and is not finished has an xid from N on, so the deletion, with an image, comes in WAL.
+- A tuple in an image that SQL did not show at its place is dead to S, unless its xid is from N on:
+  then WAL says what becomes of it.
+- pg_authid, which a login may not read, is shown by pg_roles, without places: see
+  ``shared_catalogs``.
+- SQL does not show the rows of TOAST tables, which a login may not read, but the values in them:
+  see ``toast_value``.
 
-:func:`~spillway.catalog.bootstrap_raw.bootstrap_raw` is the other way, for superusers and for servers
-with full_page_writes = off.
+:func:`~spillway.catalog.bootstrap_raw.bootstrap_raw` is the other way, for superusers and for
+servers with full_page_writes = off.
 
 Source: GetRunningTransactionData, src/backend/storage/ipc/procarray.c; CreateCheckPoint, xlog.c;
 BackgroundWriterMain, bgwriter.c
@@ -77,7 +80,8 @@ _was_collecting = True
 #: Every so much of a catalog is worth saying.
 _TELL_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 1 << 20
-#: of COPY's binary format: its fixed header, of which the last four bytes are the length of what extends it
+#: of COPY's binary format: its fixed header, of which the last four bytes are the length of what
+#: extends it
 _HEADER_BYTES: Final = 19
 _EXTENSION_AT: Final = 15
 _TRAILER: Final = b"\xff\xff"
@@ -87,8 +91,8 @@ _TRAILER: Final = b"\xff\xff"
 class Bootstrap:
     """A mirror and where to go on from.
 
-    The owner applies WAL from ``redo_lsn`` on (see :class:`CatalogMirror`), and keeps it until a later
-    state is serialised. Nothing before ``consistent_lsn`` may be decoded.
+    The owner applies WAL from ``redo_lsn`` on (see :class:`CatalogMirror`), and keeps it until a
+    later state is serialised. Nothing before ``consistent_lsn`` may be decoded.
     """
 
     mirror: CatalogMirror
@@ -115,11 +119,12 @@ def bootstrap_sql(
 ) -> Bootstrap:
     """Read the catalogs of the database that *conninfo* names, over plain SQL.
 
-    Any role that may log in will do. WAL from the returned ``redo_lsn`` on must be at hand: make the
-    physical slot, reserving WAL, *before* the call. Takes tens of milliseconds, but waits for every
-    transaction that was running at the last checkpoint: *progress* is told so, setting *cancel* ends it.
-    A caller whose WAL begins at *first_lsn* gets a ``redo_lsn`` from there on; that may take a new checkpoint.
-    Leaves the server with a running-xacts record due within 15 s, so that decoding can begin.
+    Any role that may log in will do. WAL from the returned ``redo_lsn`` on must be at hand: make
+    the physical slot, reserving WAL, *before* the call. Takes tens of milliseconds, but waits for
+    every transaction that was running at the last checkpoint: *progress* is told so, setting
+    *cancel* ends it. A caller whose WAL begins at *first_lsn* gets a ``redo_lsn`` from there on;
+    that may take a new checkpoint. Leaves the server with a running-xacts record due within 15 s,
+    so that decoding can begin.
 
     Raises:
         SourceError: the server can't be reached, is a standby, or has full_page_writes = off.
@@ -133,7 +138,8 @@ def bootstrap_sql(
         facts, server_version, system_id = read_facts(connection)
         if query_value(connection, "SHOW full_page_writes") != "on":
             raise SourceError(
-                "the server has full_page_writes = off, and its catalogs can't be read over SQL then",
+                "the server has full_page_writes = off, and its catalogs can't be read over SQL "
+                "then",
                 hint="ALTER SYSTEM SET full_page_writes = on; SELECT pg_reload_conf(); CHECKPOINT;"
                 " or give a superuser's DSN, for the raw bootstrap.",
             )
@@ -189,8 +195,9 @@ def _read_in_snapshot(
 def uncollected() -> Iterator[None]:
     """Keep Python's collector off within the block; several may be at work.
 
-    Rows of a large catalog are a million objects within a few seconds, none of them in a cycle, and the collector would go through
-    those that there are again and again: for 20,000 tables two of five seconds, when all were there at once.
+    Rows of a large catalog are a million objects within a few seconds, none of them in a cycle, and
+    the collector would go through those that there are again and again: for 20,000 tables two of
+    five seconds, when all were there at once.
     """
     global _uncollected, _was_collecting  # noqa: PLW0603 - the collector is the process's
     with _collector:
@@ -212,8 +219,11 @@ def _copy_catalogs(
     heaps: CatalogHeaps,
     progress: Callable[[str], None],
 ) -> None:
-    """Read every catalog into its storage, a piece at a time: what is kept of a row is bytes, as after a restart."""
-    # Names come as they are stored: SQL_ASCII means no conversion. Rows come in the order in which they lie.
+    """Read every catalog into its storage, a piece at a time: what is kept of a row is bytes, as
+    after a restart.
+    """
+    # Names come as they are stored: SQL_ASCII means no conversion. Rows come in the order in which
+    # they lie.
     connection.execute(
         "SET LOCAL client_encoding = 'SQL_ASCII'; SET LOCAL max_parallel_workers_per_gather = 0"
     )
@@ -268,9 +278,11 @@ def _with_missing(
 
 
 def copy_pieces(messages: Iterable[bytes], piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
-    """Cut what ``COPY … (FORMAT binary)`` sends, a message a row, into pieces that have header and trailer each.
+    """Cut what ``COPY … (FORMAT binary)`` sends, a message a row, into pieces that have header and
+    trailer each.
 
-    A catalog of 500,000 rows is 70 MB as it comes, and several times that as objects; nobody needs all of it at once.
+    A catalog of 500,000 rows is 70 MB as it comes, and several times that as objects; nobody needs
+    all of it at once.
 
     Source: protocol.sgml, "COPY Operations" (the backend's messages are one row each)
     """

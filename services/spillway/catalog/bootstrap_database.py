@@ -1,7 +1,7 @@
 """Which bootstrap a database gets: SQL wherever it can be exact, else its files.
 
-SQL asks for a login only, and rests on the full-page images that WAL holds after a checkpoint. A server
-with full_page_writes = off writes none, and its catalogs are read as files.
+SQL asks for a login only, and rests on the full-page images that WAL holds after a checkpoint. A
+server with full_page_writes = off writes none, and its catalogs are read as files.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ def bootstrap_database(
     progress: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Bootstrap:
-    """Read the catalogs of the database that *conninfo* names; see :func:`bootstrap_sql` for the rest.
+    """Read the catalogs of the database that *conninfo* names; see :func:`bootstrap_sql` for the
+    rest.
 
     Raises:
-        SourceError: as bootstrap_sql; with full_page_writes = off also if the role may not read files.
+        SourceError: as bootstrap_sql; with full_page_writes = off also if the role may not read
+            files.
         UnsupportedWal: the server is of a major that Spillway does not read.
         CheckpointNotStored: as bootstrap_sql.
         NotReady: cancelled.
@@ -45,6 +47,7 @@ def bootstrap_database(
     )
     if has_images:
         return bootstrap
-    # As after a restart, and as the other way: rows that nobody asks for are bytes, and no objects (``packed_pages``).
+    # As after a restart, and as the other way: rows that nobody asks for are bytes, and no objects
+    # (``packed_pages``).
     packed = deserialize(serialize(bootstrap.mirror), bootstrap.mirror.registry)
     return replace(bootstrap, mirror=packed)

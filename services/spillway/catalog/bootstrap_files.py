@@ -1,20 +1,23 @@
 """The offline bootstrap: catalogs from a copy of a data directory, without a server.
 
-The directory is a base backup, a file system snapshot, or that of a server that is stopped or has crashed. Everything
-that recovery would begin with is there: from its checkpoint's redo point R on WAL brings the rest, and the mirror is exact
-once WAL reaches the newest page that was copied.
+The directory is a base backup, a file system snapshot, or that of a server that is stopped or has
+crashed. Everything that recovery would begin with is there: from its checkpoint's redo point R on
+WAL brings the rest, and the mirror is exact once WAL reaches the newest page that was copied.
 
-Why it is hard: nothing tells where anything is, for that stands in the catalogs that are to be read. So:
+Why it is hard: nothing tells where anything is, for that stands in the catalogs that are to be
+read. So:
 
 1. pg_control or backup_label: R and the checkpoint's next xid (``control_file``).
-2. pg_attribute of template1 has one layout a major, which ``pg/versions`` knows; pg_filenode.map says where it is.
-   It describes pg_database, which says where the database is, and in which encoding.
+2. pg_attribute of template1 has one layout a major, which ``pg/versions`` knows; pg_filenode.map
+   says where it is. It describes pg_database, which says where the database is, and in which
+   encoding.
 3. The database's own pg_attribute describes its catalogs, its pg_class says where they are.
 
-A page that was copied while it was written may be torn; its first record in WAL has its image, since backups
-force full_page_writes.
+A page that was copied while it was written may be torn; its first record in WAL has its image,
+since backups force full_page_writes.
 
-Source: src/backend/access/transam/{xlog,multixact}.c; src/backend/catalog/catalog.c (GetDatabasePath)
+Source: src/backend/access/transam/{xlog,multixact}.c; src/backend/catalog/catalog.c
+(GetDatabasePath)
 """
 
 from __future__ import annotations
@@ -106,7 +109,8 @@ def bootstrap_files(
     control = read_control_file(files)
     if control.system_id != wal.system_id:
         raise SystemIdMismatch(
-            f"{data_directory} is of cluster {control.system_id}, the WAL in {wal.path} of {wal.system_id}",
+            f"{data_directory} is of cluster {control.system_id}, the WAL in {wal.path} of "
+            f"{wal.system_id}",
             hint="Give WAL and data directory of the same cluster.",
         )
     begin = read_backup_label(files, wal) or control
@@ -245,8 +249,8 @@ class _Reader:
                 return row
         raise UnknownDatabase(
             f'the cluster has no database "{name}"',
-            hint=f"It has {', '.join(sorted(row.datname for row in rows))}; one that was created after the copy's "
-            "checkpoint is in WAL only.",
+            hint=f"It has {', '.join(sorted(row.datname for row in rows))}; one that was created "
+            "after the copy's checkpoint is in WAL only.",
             database=name,
         )
 
@@ -261,7 +265,8 @@ class _Reader:
         if not content:
             raise SourceError(
                 f"{self._files.root / directory}/pg_filenode.map is not there",
-                hint="The copy lacks a database's directory, or a tablespace's: copy it as a whole.",
+                hint="The copy lacks a database's directory, or a tablespace's: copy it as a "
+                "whole.",
             )
         return parse_map_file(content, self._version)
 
@@ -311,7 +316,8 @@ class _Reader:
         for row in rows:
             if row.relrewrite in layouts:
                 raise SourceError(
-                    f"a VACUUM FULL or CLUSTER of the catalog {row.relrewrite} ran when the directory was copied",
+                    f"a VACUUM FULL or CLUSTER of the catalog {row.relrewrite} ran when the "
+                    "directory was copied",
                     hint="Give another copy.",
                 )
             if row.oid not in layouts:

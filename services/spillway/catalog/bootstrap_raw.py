@@ -1,19 +1,22 @@
 """The raw bootstrap: catalogs from their files, for superusers, and where full_page_writes is off.
 
-``pg_read_binary_file`` reads the files of the catalogs, of the relation map and of pg_xact while the
-server works. What is read is at least as new as the last checkpoint's redo point R, since a checkpoint
-writes everything before it; WAL from R on brings the rest. A page that was written meanwhile is ahead of
-WAL: its pd_lsn says up to where, and records before that are skipped, but an image is taken in any case.
+``pg_read_binary_file`` reads the files of the catalogs, of the relation map and of pg_xact while
+the server works. What is read is at least as new as the last checkpoint's redo point R, since a
+checkpoint writes everything before it; WAL from R on brings the rest. A page that was written
+meanwhile is ahead of WAL: its pd_lsn says up to where, and records before that are skipped, but an
+image is taken in any case.
 
-Unlike SQL's rows, the files have every tuple with its header: dead ones, those of unfinished transactions,
-and missing values as they are. So nothing waits for old transactions, and no type is unreadable.
+Unlike SQL's rows, the files have every tuple with its header: dead ones, those of unfinished
+transactions, and missing values as they are. So nothing waits for old transactions, and no type is
+unreadable.
 
 - A file is read until two readings of each page agree: a page may be caught half written. With
   full_page_writes on, its image in WAL would mend that; with it off nothing would.
 - What became of a tuple's transactions: see ``raw_storage``.
 - Updaters of multixacts from before R are asked of pg_get_multixact_members.
 
-Source: src/backend/access/transam/clog.c, src/backend/utils/adt/genfile.c, CreateCheckPoint in xlog.c
+Source: src/backend/access/transam/clog.c, src/backend/utils/adt/genfile.c, CreateCheckPoint in
+xlog.c
 """
 
 from __future__ import annotations
@@ -71,14 +74,15 @@ def bootstrap_raw(
     progress: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Bootstrap:
-    """Read the catalogs' files of the database that *conninfo* names; otherwise as ``bootstrap_sql``.
+    """Read the catalogs' files of the database that *conninfo* names; otherwise as
+    ``bootstrap_sql``.
 
     The role must be a superuser, or have been granted EXECUTE on
     ``pg_read_binary_file(text, bigint, bigint, boolean)``. Runs a CHECKPOINT where the role may.
 
     Raises:
-        SourceError: the server can't be reached, is a standby, does not let the role read files, or has
-            a damaged one.
+        SourceError: the server can't be reached, is a standby, does not let the role read files, or
+            has a damaged one.
         UnsupportedWal: it is of a major that Spillway does not read.
         CheckpointNotStored: as bootstrap_sql.
         NotReady: cancelled while it waited for a rewrite of a catalog.
@@ -120,7 +124,8 @@ def bootstrap_raw(
             except ValueError as error:
                 raise SourceError(
                     f"a catalog's file contradicts itself: {error}",
-                    hint="Is the server damaged? Compare with pg_amcheck, or use the SQL bootstrap.",
+                    hint="Is the server damaged? Compare with pg_amcheck, or use the SQL "
+                    "bootstrap.",
                 ) from error
             transactions = Transactions(files, checkpoint)
             admit(heaps, tuples, transactions, partial(_updater, connection))
@@ -159,9 +164,10 @@ class _Files:
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceError(
                 "the role may not read the server's files, which the raw bootstrap needs",
-                hint="GRANT EXECUTE ON FUNCTION pg_catalog.pg_read_binary_file(text, bigint, bigint, boolean) TO "
-                f"{Identifier(self._connection.info.user).as_string(self._connection)}; in this database. Or set "
-                "full_page_writes = on: then a login is enough.",
+                hint="GRANT EXECUTE ON FUNCTION pg_catalog.pg_read_binary_file(text, bigint, "
+                "bigint, boolean) TO "
+                f"{Identifier(self._connection.info.user).as_string(self._connection)}; in this "
+                "database. Or set full_page_writes = on: then a login is enough.",
                 path=path,
             ) from error
         return b"" if row is None or row[0] is None else bytes(row[0])

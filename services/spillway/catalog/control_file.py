@@ -1,18 +1,23 @@
-"""Where recovery of a data directory would begin: pg_control, or backup_label and the record that it names.
+"""Where recovery of a data directory would begin: pg_control, or backup_label and the record that
+it names.
 
-A directory that is a base backup has a backup_label; its checkpoint then is the one that the backup began with, and what
-pg_control says is newer and does not count. Otherwise pg_control's last checkpoint is it.
+A directory that is a base backup has a backup_label; its checkpoint then is the one that the backup
+began with, and what pg_control says is newer and does not count. Otherwise pg_control's last
+checkpoint is it.
 
 ::
 
-    pg_control:  u64 system_identifier | u32 pg_control_version | u32 catalog_version_no | u32 state | 12 bytes
-                 u64 checkPoint | CheckPoint | … | u32 crc32c of what is before it
-    CheckPoint:  u64 redo | u32 tli | u32 prev_tli | u32 full_page_writes, wal_level | u64 next_xid | u32 next_oid
-                 u32 next_multi | u32 next_multi_offset | … at 80: u32 oldest_active_xid
+    pg_control:  u64 system_identifier | u32 pg_control_version | u32 catalog_version_no | u32
+                 state | 12 bytes u64 checkPoint | CheckPoint | … | u32 crc32c of what is before it
+    CheckPoint:  u64 redo | u32 tli | u32 prev_tli | u32 full_page_writes, wal_level | u64
+                 next_xid | u32 next_oid u32 next_multi | u32 next_multi_offset | … at 80: u32
+                 oldest_active_xid
 
-The fields that are read are at the same places in PostgreSQL 14 to 18; the checksum stands at the end, which is not.
+The fields that are read are at the same places in PostgreSQL 14 to 18; the checksum stands at the
+end, which is not.
 
-Source: src/include/catalog/pg_control.h; read_backup_label, src/backend/access/transam/xlogrecovery.c
+Source: src/include/catalog/pg_control.h; read_backup_label,
+src/backend/access/transam/xlogrecovery.c
 """
 
 from __future__ import annotations
@@ -33,7 +38,8 @@ if TYPE_CHECKING:
     from spillway.wal.reader import WalDirectory
 
 _CONTROL: Final = struct.Struct("<QIII12xQ")
-#: redo, tli, prev_tli, full_page_writes and wal_level, next_xid, next_oid, next_multi, next_multi_offset
+#: redo, tli, prev_tli, full_page_writes and wal_level, next_xid, next_oid, next_multi,
+#: next_multi_offset
 _CHECKPOINT: Final = struct.Struct("<QIIIIQIII")
 _OLDEST_ACTIVE_XID: Final = struct.Struct("<I")
 _OLDEST_ACTIVE_XID_AT: Final = 80

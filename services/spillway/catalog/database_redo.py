@@ -1,19 +1,23 @@
 """What becomes of the decoded database itself: moved to another tablespace, or dropped.
 
-ALTER DATABASE SET TABLESPACE copies every file of the database, while nobody is connected to it. In WAL::
+ALTER DATABASE SET TABLESPACE copies every file of the database, while nobody is connected to it. In
+WAL::
 
-    XLOG_DBASE_CREATE_FILE_COPY   the database, from itself, into the new tablespace: the copy is there
+    XLOG_DBASE_CREATE_FILE_COPY   the database, from itself, into the new tablespace: the copy is
+                                  there
     (commit)                      of a change to pg_database, a shared catalog that is not mirrored
     XLOG_DBASE_DROP               the files in the old tablespace are gone; without an xid
 
-Not a record of the database itself comes between, unless the server crashes there: recovery then goes on in
-the new tablespace without the last record, or, if the commit is missing too, in the old one. So from the copy on
-storage answers to both names, and the first record that uses one of them, or the drop, decides.
+Not a record of the database itself comes between, unless the server crashes there: recovery then
+goes on in the new tablespace without the last record, or, if the commit is missing too, in the old
+one. So from the copy on storage answers to both names, and the first record that uses one of them,
+or the drop, decides.
 
-DROP DATABASE writes XLOG_DBASE_DROP too, inside the transaction that removed the row from pg_database, so
-with an xid. Nothing of the database can come after it.
+DROP DATABASE writes XLOG_DBASE_DROP too, inside the transaction that removed the row from
+pg_database, so with an xid. Nothing of the database can come after it.
 
-Source: createdb, movedb, dropdb, remove_dbtablespaces in src/backend/commands/dbcommands.c; dbcommands_xlog.h
+Source: createdb, movedb, dropdb, remove_dbtablespaces in src/backend/commands/dbcommands.c;
+dbcommands_xlog.h
 """
 
 from __future__ import annotations
@@ -71,8 +75,8 @@ def _drop(heaps: CatalogHeaps, record: Record) -> None:
     if record.xid:
         raise DatabaseDropped(
             f"the database with oid {database} was dropped at {Lsn(record.lsn)}",
-            hint="Its slots keep what was decoded before; read that, then drop them. A database that was made"
-            " again under the same name is another one.",
+            hint="Its slots keep what was decoded before; read that, then drop them. A database "
+            "that was made again under the same name is another one.",
             lsn=str(Lsn(record.lsn)),
             datoid=database,
         )

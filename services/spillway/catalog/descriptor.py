@@ -53,7 +53,8 @@ class TypeDescriptor:
     #: domains
     base_oid: int = 0
     base_typmod: int = -1
-    #: enums: (pg_enum.oid, label), in enumsortorder; regclass and its kin, aclitem: (oid, text), see ``object_names``
+    #: enums: (pg_enum.oid, label), in enumsortorder; regclass and its kin, aclitem: (oid, text),
+    #: see ``object_names``
     enum_labels: tuple[tuple[int, str], ...] = ()
     #: composites
     attributes: tuple[AttributeDescriptor, ...] = ()
@@ -82,18 +83,20 @@ class ColumnDescriptor:
     generated: str = ""
     #: attidentity: '' or 'a' always, 'd' by default
     identity: str = ""
-    #: The value of rows written before ADD COLUMN … DEFAULT (attmissingval), as the raw datum: by-value
-    #: types as ``length`` little-endian bytes, varlena with its header, cstring without the final zero.
+    #: The value of rows written before ADD COLUMN … DEFAULT (attmissingval), as the raw datum:
+    #: by-value types as ``length`` little-endian bytes, varlena with its header, cstring without
+    #: the final zero.
     missing: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationDescriptor:
-    """How one publication publishes a table: pg_publication with the pg_publication_rel row that counts.
+    """How one publication publishes a table: pg_publication with the pg_publication_rel row that
+    counts.
 
     Which row counts, and under which table's name changes go out, follows get_rel_sync_entry
-    (src/backend/replication/pgoutput/pgoutput.c): with publish_via_partition_root the topmost ancestor that the
-    publication names.
+    (src/backend/replication/pgoutput/pgoutput.c): with publish_via_partition_root the topmost
+    ancestor that the publication names.
     """
 
     name: str
@@ -107,7 +110,8 @@ class PublicationDescriptor:
     publish_as: int = 0
     #: column list: attnums of ``publish_as``'s columns; None without a list
     columns: tuple[int, ...] | None = None
-    #: row filter: pg_publication_rel.prqual, a pg_node_tree over ``publish_as``'s attnums; None without
+    #: row filter: pg_publication_rel.prqual, a pg_node_tree over ``publish_as``'s attnums; None
+    #: without
     row_filter: str | None = None
     #: pubgencols: 'n' none, 's' stored (18 and later)
     generated_columns: str = "n"
@@ -150,7 +154,8 @@ class Memberships:
 def published(
     kind: str, memberships: Sequence[Memberships], publications: Iterable[PublicationOptions]
 ) -> tuple[PublicationDescriptor, ...]:
-    """Say how each of *publications* publishes a table of relkind *kind*; those that don't are left out.
+    """Say how each of *publications* publishes a table of relkind *kind*; those that don't are left
+    out.
 
     *memberships* are the table's and then its ancestors'; () for a table that can't be published.
     """
@@ -174,12 +179,14 @@ def published(
         table = tables[level].get(oid)
         described.append(
             PublicationDescriptor(
-                publication.name, publication.insert, publication.update, publication.delete, publication.truncate,
+                publication.name, publication.insert, publication.update, publication.delete,
+                publication.truncate,
                 publication.via_root,
                 publish_as=memberships[level].relation_oid,
                 columns=None if table is None else table.columns,
                 # The whole schema is published, filter or not.
-                row_filter=None if table is None or oid in memberships[level].schemas else table.row_filter,
+                row_filter=None if table is None or oid in memberships[level].schemas
+                else table.row_filter,
                 generated_columns=publication.generated_columns,
             )
         )  # fmt: skip
@@ -205,24 +212,29 @@ class RelationDescriptor:
     toast_oid: int = 0
     #: attnums of the primary key in index order; () without one
     primary_key: tuple[int, ...] = ()
-    #: its constraint is DEFERRABLE: it identifies no rows, and before 17 PostgreSQL took it for no primary key there
+    #: its constraint is DEFERRABLE: it identifies no rows, and before 17 PostgreSQL took it for no
+    #: primary key there
     primary_key_deferrable: bool = False
     #: attnums of the replica identity in index order: the key's for 'd', the index's for 'i',
     #: () for 'n', every live column for 'f'
     identity_columns: tuple[int, ...] = ()
     #: the publications that publish this table, by name: what the next two make together
     publications: tuple[PublicationDescriptor, ...] = ()
-    #: Every publication of the database at this point, whether it publishes this table or not, by name: a plugin that
-    #: keeps publications as the server's caches do may load them when it meets a table that none of them publishes.
+    #: Every publication of the database at this point, whether it publishes this table or not, by
+    #: name: a plugin that keeps publications as the server's caches do may load them when it meets
+    #: a table that none of them publishes.
     database_publications: tuple[PublicationOptions, ...] = ()
     #: of this table and then of its ancestors; () for one that is not :attr:`publishable`
     memberships: tuple[Memberships, ...] = ()
-    #: pg_inherits of a partition: its parent first, the root last; without publications and ancestors of their own
+    #: pg_inherits of a partition: its parent first, the root last; without publications and
+    #: ancestors of their own
     ancestors: tuple[RelationDescriptor, ...] = ()
 
     @property
     def publishable(self) -> bool:
-        """Whether publications may publish this table (is_publishable_class): a permanent table of a user."""
+        """Whether publications may publish this table (is_publishable_class): a permanent table of
+        a user.
+        """
         return self.kind in "rp" and self.persistence == "p" and self.oid >= FIRST_NORMAL_OID
 
     def to_json(self) -> dict[str, Any]:
@@ -234,25 +246,31 @@ class RelationDescriptor:
             "primary_key_deferrable": self.primary_key_deferrable,
             "identity_columns": list(self.identity_columns),
             "database_publications": [
-                [p.oid, p.name, p.all_tables, p.insert, p.update, p.delete, p.truncate, p.via_root, p.generated_columns]
+                [p.oid, p.name, p.all_tables, p.insert, p.update, p.delete, p.truncate, p.via_root,
+                 p.generated_columns]
                 for p in self.database_publications
             ],
             "memberships": [
                 [m.relation_oid, m.schema_oid,
-                 [[t.publication_oid, None if t.columns is None else list(t.columns), t.row_filter] for t in m.tables],
+                 [[t.publication_oid, None if t.columns is None else list(t.columns), t.row_filter]
+                  for t in m.tables],
                  sorted(m.schemas)]
                 for m in self.memberships
             ],
             "ancestors": [a.to_json() for a in self.ancestors],
             "columns": [
-                [c.attnum, c.name, c.type_oid, c.typmod, c.length, c.by_value, c.align, c.dropped, c.not_null,
-                 c.generated, c.identity, None if c.missing is None else base64.b64encode(c.missing).decode()]
+                [c.attnum, c.name, c.type_oid, c.typmod, c.length, c.by_value, c.align, c.dropped,
+                 c.not_null,
+                 c.generated, c.identity,
+                 None if c.missing is None else base64.b64encode(c.missing).decode()]
                 for c in self.columns
             ],
             "types": [
-                [t.oid, t.schema, t.name, t.kind, t.category, t.length, t.by_value, t.align, t.element_oid, t.is_array,
+                [t.oid, t.schema, t.name, t.kind, t.category, t.length, t.by_value, t.align,
+                 t.element_oid, t.is_array,
                  t.delimiter, t.base_oid, t.base_typmod, [list(e) for e in t.enum_labels],
-                 [[a.name, a.type_oid, a.typmod, a.dropped, a.length, a.align, a.by_value] for a in t.attributes],
+                 [[a.name, a.type_oid, a.typmod, a.dropped, a.length, a.align, a.by_value]
+                  for a in t.attributes],
                  t.subtype_oid, t.output, t.send]
                 for _, t in sorted(self.types.items())
             ],
@@ -295,7 +313,9 @@ class RelationDescriptor:
             oid=value["oid"], schema=value["schema"], name=value["name"], kind=value["kind"],
             persistence=value["persistence"], replica_identity=value["replica_identity"],
             columns=columns, types=types, toast_oid=value["toast_oid"],
-            primary_key=tuple(value["primary_key"]), primary_key_deferrable=value["primary_key_deferrable"],
+            primary_key=tuple(value["primary_key"]), primary_key_deferrable=value[(
+                "primary_key_deferrable"
+            )],
             identity_columns=tuple(value["identity_columns"]),
             publications=published(value["kind"], memberships, database_publications),
             database_publications=database_publications, memberships=memberships,

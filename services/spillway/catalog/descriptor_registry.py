@@ -26,11 +26,11 @@ class _Reference(weakref.ref["RelationDescriptor"]):
 class DescriptorRegistry:
     """Descriptors by id, equal ones once. Ids start at 1.
 
-    An id means its descriptor for as long as anybody holds that object, and then comes to mean another: who keeps an id
-    keeps the descriptor with it. Safe for concurrent use.
+    An id means its descriptor for as long as anybody holds that object, and then comes to mean
+    another: who keeps an id keeps the descriptor with it. Safe for concurrent use.
 
-    Memory: what others hold. A registry that held its descriptors itself would grow by kilobytes with each table
-    that is made, changed or dropped, for the life of the process.
+    Memory: what others hold. A registry that held its descriptors itself would grow by kilobytes
+    with each table that is made, changed or dropped, for the life of the process.
     """
 
     def __init__(self) -> None:
@@ -38,8 +38,8 @@ class DescriptorRegistry:
         self._ids: Final[dict[Hashable, int]] = {}
         self._entries: Final[dict[int, tuple[_Reference, Hashable]]] = {}
         self._free: Final[list[int]] = []
-        # References to what nobody holds any more. They are put here without the lock, since that can
-        # happen at any allocation, also of a thread that has the lock.
+        # References to what nobody holds any more. They are put here without the lock, since that
+        # can happen at any allocation, also of a thread that has the lock.
         self._gone: Final[deque[_Reference]] = deque()
 
     def intern(self, descriptor: RelationDescriptor) -> tuple[int, RelationDescriptor]:
@@ -75,7 +75,9 @@ class DescriptorRegistry:
             self._free.append(number)
 
     def __getitem__(self, relation_id: int) -> RelationDescriptor:
-        """Return the descriptor of an id that belongs to a descriptor that the caller, or its part of the program, holds."""
+        """Return the descriptor of an id that belongs to a descriptor that the caller, or its part
+        of the program, holds.
+        """
         entry = self._entries.get(relation_id)
         descriptor = None if entry is None else entry[0]()
         if descriptor is None:
@@ -95,7 +97,8 @@ def _content(descriptor: RelationDescriptor) -> Hashable:
         descriptor.oid, descriptor.schema, descriptor.name, descriptor.kind,
         descriptor.persistence, descriptor.replica_identity, descriptor.columns,
         tuple(descriptor.types[oid] for oid in sorted(descriptor.types)),
-        descriptor.toast_oid, descriptor.primary_key, descriptor.primary_key_deferrable, descriptor.identity_columns,
+        descriptor.toast_oid, descriptor.primary_key, descriptor.primary_key_deferrable,
+        descriptor.identity_columns,
         # Its publications are what the kind and these two make together.
         descriptor.database_publications, descriptor.memberships,
         tuple(map(_content, descriptor.ancestors)),

@@ -1,15 +1,17 @@
 """The heaps of the mirrored catalogs: every tuple where its page has it, and who sees it.
 
-This is what changes. ``redo`` puts tuples in, takes them out and says what happened to their headers; ``bootstrap`` and
-``serialization`` fill empty heaps; the mirror says who committed and who aborted. What others read goes through
-``visible_rows``, and what was made of rows is dropped from :attr:`CatalogHeaps.resolved` as they change.
+This is what changes. ``redo`` puts tuples in, takes them out and says what happened to their
+headers; ``bootstrap`` and ``serialization`` fill empty heaps; the mirror says who committed and who
+aborted. What others read goes through ``visible_rows``, and what was made of rows is dropped from
+:attr:`CatalogHeaps.resolved` as they change.
 
-The rules that judge what a page image brings are in ``_judge_xmin`` and :meth:`CatalogHeaps.judge_xmax`: a bootstrap
-began with rows that SQL showed in a snapshot S, or with files copied while the server worked, and an image of WAL from
-before also holds what S did not see. They are exact from the mirror's ``consistent_lsn`` on, not before.
+The rules that judge what a page image brings are in ``_judge_xmin`` and
+:meth:`CatalogHeaps.judge_xmax`: a bootstrap began with rows that SQL showed in a snapshot S, or
+with files copied while the server worked, and an image of WAL from before also holds what S did not
+see. They are exact from the mirror's ``consistent_lsn`` on, not before.
 
-Memory: one tuple object per catalog row and per version that no prune record has removed, or their bytes only
-(``packed_pages``); a few MB for an ordinary database.
+Memory: one tuple object per catalog row and per version that no prune record has removed, or their
+bytes only (``packed_pages``); a few MB for an ordinary database.
 
 Source: HeapTupleSatisfiesMVCC and its siblings, src/backend/access/heap/heapam_visibility.c
 """
@@ -56,7 +58,9 @@ class CatalogHeaps:
     def __init__(
         self, facts: DatabaseFacts, layouts: dict[int, CatalogLayout], *, horizon: int
     ) -> None:
-        """Make empty heaps; *layouts* is by catalog oid, *horizon* as for :class:`TransactionFates`."""
+        """Make empty heaps; *layouts* is by catalog oid, *horizon* as for
+        :class:`TransactionFates`.
+        """
         self.facts: Final = facts
         self.version: Final[WalVersion] = WAL_VERSIONS[facts.major]
         self.layouts: Final = layouts
@@ -93,12 +97,15 @@ class CatalogHeaps:
         return self.locations.storages.get(locator)
 
     def settle(self, locator: RelFileLocator) -> None:
-        """While a copy of the database may become it, learn from a use of *locator* whether it did."""
+        """While a copy of the database may become it, learn from a use of *locator* whether it
+        did.
+        """
         if self.locations.copied_to and self.locations.settle(locator):
             self.resolved.clear()
 
     def replace_relation_map(self, mappings: dict[int, int]) -> None:
-        """Take over a new relation map of the database; from here on all read the catalogs where it says.
+        """Take over a new relation map of the database; from here on all read the catalogs where it
+        says.
 
         Raises:
             DecodingError: it points a catalog to storage whose pages were not seen.
@@ -153,8 +160,8 @@ class CatalogHeaps:
             self.judge_xmax(tup, record_xid, held=False)
         if not tup.dead:
             storage.index(tup)
-            # No rewrite is under way between the bootstrap's snapshot, which was taken under locks that
-            # exclude one, and consistent_lsn; what WAL shows of earlier ones is over.
+            # No rewrite is under way between the bootstrap's snapshot, which was taken under locks
+            # that exclude one, and consistent_lsn; what WAL shows of earlier ones is over.
             if (
                 storage.catalog is PG_CLASS
                 and tup.row.relrewrite
@@ -180,7 +187,9 @@ class CatalogHeaps:
             self.fates.drop(xid, tup)
 
     def replace_row(self, tup: CatalogTuple, data: bytes, row: Any) -> None:
-        """Overwrite a tuple's attributes, as an in-place update does, or an image what SQL showed."""
+        """Overwrite a tuple's attributes, as an in-place update does, or an image what SQL
+        showed.
+        """
         before = tup.row
         tup.data = data
         if before is None or row == before:
@@ -212,8 +221,9 @@ class CatalogHeaps:
     def _judge_xmin(self, tup: CatalogTuple, record_xid: int) -> None:
         """Find out about the xmin of a tuple that an image brought and that was not known before.
 
-        In storage that SQL showed, it is one that snapshot S did not see, unless its transaction was not yet finished
-        then: dead. In storage watched from its first page on, it is new, or a copy of a live one: committed.
+        In storage that SQL showed, it is one that snapshot S did not see, unless its transaction
+        was not yet finished then: dead. In storage watched from its first page on, it is new, or a
+        copy of a live one: committed.
         """
         hints = tup.infomask & HEAP_XMIN_FROZEN
         complete = tup.storage.complete
@@ -234,8 +244,9 @@ class CatalogHeaps:
     def judge_xmax(self, tup: CatalogTuple, record_xid: int, *, held: bool) -> None:
         """Find out from a tuple's raw xmax and infomask whether, and by whom, it is deleted.
 
-        *held*: the mirror had the tuple before, alive. A known tuple's deleter that has finished without a commit being
-        seen has aborted; that of a copied tuple, not copied with an aborted xmax and no hint, has committed.
+        *held*: the mirror had the tuple before, alive. A known tuple's deleter that has finished
+        without a commit being seen has aborted; that of a copied tuple, not copied with an aborted
+        xmax and no hint, has committed.
         """
         infomask = tup.infomask
         deleter = self.fates.deleter_of(tup)

@@ -1,10 +1,12 @@
 """jsonb as PostgreSQL stores it, from its text.
 
-A container is a header (count and kind), one JEntry a child (two a pair: keys first, then values), and
-the children's bytes. A JEntry has its child's length, but every 32nd of a container the end offset.
-Numbers and containers are aligned to 4 bytes from the start of the varlena; padding counts as theirs.
+A container is a header (count and kind), one JEntry a child (two a pair: keys first, then values),
+and the children's bytes. A JEntry has its child's length, but every 32nd of a container the end
+offset. Numbers and containers are aligned to 4 bytes from the start of the varlena; padding counts
+as theirs.
 
-Source: src/include/utils/jsonb.h; convertJsonbValue and its siblings, src/backend/utils/adt/jsonb_util.c
+Source: src/include/utils/jsonb.h; convertJsonbValue and its siblings,
+src/backend/utils/adt/jsonb_util.c
 """
 
 from __future__ import annotations

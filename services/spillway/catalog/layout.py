@@ -1,8 +1,9 @@
-"""Which system catalogs are mirrored, which of their columns are read, and by what keys rows are found.
+"""Which system catalogs are mirrored, which of their columns are read, and by what keys rows are
+found.
 
-The hand-written part names columns only. Where a column lies in a tuple differs between majors and is
-taken from pg_attribute at bootstrap (:class:`CatalogLayout`), so that no table of offsets has to be
-kept. A row comes out as a named tuple with PostgreSQL's column names.
+The hand-written part names columns only. Where a column lies in a tuple differs between majors and
+is taken from pg_attribute at bootstrap (:class:`CatalogLayout`), so that no table of offsets has to
+be kept. A row comes out as a named tuple with PostgreSQL's column names.
 
 ``Source: src/include/catalog/pg_*.h``
 """
@@ -316,17 +317,19 @@ PG_AUTHID: Final = TrackedCatalog(
 TRACKED_CATALOGS: Final = {
     catalog.oid: catalog
     for catalog in (
-        PG_CLASS, PG_ATTRIBUTE, PG_TYPE, PG_PROC, PG_OPERATOR, PG_COLLATION, PG_TS_CONFIG, PG_TS_DICT, PG_NAMESPACE, PG_ENUM, PG_RANGE, PG_INDEX,
+        PG_CLASS, PG_ATTRIBUTE, PG_TYPE, PG_PROC, PG_OPERATOR, PG_COLLATION, PG_TS_CONFIG,
+        PG_TS_DICT, PG_NAMESPACE, PG_ENUM, PG_RANGE, PG_INDEX,
         PG_INHERITS, PG_PUBLICATION, PG_PUBLICATION_REL, PG_PUBLICATION_NAMESPACE,
         PG_PUBLICATION_REL_TOAST, PG_REPLICATION_ORIGIN, PG_AUTHID,
     )
 }  # fmt: skip
 
-#: The columns that may be NULL, of those that are read; in their row types they come last. The server counts on all others.
+#: The columns that may be NULL, of those that are read; in their row types they come last. The
+#: server counts on all others.
 _NULLABLE: Final = frozenset({"attmissingval", "prqual", "prattrs"})
 
-#: Index keys that say "nothing there": rows with them are not indexed. A mapped relation has relfilenode
-#: 0, most relations have no TOAST table.
+#: Index keys that say "nothing there": rows with them are not indexed. A mapped relation has
+#: relfilenode 0, most relations have no TOAST table.
 NULL_KEYS: Final = frozenset({(PG_CLASS.oid, CLASS_BY_RELFILENODE), (PG_CLASS.oid, CLASS_BY_TOAST)})
 
 
@@ -380,7 +383,8 @@ class CatalogLayout:
         self.catalog: Final = catalog
         self.columns: Final = tuple(columns)
         self._encoding: Final = encoding
-        #: a role that was named from a database in another encoding keeps the bytes that it had there
+        #: a role that was named from a database in another encoding keeps the bytes that it had
+        #: there
         self.errors: Final = "surrogateescape" if catalog.is_shared else errors
         wanted = [column for column in columns if column.name in catalog.columns]
         #: names of the columns that are read and that this major has
@@ -415,7 +419,9 @@ class CatalogLayout:
         self._never_null: Final = len(set(catalog.columns) - _NULLABLE)
 
     def place(self, name: str) -> tuple[int, int] | None:
-        """Return where an oid column is in each tuple: its offset among the attributes and its place; None without a fixed one."""
+        """Return where an oid column is in each tuple: its offset among the attributes and its
+        place; None without a fixed one.
+        """
         return self._places.get(name)
 
     def row(self, infomask2: int, infomask: int, hoff: int, data: bytes) -> Any:
@@ -454,7 +460,8 @@ class CatalogLayout:
 
 
 def _places(columns: Sequence[PhysicalColumn]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the oid columns before the first of variable length, with the offset and the place of each.
+    """Yield the oid columns before the first of variable length, with the offset and the place of
+    each.
 
     None of those before it is ever null in a system catalog.
     """

@@ -1,31 +1,36 @@
-"""The catalog mirror: the physical catalog of one database as of the LSN being read, from WAL alone.
+"""The catalog mirror: the physical catalog of one database as of the LSN being read, from WAL
+alone.
 
-Comes in: the records that touch a mirrored catalog, in WAL order (:meth:`CatalogMirror.apply`), and the
-fate of every transaction that did so (:meth:`~CatalogMirror.commit`, :meth:`~CatalogMirror.abort`).
-Goes out: descriptors, as a transaction sees them at this very point (:meth:`~CatalogMirror.resolve`).
+Comes in: the records that touch a mirrored catalog, in WAL order (:meth:`CatalogMirror.apply`), and
+the fate of every transaction that did so (:meth:`~CatalogMirror.commit`,
+:meth:`~CatalogMirror.abort`).
+Goes out: descriptors, as a transaction sees them at this very point
+(:meth:`~CatalogMirror.resolve`).
 
-Why it is right to look at the present only: whoever writes a row of a table holds a lock on the table
-that excludes a concurrent change of its descriptor. So when a row's record is read, the descriptor
-that counts is made of catalog rows that are committed by now or the transaction's own. A tuple is
-visible iff its xmin is committed or own, and its xmax is neither committed nor own. No command ids, no
-old snapshots.
+Why it is right to look at the present only: whoever writes a row of a table holds a lock on the
+table that excludes a concurrent change of its descriptor. So when a row's record is read, the
+descriptor that counts is made of catalog rows that are committed by now or the transaction's own. A
+tuple is visible iff its xmin is committed or own, and its xmax is neither committed nor own. No
+command ids, no old snapshots.
 
 Why it is hard:
 
-- *Bootstrap.* It begins with rows that SQL showed in a snapshot S, or with files copied while the server
-  worked, and then WAL from an older redo point R is applied. The first record for a page since R bears
-  its image, which replaces what SQL showed. An image also holds what S did not see. The rules that decide
-  are in ``heaps``; they are exact from ``consistent_lsn`` on, not before.
-- *Rewrites.* VACUUM FULL and CLUSTER give a catalog a new relfilenode while a transaction, their own, may
-  go on changing it, and reads the new storage before others do: see ``storage_map``.
+- *Bootstrap.* It begins with rows that SQL showed in a snapshot S, or with files copied while the
+  server worked, and then WAL from an older redo point R is applied. The first record for a page
+  since R bears its image, which replaces what SQL showed. An image also holds what S did not see.
+  The rules that decide are in ``heaps``; they are exact from ``consistent_lsn`` on, not before.
+- *Rewrites.* VACUUM FULL and CLUSTER give a catalog a new relfilenode while a transaction, their
+  own, may go on changing it, and reads the new storage before others do: see ``storage_map``.
 
 Its parts, each for those who need just that::
 
     mirror            whoever has the WAL: records and ends of transactions in, descriptors out
-      redo            what a record does to pages; shared_catalogs and database_redo: what is special there
+      redo            what a record does to pages; shared_catalogs and database_redo: what is
+                      special there
         heaps         every tuple where its page has it; filled by bootstrap and serialization
           storage_map, transaction_fates, tuple_store
-      resolution      rows → descriptors, kept in resolution_cache until rows change; publications, object_names
+      resolution      rows → descriptors, kept in resolution_cache until rows change; publications,
+                      object_names
         visible_rows  rows as a transaction sees them
 
 Memory: that of the heaps, and a cache of resolutions.
@@ -62,7 +67,8 @@ if TYPE_CHECKING:
 class CatalogMirror:
     """The mirrored catalog of one database.
 
-    Made by ``bootstrap`` or ``serialization``. The owner then, for WAL from ``redo_lsn`` on, in order:
+    Made by ``bootstrap`` or ``serialization``. The owner then, for WAL from ``redo_lsn`` on, in
+    order:
 
     - calls :meth:`apply` for each record that has a block reference to a locator in :attr:`tracked`
       (main fork), and for each XLOG_RELMAP_UPDATE, XLOG_SMGR_CREATE, XLOG_SMGR_TRUNCATE and
@@ -70,7 +76,8 @@ class CatalogMirror:
       other records are ignored, so when in doubt, call;
     - calls :meth:`commit` or :meth:`abort` at each commit and abort record (prepared ones too) of a
       transaction that did the above. Before ``consistent_lsn``: of *every* transaction, because a
-      catalog that was rewritten meanwhile may hold its rows without any record that we could have read;
+      catalog that was rewritten meanwhile may hold its rows without any record that we could have
+      read;
     - calls :meth:`advance` at each running-xacts record, after it has dealt with what that says;
     - calls :meth:`resolve` for user tables' records at or after ``consistent_lsn``.
     """
@@ -82,7 +89,9 @@ class CatalogMirror:
         consistent_lsn: int,
         registry: DescriptorRegistry | None = None,
     ) -> None:
-        """Go on from *heaps*, which belong to the mirror from here on; descriptors are interned in *registry*."""
+        """Go on from *heaps*, which belong to the mirror from here on; descriptors are interned in
+        *registry*.
+        """
         self.heaps: Final = heaps
         #: descriptors are exact from here on
         self.consistent_lsn: Final = consistent_lsn
@@ -110,7 +119,9 @@ class CatalogMirror:
 
     @property
     def tracked(self) -> set[RelFileLocator]:
-        """Storage of mirrored catalogs, or what may become such; records with a block in one of them go to :meth:`apply`."""
+        """Storage of mirrored catalogs, or what may become such; records with a block in one of
+        them go to :meth:`apply`.
+        """
         return self.heaps.locations.tracked
 
     @property
@@ -129,8 +140,8 @@ class CatalogMirror:
     def apply(self, record: Record) -> None:
         """Redo *record*'s effect on the mirrored catalogs; a record without any is ignored.
 
-        Records come once each and in order. After a call, resolutions that a transaction with *record*'s
-        xid among its own got may be stale; nobody else's are.
+        Records come once each and in order. After a call, resolutions that a transaction with
+        *record*'s xid among its own got may be stale; nobody else's are.
 
         Raises:
             CorruptWal: the record contradicts itself or the page that it changes.
@@ -156,27 +167,31 @@ class CatalogMirror:
     def commit(self, xids: Sequence[int], lsn: int) -> bool:
         """Say that a transaction committed: *xids* is it and its committed subtransactions.
 
-        *lsn* is the commit record's start. May be called for transactions without catalog changes. Returns whether
-        a resolution handed out for others may be different now: the owner then forgets every locator that it resolved.
+        *lsn* is the commit record's start. May be called for transactions without catalog changes.
+        Returns whether a resolution handed out for others may be different now: the owner then
+        forgets every locator that it resolved.
         """
         self._note_position(lsn)
         self.heaps.commit(xids)
         return self.heaps.resolved.take_dropped()
 
     def abort(self, xids: Sequence[int], lsn: int) -> bool:
-        """Say that transactions aborted: a top-level one with all its subtransactions, or one of these.
+        """Say that transactions aborted: a top-level one with all its subtransactions, or one of
+        these.
 
-        Returns whether resolutions handed out for *others* changed, which an abort never does; those of the same
-        top-level transaction are stale when a subtransaction aborts.
+        Returns whether resolutions handed out for *others* changed, which an abort never does;
+        those of the same top-level transaction are stale when a subtransaction aborts.
         """
         self._note_position(lsn)
         self.heaps.abort(xids)
         return False
 
     def advance(self, oldest_running_xid: int, lsn: int) -> None:
-        """Say that every transaction before *oldest_running_xid* has finished (from xl_running_xacts).
+        """Say that every transaction before *oldest_running_xid* has finished (from
+        xl_running_xacts).
 
-        One whose end was never seen was lost in a crash and counts as aborted. Statuses that no tuple needs go.
+        One whose end was never seen was lost in a crash and counts as aborted. Statuses that no
+        tuple needs go.
         """
         self._note_position(lsn)
         self.heaps.advance(oldest_running_xid)
@@ -195,7 +210,8 @@ class CatalogMirror:
 
         Raises:
             NotReady: WAL is not applied up to ``consistent_lsn`` yet.
-            DecodingError: the mirror holds two visible versions of a row, or a type can't be described.
+            DecodingError: the mirror holds two visible versions of a row, or a type can't be
+                described.
         """
         self.heaps.settle(locator)
         return self._resolve(("locator", locator), own_xids)
@@ -205,11 +221,15 @@ class CatalogMirror:
         return self._resolve(("oid", relation_oid), own_xids)
 
     def has_changes(self, xids: Collection[int]) -> bool:
-        """Say whether one of *xids* has unfinished catalog changes: its resolutions are private then."""
+        """Say whether one of *xids* has unfinished catalog changes: its resolutions are private
+        then.
+        """
         return self.heaps.fates.has_changes(xids)
 
     def origin_name(self, origin_id: int) -> str:
-        """Return the name of a replication origin now; '' for one that does not exist (replorigin_by_oid)."""
+        """Return the name of a replication origin now; '' for one that does not exist
+        (replorigin_by_oid).
+        """
         if not origin_id:
             return ""
         tuples = self.visible_rows().tuples(PG_REPLICATION_ORIGIN, ORIGIN_BY_ID, origin_id)

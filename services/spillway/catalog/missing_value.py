@@ -1,9 +1,9 @@
 """attmissingval: the value of rows that were written before ``ALTER TABLE … ADD COLUMN … DEFAULT``.
 
-pg_attribute keeps it as a one-element array of the column's type (pseudo-type anyarray). Encoders want
-the element as the raw datum that a tuple would hold, which is what :func:`element_of_array` cuts out of
-a physical catalog tuple. The SQL bootstrap sees only the type's send format; ``send_format`` rebuilds
-the datum from that.
+pg_attribute keeps it as a one-element array of the column's type (pseudo-type anyarray). Encoders
+want the element as the raw datum that a tuple would hold, which is what :func:`element_of_array`
+cuts out of a physical catalog tuple. The SQL bootstrap sees only the type's send format;
+``send_format`` rebuilds the datum from that.
 
 Source: src/backend/access/common/attmissing.c and StoreAttrMissingVal; src/include/utils/array.h,
 src/include/varatt.h
@@ -27,8 +27,8 @@ _COMPRESSION_LZ4: Final = 1
 class UnreadableMissing(NamedTuple):
     """A missing value that SQL could not give exactly: its type's send format is not known.
 
-    It stays in the mirror until a descriptor needs it, and an error is raised then, so that one column
-    of an exotic type does not keep a whole database from being decoded.
+    It stays in the mirror until a descriptor needs it, and an error is raised then, so that one
+    column of an exotic type does not keep a whole database from being decoded.
     """
 
     type_name: str
@@ -40,8 +40,8 @@ MissingValue: TypeAlias = bytes | UnreadableMissing | None
 def element_of_array(array: bytes, length: int, align: str, *, by_value: bool) -> bytes:
     """Return the only element of a one-element array datum, as a raw datum.
 
-    *array* has its varlena header, short, long or compressed in line. By-value types come as *length*
-    bytes, varlenas with their header, cstrings without the final zero.
+    *array* has its varlena header, short, long or compressed in line. By-value types come as
+    *length* bytes, varlenas with their header, cstrings without the final zero.
 
     Raises:
         ValueError: the array contradicts itself, or has not exactly one element that is not null.

@@ -1,6 +1,7 @@
 """numeric as PostgreSQL stores it, from its send format or from decimal digits.
 
-Base-10000 digits behind a header of two bytes where display scale and weight are small, of four else.
+Base-10000 digits behind a header of two bytes where display scale and weight are small, of four
+else.
 
 Source: make_result_opt_error, numeric_send and set_var_from_str, src/backend/utils/adt/numeric.c
 """
@@ -37,7 +38,9 @@ def numeric_body(value: bytes) -> bytes:
 
 
 def numeric_body_of_text(text: str) -> bytes:
-    """Return the varlena's content for digits with an optional sign and decimal point, no exponent."""
+    """Return the varlena's content for digits with an optional sign and decimal point, no
+    exponent.
+    """
     sign = _NEGATIVE if text.startswith("-") else 0
     whole, _, fraction = text.lstrip("-").partition(".")
     scale = len(fraction)

@@ -1,16 +1,19 @@
-"""What regclass, regproc and their kin print, and aclitem: the name that an object has at one point in WAL.
+"""What regclass, regproc and their kin print, and aclitem: the name that an object has at one point
+in WAL.
 
-Values of these types are oids, or hold some. Their names are in catalogs that delivery never sees, so the descriptor of a table with such
-a column holds the names of *all* objects of the kind, as (oid, text) of the type, and is made anew when one of
-them changes. That is some 100 kB for a version of a table's descriptor, for the few tables that have such columns;
-no other table pays.
+Values of these types are oids, or hold some. Their names are in catalogs that delivery never sees,
+so the descriptor of a table with such a column holds the names of *all* objects of the kind, as
+(oid, text) of the type, and is made anew when one of them changes. That is some 100 kB for a
+version of a table's descriptor, for the few tables that have such columns; no other table pays.
 
-As in PostgreSQL, a name goes without its schema when the search path finds that object by it; the path is the
-default one, pg_catalog and public. Left to be printed as the number, which PostgreSQL reads as the same value: objects that
-are not there (any more), as it does too, and temporary tables. Roles are every database's: see ``shared_catalogs``.
+As in PostgreSQL, a name goes without its schema when the search path finds that object by it; the
+path is the default one, pg_catalog and public. Left to be printed as the number, which PostgreSQL
+reads as the same value: objects that are not there (any more), as it does too, and temporary
+tables. Roles are every database's: see ``shared_catalogs``.
 
-Source: regprocout and others (src/backend/utils/adt/regproc.c); FuncnameGetCandidates, RelationIsVisible and others
-(src/backend/catalog/namespace.c); format_type_extended (format_type.c); putid (acl.c)
+Source: regprocout and others (src/backend/utils/adt/regproc.c); FuncnameGetCandidates,
+RelationIsVisible and others (src/backend/catalog/namespace.c); format_type_extended
+(format_type.c); putid (acl.c)
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ _REGCONFIG, _REGDICTIONARY = 3734, 3769
 _ACLITEM = 1033
 #: The types whose values are printed with names of objects.
 NAMING_TYPES: Final = frozenset({
-    _ACLITEM, _REGPROC, _REGPROCEDURE, _REGOPER, _REGOPERATOR, _REGCLASS, _REGTYPE, _REGNAMESPACE, _REGROLE, _REGCOLLATION,
+    _ACLITEM, _REGPROC, _REGPROCEDURE, _REGOPER, _REGOPERATOR, _REGCLASS, _REGTYPE, _REGNAMESPACE,
+    _REGROLE, _REGCOLLATION,
     _REGCONFIG, _REGDICTIONARY,
 })  # fmt: skip
 
@@ -48,7 +52,8 @@ _ARRAY_SUBSCRIPT_HANDLER: Final = 6179
 #: int2vector and oidvector, the arrays of plain storage.
 _VECTORS: Final = frozenset({22, 30})
 _TEMPORARY_SCHEMAS: Final = ("pg_temp_", "pg_toast_temp_")
-#: A role's name that aclitem shows without quotes. Not by its locale: letters beyond ASCII are quoted.
+#: A role's name that aclitem shows without quotes. Not by its locale: letters beyond ASCII are
+#: quoted.
 _SAFE_IN_ACL: Final = re.compile(r"[A-Za-z0-9_]*")
 #: pg_collation.collencoding of those for any.
 _ANY_ENCODING: Final = -1
@@ -57,9 +62,11 @@ _ANY_ENCODING: Final = -1
 def object_names(
     type_oid: int, facts: DatabaseFacts, whole: Callable[[TrackedCatalog], list[Any]]
 ) -> Names:
-    """Return what oids in values of the type *type_oid*, one of :data:`NAMING_TYPES`, are printed as.
+    """Return what oids in values of the type *type_oid*, one of :data:`NAMING_TYPES`, are printed
+    as.
 
-    That is names, and for reg types what InvalidOid is printed as. In an aclitem it may be PUBLIC, or no one.
+    That is names, and for reg types what InvalidOid is printed as. In an aclitem it may be PUBLIC,
+    or no one.
 
     *whole* gives every visible row of a catalog.
     """
@@ -183,7 +190,8 @@ class _Names:
 
     def _collations(self) -> list[tuple[int, str]]:
         rows = self._whole(cat.PG_COLLATION)
-        # One of the database's encoding comes before one of any; others are not found by their name.
+        # One of the database's encoding comes before one of any; others are not found by their
+        # name.
         own = server_encoding_number(
             ServerEncoding(self._facts.encoding, self._facts.encoding_errors)
         )

@@ -1,22 +1,25 @@
-"""A catalog's page as bytes: what a serialised mirror consists of, and how it lies in memory until it is asked for.
+"""A catalog's page as bytes: what a serialised mirror consists of, and how it lies in memory until
+it is asked for.
 
-A database of 20,000 tables has some 700,000 catalog rows. As objects they take half a gigabyte and seconds to make, at each
-restart, although decoding asks for the rows of few tables; and every checkpoint would spend a second on writing the
-same rows again. So a page keeps the bytes that it was written as until something on it changes (``Page.packed``), and a page
-that was read is *unpacked*, into tuples in the indexes, when something on it is asked for or changed. At a checkpoint what has
-not changed since the one before is packed again.
+A database of 20,000 tables has some 700,000 catalog rows. As objects they take half a gigabyte and
+seconds to make, at each restart, although decoding asks for the rows of few tables; and every
+checkpoint would spend a second on writing the same rows again. So a page keeps the bytes that it
+was written as until something on it changes (``Page.packed``), and a page that was read is
+*unpacked*, into tuples in the indexes, when something on it is asked for or changed. At a
+checkpoint what has not changed since the one before is packed again.
 
-What is asked for is rows by a key. The bytes say which keys a page has; of all packed pages a storage keeps them as
-one sorted array of numbers for each index, ``key << 32 | block`` (``Storage.with_key`` looks there first).
+What is asked for is rows by a key. The bytes say which keys a page has; of all packed pages a
+storage keeps them as one sorted array of numbers for each index, ``key << 32 | block``
+(``Storage.with_key`` looks there first).
 
 ::
 
     page := u32 block | u64 lsn | u8 flags | u32 tuples | u32 bytes of tuples | u32 bytes of rows | u32 keys[indexes]
             | u64 key << 32 | block, for each index | tuples (fixed fields, then bytes) | rows that SQL showed (JSON)
 
-Unpacked at once are pages with a tuple of an unfinished transaction, which must be found by its xid, or with a
-multixact, which upkeep looks for.
-"""
+Unpacked at once are pages with a tuple of an unfinished transaction, which must be found by its
+xid, or with a multixact, which upkeep looks for.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -126,9 +129,11 @@ def _pack(storage: Storage, block: int, page: Page) -> bytes:
 
 
 def pack_rows(storage: Storage, rows: Iterable[tuple[int, int, int, Any]]) -> None:
-    """Enter rows that SQL showed, (block, offset, xmin, row) each, into *storage*, which is empty, as packed pages.
+    """Enter rows that SQL showed, (block, offset, xmin, row) each, into *storage*, which is empty,
+    as packed pages.
 
-    Rows of a block come one after the other, so that one page's are objects at a time; what comes of it later is added.
+    Rows of a block come one after the other, so that one page's are objects at a time; what comes
+    of it later is added.
     """
     keys = [array("Q") for _ in storage.indexes]
     plain = _plain_attribute if storage.catalog is PG_ATTRIBUTE else None
@@ -184,9 +189,11 @@ def _packed(
 def read_page(
     storage: Storage, keys: Sequence[array[int]], content: memoryview, at: int
 ) -> tuple[int, list[CatalogTuple]]:
-    """Enter the page that is packed at *at* of *content*; return where it ends and its tuples if it is unpacked at once.
+    """Enter the page that is packed at *at* of *content*; return where it ends and its tuples if it
+    is unpacked at once.
 
-    What keys it has is added to *keys*, an array for each index. The tuples returned are in no index yet.
+    What keys it has is added to *keys*, an array for each index. The tuples returned are in no
+    index yet.
 
     Raises:
         struct.error, ValueError: it contradicts itself.

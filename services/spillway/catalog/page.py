@@ -1,6 +1,7 @@
 """Bits of heap tuple headers, as catalog redo reads them.
 
-A page's bytes are taken apart by ``_kernels/catalog/heap``; what the bits in its tuples mean is here.
+A page's bytes are taken apart by ``_kernels/catalog/heap``; what the bits in its tuples mean is
+here.
 
 Source: src/include/access/htup_details.h, src/include/access/heapam_xlog.h
 """
@@ -45,7 +46,9 @@ def xmax_is_lock_only(infomask: int) -> bool:
 
 
 def infomask_of_infobits(infomask: int, infobits: int) -> int:
-    """Return *infomask* with its xmax bits as a record's infobits_set says (fix_infomask_from_infobits)."""
+    """Return *infomask* with its xmax bits as a record's infobits_set says
+    (fix_infomask_from_infobits).
+    """
     infomask &= ~HEAP_XMAX_BITS
     if infobits & XLHL_XMAX_IS_MULTI:
         infomask |= HEAP_XMAX_IS_MULTI
@@ -59,7 +62,9 @@ def infomask_of_infobits(infomask: int, infobits: int) -> int:
 
 
 def precedes(xid: int, other: int) -> bool:
-    """Compare two normal 32-bit xids modulo 2**32 (TransactionIdPrecedes); special xids come first."""
+    """Compare two normal 32-bit xids modulo 2**32 (TransactionIdPrecedes); special xids come
+    first.
+    """
     if xid < 3 or other < 3:
         return xid < other
     return ((xid - other) & 0xFFFFFFFF) >= 0x80000000

@@ -1,14 +1,16 @@
 """How a table is published: what get_rel_sync_entry reads, for every publication of the database.
 
-In comes one table's pg_class row with its partition ancestors, out the publications that name any of them or their
-schemas, and every publication's options. :func:`~spillway.catalog.descriptor.published` puts them together. A slot asks
-for some publications only, and what several of them make together depends on which: that is the output plugin's to
+In comes one table's pg_class row with its partition ancestors, out the publications that name any
+of them or their schemas, and every publication's options.
+:func:`~spillway.catalog.descriptor.published` puts them together. A slot asks for some publications
+only, and what several of them make together depends on which: that is the output plugin's to
 combine.
 
-pgoutput reads the publication catalogs with the historic snapshot of the change that it is about to send. So does
-this: with the mirror as of the change's record, in the view of the transaction that wrote it. ALTER PUBLICATION takes
-no lock that keeps rows from being written, and need not: it counts from its commit on, for transactions in progress too.
-What pgoutput has read it keeps for a while, also for a transaction with an older snapshot; that is the plugin's, too.
+pgoutput reads the publication catalogs with the historic snapshot of the change that it is about to
+send. So does this: with the mirror as of the change's record, in the view of the transaction that
+wrote it. ALTER PUBLICATION takes no lock that keeps rows from being written, and need not: it
+counts from its commit on, for transactions in progress too. What pgoutput has read it keeps for a
+while, also for a transaction with an older snapshot; that is the plugin's, too.
 
 Source: get_rel_sync_entry, pgoutput_row_filter_init, pgoutput_column_list_init,
 src/backend/replication/pgoutput/pgoutput.c; GetTopMostAncestorInPublication, is_publishable_class,
@@ -59,7 +61,8 @@ def all_publications(rows: VisibleRows) -> tuple[PublicationOptions, ...]:
         found += rows.rows(cat.PG_PUBLICATION, cat.PUBLICATION_BY_ALL_TABLES, all_tables)
     return tuple(
         PublicationOptions(
-            p.oid, p.pubname, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
+            p.oid, p.pubname, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate,
+            p.pubviaroot,
             p.pubgencols,
         )
         for p in sorted(found, key=_name)
@@ -110,8 +113,8 @@ def _row_filter(rows: VisibleRows, member: PgPublicationRel) -> str | None:
         text = rows.heaps.known_values.get(pointer.value_id)
     if text is None:
         raise rows.error(
-            f"the row filter of relation {member.prrelid} in publication {member.prpubid} is stored out of line"
-            f" as value {pointer.value_id}, of which not all chunks are known",
+            f"the row filter of relation {member.prrelid} in publication {member.prpubid} is "
+            f"stored out of line as value {pointer.value_id}, of which not all chunks are known",
             "Bootstrap this database's catalog again.",
             relation="pg_publication_rel",
         )

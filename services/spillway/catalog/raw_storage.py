@@ -1,12 +1,12 @@
 """Catalogs as they lie in files: pages into tuples, and what became of the tuples' transactions.
 
-Who reads the files differs (``pg_read_binary_file`` of a running server, or a copy of its data directory), and so
-how files are got at is behind :class:`ServerFiles`. What is read is at least as new as a checkpoint's redo point; WAL
-from there on brings the rest.
+Who reads the files differs (``pg_read_binary_file`` of a running server, or a copy of its data
+directory), and so how files are got at is behind :class:`ServerFiles`. What is read is at least as
+new as a checkpoint's redo point; WAL from there on brings the rest.
 
-Transactions from N, the checkpoint's next xid, on are in WAL as a whole, with their ends; for those before, hint bits and
-pg_xact say what became of them. One in progress there is running still, unless it is older than the oldest that
-ran at the checkpoint: then it was lost in a crash.
+Transactions from N, the checkpoint's next xid, on are in WAL as a whole, with their ends; for those
+before, hint bits and pg_xact say what became of them. One in progress there is running still,
+unless it is older than the oldest that ran at the checkpoint: then it was lost in a crash.
 
 Source: src/backend/access/transam/clog.c; src/backend/access/heap/heapam_visibility.c
 """
@@ -64,7 +64,9 @@ class Transactions:
         self._segments: dict[int, bytes] = {}
 
     def is_before_checkpoint(self, xid: int) -> bool:
-        """Say whether *xid* was assigned before the checkpoint: WAL has all of those that were not."""
+        """Say whether *xid* was assigned before the checkpoint: WAL has all of those that were
+        not.
+        """
         return xid < _FIRST_NORMAL_XID or precedes(xid, self._next_xid)
 
     def fate(self, xid: int) -> bool | None:
@@ -95,8 +97,8 @@ def read_storage(
 ) -> list[CatalogTuple]:
     """Read every tuple of a catalog.
 
-    With *torn_pages* a page that contradicts itself is left out: it was copied while it was written, and its
-    first record from the redo point on has its image.
+    With *torn_pages* a page that contradicts itself is left out: it was copied while it was
+    written, and its first record from the redo point on has its image.
 
     Raises:
         ValueError: a page contradicts itself.
@@ -148,8 +150,8 @@ def judge(
 ) -> tuple[int, int] | None:
     """Set a tuple's state; return its multixact and who updates in it, if it has one.
 
-    Hint bits of transactions from the checkpoint on count for nothing: the bit may be on disk before the commit
-    is among the WAL that was applied.
+    Hint bits of transactions from the checkpoint on count for nothing: the bit may be on disk
+    before the commit is among the WAL that was applied.
     """
     infomask, multixact = tup.infomask, None
     hinted = transactions.is_before_checkpoint(tup.xmin)

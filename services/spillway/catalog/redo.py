@@ -1,18 +1,21 @@
 """Physical redo of the records that change catalog storage.
 
-What ``heap_redo``, ``heap2_redo``, ``xlog_redo`` and their siblings do to pages, done to the mirror's
-tuples. Catalog rows are logged physically only: a record either bears the page's image, which replaces
-the page, or says what to change in it.
+What ``heap_redo``, ``heap2_redo``, ``xlog_redo`` and their siblings do to pages, done to the
+mirror's tuples. Catalog rows are logged physically only: a record either bears the page's image,
+which replaces the page, or says what to change in it.
 
 The order of rules for a block, which is what makes a bootstrap under load come out right:
 
-1. An image that is to be applied, or WILL_INIT, replaces what is known of the page, unconditionally,
-   and the page's own LSN with it: the page may have been read at a later state than the image's.
-2. Otherwise a record that the page already contains (its end is not after the page's LSN) is skipped.
+1. An image that is to be applied, or WILL_INIT, replaces what is known of the page,
+   unconditionally, and the page's own LSN with it: the page may have been read at a later state
+   than the image's.
+2. Otherwise a record that the page already contains (its end is not after the page's LSN) is
+   skipped.
 3. Otherwise the change is applied.
 
-Source: src/backend/access/heap/heapam_xlog.c (heapam.c before 18), src/include/access/heapam_xlog.h,
-src/backend/access/transam/{xlog,multixact}.c, src/backend/catalog/storage.c
+Source: src/backend/access/heap/heapam_xlog.c (heapam.c before 18),
+src/include/access/heapam_xlog.h, src/backend/access/transam/{xlog,multixact}.c,
+src/backend/catalog/storage.c
 """
 
 from __future__ import annotations
@@ -111,7 +114,9 @@ def apply(heaps: CatalogHeaps, record: Record) -> None:
 def replace_page(
     heaps: CatalogHeaps, storage: Storage, block: int, image: bytes, record: Record
 ) -> None:
-    """Make *image* the content of a page; what is known of its tuples' transactions is carried over."""
+    """Make *image* the content of a page; what is known of its tuples' transactions is carried
+    over.
+    """
     page = storage.pages.get(block)
     if page is None:
         page = storage.pages[block] = Page()
@@ -150,7 +155,9 @@ def replace_page(
 def _page_to_change(
     heaps: CatalogHeaps, record: Record, ref: BlockRef
 ) -> tuple[Storage, Page] | None:
-    """Return a block's page when the record's change is to be made in it, None when that is done."""
+    """Return a block's page when the record's change is to be made in it, None when that is
+    done.
+    """
     storage = heaps.storage_at(ref.locator)
     if storage is None or ref.fork != _MAIN_FORK or (ref.image is not None and ref.apply_image):
         return None
@@ -181,7 +188,8 @@ def _tuple(
         raise DecodingError(
             f"record at {Lsn(record.lsn)} changes tuple ({ref.block},{offset}) of"
             f" {storage.catalog.name}, which the mirror has not",
-            hint="The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+            hint="The catalog mirror went wrong: bootstrap this database again, and report it as a "
+            "bug.",
             lsn=str(Lsn(record.lsn)),
             relation=storage.catalog.name,
             ctids=[[ref.block, offset]],
@@ -291,8 +299,8 @@ def _updated_tuple(
 ) -> tuple[tuple[int, int, int], bytes]:
     """Put together an updated tuple, of which a prefix and a suffix may be the old one's.
 
-    The record holds the null bitmap and padding always; prefix and suffix count from the old tuple's
-    attributes and its end.
+    The record holds the null bitmap and padding always; prefix and suffix count from the old
+    tuple's attributes and its end.
     """
     at = prefix_size = suffix_size = 0
     if flags & _XLH_UPDATE_PREFIX_FROM_OLD:
@@ -379,7 +387,9 @@ def _heap2_multi_insert(heaps: CatalogHeaps, record: Record) -> None:
 
 
 def _heap2_10_30(heaps: CatalogHeaps, record: Record) -> None:
-    """Info codes 0x10, 0x20 and 0x30: PRUNE, VACUUM and FREEZE_PAGE up to 16, the prune family since."""
+    """Info codes 0x10, 0x20 and 0x30: PRUNE, VACUUM and FREEZE_PAGE up to 16, the prune family
+    since.
+    """
     ref = _block(record, 0)
     where = None if ref is None else _page_to_change(heaps, record, ref)
     if ref is None or where is None:
@@ -416,7 +426,9 @@ def _heap2_10_30(heaps: CatalogHeaps, record: Record) -> None:
 def _prune_family(
     heaps: CatalogHeaps, record: Record, where: tuple[Storage, Page], ref: BlockRef
 ) -> None:
-    """Sub-records in the block's data: freeze plans, redirections, dead, unused, offsets to freeze."""
+    """Sub-records in the block's data: freeze plans, redirections, dead, unused, offsets to
+    freeze.
+    """
     if len(record.data) < 2:
         raise ValueError("a prune is cut short")
     flags = record.data[1]
@@ -522,7 +534,8 @@ def _multixact_create(heaps: CatalogHeaps, record: Record) -> None:
 def _relmap_update(heaps: CatalogHeaps, record: Record) -> None:
     """A new relation map counts from its record on, whatever becomes of the transaction.
 
-    The map that the bootstrap read is at least as new as consistent_lsn's; older updates are ignored.
+    The map that the bootstrap read is at least as new as consistent_lsn's; older updates are
+    ignored.
     """
     update = parse_update(record.data, heaps.version)
     if not heaps.consistent:

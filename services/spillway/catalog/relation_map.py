@@ -1,9 +1,9 @@
 """The relation map: pg_filenode.map and the WAL records that replace it.
 
-A few catalogs (pg_class, pg_attribute, pg_type, pg_proc and their indexes) can't say in pg_class where
-their own storage is, because it takes them to read pg_class. Their relfilenodes are in a small file per
-database. VACUUM FULL and CLUSTER of such a catalog replace the file as a whole, just before they
-commit, with an XLOG_RELMAP_UPDATE record that carries its new content.
+A few catalogs (pg_class, pg_attribute, pg_type, pg_proc and their indexes) can't say in pg_class
+where their own storage is, because it takes them to read pg_class. Their relfilenodes are in a
+small file per database. VACUUM FULL and CLUSTER of such a catalog replace the file as a whole, just
+before they commit, with an XLOG_RELMAP_UPDATE record that carries its new content.
 
 Source: src/backend/utils/cache/relmapper.c, src/include/utils/relmapper.h
 """

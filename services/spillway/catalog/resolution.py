@@ -1,17 +1,20 @@
 """Resolutions: catalog rows → what a relfilenode is, and the descriptor of the table it belongs to.
 
-A descriptor holds the closure of what encoders need: the columns' types, the element, base, attribute,
-range types of those, the names of output functions, enum labels; and how the table is published
-(``publications``), with its ancestors' descriptors. It is *interned* (``descriptor_registry``).
+A descriptor holds the closure of what encoders need: the columns' types, the element, base,
+attribute, range types of those, the names of output functions, enum labels; and how the table is
+published (``publications``), with its ancestors' descriptors. It is *interned*
+(``descriptor_registry``).
 
-What everybody sees is kept until a row that it was made from changes (``resolution_cache``). A transaction that changes the
-catalog itself is told the same when it has not changed any of these rows; otherwise it gets a view of its own, made anew.
+What everybody sees is kept until a row that it was made from changes (``resolution_cache``). A
+transaction that changes the catalog itself is told the same when it has not changed any of these
+rows; otherwise it gets a view of its own, made anew.
 
-Built-in types' output functions are pg_proc rows like any other's: pg_proc is mirrored (oid and name),
-because an extension's type may come and go while we decode.
+Built-in types' output functions are pg_proc rows like any other's: pg_proc is mirrored (oid and
+name), because an extension's type may come and go while we decode.
 
 Source: RelidByRelfilenumber, src/backend/utils/cache/relfilenumbermap.c; RelationGetIndexList and
-RelationGetIdentityKeyBitmap, src/backend/utils/cache/relcache.c; ReorderBufferProcessTXN, reorderbuffer.c
+RelationGetIdentityKeyBitmap, src/backend/utils/cache/relcache.c; ReorderBufferProcessTXN,
+reorderbuffer.c
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ if TYPE_CHECKING:
     from spillway.catalog.resolution_cache import EntryKey, ResolutionCache
     from spillway.wal.record import RelFileLocator
 
-#: Below it are the objects of bootstrap and of the system catalogs (FirstUnpinnedObjectId), which are
-#: never decoded; information_schema's tables are above, and are.
+#: Below it are the objects of bootstrap and of the system catalogs (FirstUnpinnedObjectId), which
+#: are never decoded; information_schema's tables are above, and are.
 _FIRST_UNPINNED_OID: Final = 12000
 #: array_subscript_handler: a type with it and a typelem is a true array (IsTrueArrayType)
 _ARRAY_SUBSCRIPT_HANDLER: Final = 6179
@@ -69,8 +72,8 @@ class SkipReason(enum.Enum):
     SYSTEM_CATALOG = "system catalog"
     NOT_A_TABLE = "index, sequence or another relation without rows of its own"
     REWRITE = "transient heap of a rewrite"
-    #: No visible pg_class row. Right for what a subtransaction created that has aborted, and for mapped
-    #: relations that are not mirrored; wrong for a record with logical tuple data.
+    #: No visible pg_class row. Right for what a subtransaction created that has aborted, and for
+    #: mapped relations that are not mirrored; wrong for a record with logical tuple data.
     UNKNOWN = "unknown"
 
 
@@ -100,13 +103,16 @@ class Resolver:
         registry: DescriptorRegistry,
         cache: ResolutionCache | None = None,
     ) -> None:
-        """Keep resolutions in *cache*; without one in that of *heaps*, which says what may be stale."""
+        """Keep resolutions in *cache*; without one in that of *heaps*, which says what may be
+        stale.
+        """
         self._heaps: Final = heaps
         self.registry: Final = registry
         self._cache: Final = heaps.resolved if cache is None else cache
 
     def resolve(self, key: EntryKey, own_xids: Collection[int] = NO_XIDS) -> Resolution:
-        """Resolve ("locator", RelFileLocator) or ("oid", int) as a transaction with *own_xids* sees it.
+        """Resolve ("locator", RelFileLocator) or ("oid", int) as a transaction with *own_xids* sees
+        it.
 
         Raises:
             DecodingError: a row is visible twice or missing, or a type can't be described.
@@ -131,9 +137,11 @@ class Resolver:
         return resolution
 
     def _shared(self, key: EntryKey, own_xids: Collection[int]) -> Resolution | None:
-        """Return what all others see if a transaction with changes of its own must see the same; None if it may not.
+        """Return what all others see if a transaction with changes of its own must see the same;
+        None if it may not.
 
-        It must when none of the rows that were looked at, or looked for in vain, is one that it has changed.
+        It must when none of the rows that were looked at, or looked for in vain, is one that it has
+        changed.
         """
         heaps = self._heaps
         with contextlib.suppress(DecodingError):
@@ -263,7 +271,8 @@ class _Builder:
             tuples = self.rows.tuples(cat.PG_ATTRIBUTE, cat.ATTRIBUTE_BY_RELATION, relation_oid)
             raise self.rows.error(
                 f"the columns of {name} have the numbers {[row.attnum for row in rows]}",
-                "The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+                "The catalog mirror went wrong: bootstrap this database again, and report it as a "
+                "bug.",
                 relation=name,
                 ctids=[list(tup.ctid) for tup in tuples],
             )
@@ -294,7 +303,9 @@ class _Builder:
     def _keys(
         self, row: PgClass, columns: tuple[ColumnDescriptor, ...]
     ) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
-        """The primary key's attnums, whether it is deferrable, and the replica identity's attnums."""
+        """The primary key's attnums, whether it is deferrable, and the replica identity's
+        attnums.
+        """
         primary: tuple[int, ...] = ()
         deferrable = False
         of_default: tuple[int, ...] = ()
@@ -342,8 +353,9 @@ class _Builder:
     def _build_type(self, oid: int, types: dict[int, TypeDescriptor]) -> None:
         row: PgType | None = self.rows.row(cat.PG_TYPE, cat.TYPE_BY_OID, oid)
         if row is None:
-            # No lock keeps a type: one that was dropped while another session made a table of it leaves the table
-            # behind. The server goes on as long as it need not print such a value; plugins print it raw.
+            # No lock keeps a type: one that was dropped while another session made a table of it
+            # leaves the table behind. The server goes on as long as it need not print such a value;
+            # plugins print it raw.
             return
         is_array = row.typelem != 0 and row.typsubscript == _ARRAY_SUBSCRIPT_HANDLER
         output = self.rows.row(cat.PG_PROC, cat.PROC_BY_OID, row.typoutput)

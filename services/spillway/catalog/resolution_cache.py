@@ -4,7 +4,8 @@ Every look-up made while a resolution is built is noted as a dependency: catalog
 includes look-ups that found nothing, so that a row which appears later counts as a change too. The
 cache holds the view of those without catalog changes of their own; private views are not cached.
 
-Who was handed a resolution keeps it, and must hear when it may be stale: :meth:`ResolutionCache.take_dropped`.
+Who was handed a resolution keeps it, and must hear when it may be stale:
+:meth:`ResolutionCache.take_dropped`.
 
 Memory: one entry a relation, storage and type that was asked for, and its dependencies.
 """
@@ -31,9 +32,11 @@ class ResolutionCache:
         self._entries: Final[dict[EntryKey, tuple[Any, frozenset[DependencyKey]]]] = {}
         #: what was made from what: to be looked at only
         self.dependents: Final[dict[DependencyKey, set[EntryKey]]] = {}
-        # Whether one was dropped since somebody asked: at a commit, but also by an image, by pruning.
+        # Whether one was dropped since somebody asked: at a commit, but also by an image, by
+        # pruning.
         self._dropped = False
-        # Whether one was handed out since then that is cached nowhere: what it was made from is not known.
+        # Whether one was handed out since then that is cached nowhere: what it was made from is not
+        # known.
         self._private = False
 
     def get(self, key: EntryKey) -> tuple[Any, frozenset[DependencyKey]] | None:
@@ -48,11 +51,15 @@ class ResolutionCache:
             self.dependents.setdefault(dependency, set()).add(key)
 
     def note_private(self) -> None:
-        """Say that a resolution was handed out that is not cached: any change of a row may make it stale."""
+        """Say that a resolution was handed out that is not cached: any change of a row may make it
+        stale.
+        """
         self._private = True
 
     def take_dropped(self) -> bool:
-        """Say whether a resolution handed out since the last call that returned True may be stale by now."""
+        """Say whether a resolution handed out since the last call that returned True may be stale
+        by now.
+        """
         dropped, self._dropped = self._dropped, False
         if dropped:
             self._private = False

@@ -1,15 +1,15 @@
 """A value in its type's send format → the raw datum that a tuple would hold.
 
-The SQL bootstrap reads attmissingval through COPY's binary format, which has the element in the type's
-send format (what libpq calls binary). Encoders want the datum, byte for byte as the server would have
-stored it. Which send format a type has is told by the name of its send function, so that domains and
-extension types that borrow a built-in one (citext) are read as well.
+The SQL bootstrap reads attmissingval through COPY's binary format, which has the element in
+the type's send format (what libpq calls binary). Encoders want the datum, byte for byte as the
+server would have stored it. Which send format a type has is told by the name of its send function,
+so that domains and extension types that borrow a built-in one (citext) are read as well.
 
 Types whose send format does not determine the datum, or which are not worth it, give an
 :class:`UnreadableMissing`: hstore, tsvector, xml with a declaration, multiranges and the like.
 
-Source: the …_send and …_recv functions under src/backend/utils/adt; src/include/utils/{array,numeric,
-jsonb,inet,geo_decls,varbit,rangetypes}.h, numeric.c
+Source: the …_send and …_recv functions under src/backend/utils/adt;
+src/include/utils/{array,numeric, jsonb,inet,geo_decls,varbit,rangetypes}.h, numeric.c
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class SentValues:
     """Rebuilds datums by the types of one database."""
 
     def __init__(self, heaps: CatalogHeaps) -> None:
-        """Look up types, enums, functions and ranges in *heaps* when they are asked for, which is seldom.
+        """Look up types, enums, functions and ranges in *heaps* when they are asked for, which is
+        seldom.
 
         Text is in the server's encoding throughout, in what is sent and in what is made.
         """
@@ -91,7 +92,9 @@ class SentValues:
         }
 
     def missing_value(self, array: bytes, type_oid: int) -> MissingValue:
-        """Rebuild the element of an attmissingval: *array* is the one-element array as it was sent."""
+        """Rebuild the element of an attmissingval: *array* is the one-element array as it was
+        sent.
+        """
         type_ = self._type(type_oid)
         if type_ is None:
             return UnreadableMissing(str(type_oid))

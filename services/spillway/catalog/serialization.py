@@ -1,8 +1,8 @@
 """The mirror as bytes, for ``<lsn>.snap``: a restart, a rewind or a branch begins with one.
 
-A deserialised mirror behaves as the original did, bit for bit: states of tuples, pages' LSNs, storage
-being rewritten, transactions that are not finished. Not kept is what can be made again: indexes, rows of
-tuples whose bytes are there, cached resolutions.
+A deserialised mirror behaves as the original did, bit for bit: states of tuples, pages' LSNs,
+storage being rewritten, transactions that are not finished. Not kept is what can be made again:
+indexes, rows of tuples whose bytes are there, cached resolutions.
 
 Bytes of pg_authid's tuples are there as WAL has them, with passwords as the server keeps them.
 
@@ -15,8 +15,9 @@ Layout, integers little-endian::
     24      u32 size, then JSON: facts, layouts, transactions, and the list of storages
             of each storage its pages, as ``packed_pages`` has them
 
-Some hundred kB to a few MB; 60 MB for 20,000 tables. Written again is what has changed since the last time, and
-tuples are made of what was read when they are asked for: tenths of a second for such a catalog, either way.
+Some hundred kB to a few MB; 60 MB for 20,000 tables. Written again is what has changed since the
+last time, and tuples are made of what was read when they are asked for: tenths of a second for such
+a catalog, either way.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def serialize(mirror: CatalogMirror) -> bytes:
 
 
 def serialized_parts(mirror: CatalogMirror) -> list[bytes]:
-    """Return what :func:`serialize` does in pieces, which whoever writes more than that joins once."""
+    """Return what :func:`serialize` does in pieces, which whoever writes more than that joins
+    once.
+    """
     heaps = mirror.heaps
     locations = heaps.locations
     head = {
@@ -119,7 +122,8 @@ def deserialize(
         raise _damaged("it is no serialised catalog")
     if version != _VERSION:
         raise _damaged(f"its format {version} is not the one of this release, {_VERSION}")
-    # Of a large catalog these are megabytes, and each page copies its own: none of it is copied before.
+    # Of a large catalog these are megabytes, and each page copies its own: none of it is copied
+    # before.
     body = memoryview(data)[_HEADER.size :]
     if len(body) != size or crc32c(body) != crc:
         raise _damaged("its checksum does not match")

@@ -2,24 +2,27 @@
 
 Their records, and those who write them, are seen as any other catalog's. Two things are not:
 
-*Rows without a place.* pg_authid holds passwords, and a login may read the names in it by pg_roles only: neither
-ctid nor xmin. Each such row is kept as a *stand-in*: a tuple outside every page. Images do bring the tuples
-that it stands for, beside older versions of them, and can't tell which is which: an xmin without a hint may have
-aborted. But it need not be told. Whoever changed a row and was not finished in the bootstrap's snapshot has an xid that
-is in WAL as a whole. So what was there before the snapshot is dead to the mirror, by its ordinary rules (``_judge_xmin``),
-and a stand-in is deleted by the first transaction of which a record inserts or deletes a tuple of the same key,
-whatever tuple that is; when it commits the stand-in is gone, when it aborts it is back. What such a transaction
-inserts is an ordinary tuple.
+*Rows without a place.* pg_authid holds passwords, and a login may read the names in it by pg_roles
+only: neither ctid nor xmin. Each such row is kept as a *stand-in*: a tuple outside every page.
+Images do bring the tuples that it stands for, beside older versions of them, and can't tell which
+is which: an xmin without a hint may have aborted. But it need not be told. Whoever changed a row
+and was not finished in the bootstrap's snapshot has an xid that is in WAL as a whole. So what was
+there before the snapshot is dead to the mirror, by its ordinary rules (``_judge_xmin``), and a
+stand-in is deleted by the first transaction of which a record inserts or deletes a tuple of the
+same key, whatever tuple that is; when it commits the stand-in is gone, when it aborts it is back.
+What such a transaction inserts is an ordinary tuple.
 
-*Rewrites from another database.* VACUUM FULL's transient heap has its pg_class row there, not here. That storage in
-pg_global was made is in WAL, but not what for, before the relation map says so at the transaction's end. Its
-records are kept until then and applied once it is known to be a mirrored catalog's; they are forgotten when the transaction
-ends without that, and at once when a page is an index's. When the making of it was not seen (the copy of a data
-directory may begin in the middle), rows of the old storage are stand-ins in the new one.
+*Rewrites from another database.* VACUUM FULL's transient heap has its pg_class row there, not here.
+That storage in pg_global was made is in WAL, but not what for, before the relation map says so at
+the transaction's end. Its records are kept until then and applied once it is known to be a mirrored
+catalog's; they are forgotten when the transaction ends without that, and at once when a page is an
+index's. When the making of it was not seen (the copy of a data directory may begin in the middle),
+rows of the old storage are stand-ins in the new one.
 
 Memory: stand-ins, as other rows; the pages of a shared catalog while another database rewrites it.
 
-Source: src/backend/commands/cluster.c; src/backend/utils/cache/relmapper.c; src/backend/catalog/storage.c
+Source: src/backend/commands/cluster.c; src/backend/utils/cache/relmapper.c;
+src/backend/catalog/storage.c
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ def stand_in(
 
 
 def supersede(heaps: CatalogHeaps, storage: Storage, block: int, xid: int) -> None:
-    """Delete the stand-ins of rows that *xid* has tuples of in a page; a record of its was just applied there.
+    """Delete the stand-ins of rows that *xid* has tuples of in a page; a record of its was just
+    applied there.
 
     A stand-in that has a deleter keeps it: others can only be subtransactions beside or below it.
     """
@@ -104,7 +108,8 @@ def keep(heaps: CatalogHeaps, record: Record) -> bool:
 
 
 def replace_map(heaps: CatalogHeaps, mappings: dict[int, int]) -> list[Record]:
-    """Take over a new relation map of the shared catalogs; return records that are to be applied now.
+    """Take over a new relation map of the shared catalogs; return records that are to be applied
+    now.
 
     They are of storage that has turned out to be a catalog's by it.
     """

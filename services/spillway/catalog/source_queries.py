@@ -38,8 +38,8 @@ _POLL_SECONDS: Final = 0.2
 _LOCK_TIMEOUT: Final = "2s"
 #: Less than creating a slot waits for a consistent point, which so is told the reason.
 _CHECKPOINT_WAIT_MAX_S: Final = 60.0
-#: A checkpoint that was asked for goes on when nobody waits for it; we wait where we can be cancelled.
-#: With more WAL than this since the last checkpoint, a bootstrap asks for another.
+#: A checkpoint that was asked for goes on when nobody waits for it; we wait where we can be
+#: cancelled. With more WAL than this since the last checkpoint, a bootstrap asks for another.
 _WAL_TO_READ_BYTES: Final = 64 << 20
 #: … and waits this long for it. A role that may not ask for one has all of the WAL redone.
 _NEW_CHECKPOINT_WAIT_S: Final = 10.0
@@ -68,7 +68,8 @@ def connected(conninfo: str) -> Iterator[Connection]:
         with psycopg.connect(
             conninfo, autocommit=True, application_name="spillway bootstrap", client_encoding="UTF8"
         ) as connection:
-            # Whatever the role's settings are: names mean the system's, and waiting is our own affair.
+            # Whatever the role's settings are: names mean the system's, and waiting is our own
+            # affair.
             connection.execute("SET search_path = pg_catalog")
             connection.execute("SET statement_timeout = 0")
             yield connection
@@ -80,7 +81,8 @@ def connected(conninfo: str) -> Iterator[Connection]:
     except psycopg.Error as error:
         raise SourceError(
             f"the catalog can't be read: {error}".strip(),
-            hint="The DSN's role must be allowed to read the system catalogs, as any role is by default.",
+            hint="The DSN's role must be allowed to read the system catalogs, as any role is by "
+            "default.",
             sqlstate=error.sqlstate,
         ) from error
 
@@ -130,10 +132,12 @@ def checkpoint_at_hand(
     *,
     wait_max_s: float = _CHECKPOINT_WAIT_MAX_S,
 ) -> Checkpoint:
-    """Return the last checkpoint's facts once its redo point is at *first_lsn*, where WAL at hand begins, or later.
+    """Return the last checkpoint's facts once its redo point is at *first_lsn*, where WAL at hand
+    begins, or later.
 
-    An older one is of no use. Then the server is asked for a new one, where the role may; else its next one is
-    awaited, and either for *wait_max_s*. WAL from *first_lsn* on must stay at hand meanwhile.
+    An older one is of no use. Then the server is asked for a new one, where the role may; else its
+    next one is awaited, and either for *wait_max_s*. WAL from *first_lsn* on must stay at hand
+    meanwhile.
 
     Raises:
         CheckpointNotStored: there was none in that time.
@@ -145,7 +149,8 @@ def checkpoint_at_hand(
         f"SELECT (pg_current_wal_insert_lsn() - '{checkpoint.redo_lsn}')::int8",
     )
     if behind > _WAL_TO_READ_BYTES:
-        # What the catalog went through since then is all to be redone; a new checkpoint is sooner there.
+        # What the catalog went through since then is all to be redone; a new checkpoint is sooner
+        # there.
         progress(
             f"having the source make a checkpoint: its last one is {behind >> 20} MB of WAL back"
         )
@@ -158,17 +163,18 @@ def checkpoint_at_hand(
     if checkpoint.redo_lsn >= first_lsn:
         return checkpoint
     progress(
-        f"waiting for a checkpoint of the source: its last one began at {checkpoint.redo_lsn}, WAL is stored from"
-        f" {Lsn(first_lsn)} on"
+        f"waiting for a checkpoint of the source: its last one began at {checkpoint.redo_lsn}, WAL "
+        f"is stored from {Lsn(first_lsn)} on"
     )
     _request_checkpoint(connection)
     deadline = time.monotonic() + wait_max_s
     while (checkpoint := read_checkpoint(connection)).redo_lsn < first_lsn:
         if time.monotonic() >= deadline:
             raise CheckpointNotStored(
-                f"WAL from the source's last checkpoint at {checkpoint.redo_lsn} on is no longer stored; it begins at "
-                f"{Lsn(first_lsn)}",
-                hint="Run CHECKPOINT on the source, or wait for its next one; decoding is tried again by itself.",
+                f"WAL from the source's last checkpoint at {checkpoint.redo_lsn} on is no longer "
+                f"stored; it begins at {Lsn(first_lsn)}",
+                hint="Run CHECKPOINT on the source, or wait for its next one; decoding is tried "
+                "again by itself.",
                 lsn=str(checkpoint.redo_lsn),
                 first_lsn=str(Lsn(first_lsn)),
             )
@@ -226,10 +232,11 @@ def locked_catalogs(
     progress: Callable[[str], None],
     cancel: threading.Event,
 ) -> Iterator[None]:
-    """Run the block in one REPEATABLE READ transaction that keeps the catalogs from being rewritten.
+    """Run the block in one REPEATABLE READ transaction that keeps the catalogs from being
+    rewritten.
 
-    The locks come before the snapshot. ACCESS SHARE is what any query takes. The lock of a view is one of what it
-    shows, too, and asks for no privilege on that.
+    The locks come before the snapshot. ACCESS SHARE is what any query takes. The lock of a view is
+    one of what it shows, too, and asks for no privilege on that.
 
     Raises:
         NotReady: *cancel* was set while somebody held ACCESS EXCLUSIVE on a catalog.
@@ -280,9 +287,11 @@ def read_locations(
     catalogs: Sequence[TrackedCatalog],
     facts: DatabaseFacts,
 ) -> tuple[dict[int, RelFileLocator], dict[int, int]]:
-    """Return where each catalog is stored, and the relation map (mapped relation's oid → relfilenode).
+    """Return where each catalog is stored, and the relation map (mapped relation's oid →
+    relfilenode).
 
-    Call it with the catalogs locked; pg_relation_filenode() looks at the present, not at a snapshot.
+    Call it with the catalogs locked; pg_relation_filenode() looks at the present, not at a
+    snapshot.
     """
     shared = {c.oid for c in catalogs if c.is_shared}
     locations = {
@@ -306,8 +315,8 @@ def read_locations(
 def provoke_running_xacts(connection: Connection) -> None:
     """Have a running-xacts record written: at once where the role may, else within 15 s.
 
-    The background writer logs one every 15 s if anything was written since; a transaction that takes an
-    xid is enough for that.
+    The background writer logs one every 15 s if anything was written since; a transaction that
+    takes an xid is enough for that.
     """
     for statement in ("SELECT pg_log_standby_snapshot()", "CHECKPOINT"):
         try:

@@ -1,16 +1,16 @@
 """Where each mirrored catalog is stored, for everybody and for a transaction that is moving it.
 
-VACUUM FULL and CLUSTER fill a new relfilenode, a *transient heap*, and swap it with the old one. Three
-points in WAL count:
+VACUUM FULL and CLUSTER fill a new relfilenode, a *transient heap*, and swap it with the old one.
+Three points in WAL count:
 
-1. The pg_class row of the transient heap, whose relrewrite names the catalog. Its storage is tracked
-   from here on, because its pages come next. The heap of a mapped catalog is mapped itself: its row has
-   relfilenode 0, and its storage is numbered by its oid.
-2. The swap, for the moving transaction. Of a mapped catalog there is no record of it: it is over when
-   that transaction first changes the new storage by a heap record, rather than filling it with whole
-   pages; until then both hold the same rows. Of any other catalog its pg_class row says it.
-3. The swap, for all others. Of a mapped catalog it is the XLOG_RELMAP_UPDATE, whatever becomes of the
-   transaction, as in crash recovery; of any other the commit.
+1. The pg_class row of the transient heap, whose relrewrite names the catalog. Its storage is
+   tracked from here on, because its pages come next. The heap of a mapped catalog is mapped itself:
+   its row has relfilenode 0, and its storage is numbered by its oid.
+2. The swap, for the moving transaction. Of a mapped catalog there is no record of it: it is over
+   when that transaction first changes the new storage by a heap record, rather than filling it with
+   whole pages; until then both hold the same rows. Of any other catalog its pg_class row says it.
+3. The swap, for all others. Of a mapped catalog it is the XLOG_RELMAP_UPDATE, whatever becomes of
+   the transaction, as in crash recovery; of any other the commit.
 
 Source: src/backend/commands/cluster.c (make_new_heap, swap_relation_files, finish_heap_swap),
 src/backend/utils/cache/relmapper.c
@@ -45,7 +45,9 @@ class Rewrite:
 
 @dataclass(slots=True)
 class Unidentified:
-    """New storage in pg_global, which may turn out to be a shared catalog's; see ``shared_catalogs``."""
+    """New storage in pg_global, which may turn out to be a shared catalog's; see
+    ``shared_catalogs``.
+    """
 
     #: of the transaction that made it
     xid: int
@@ -116,7 +118,9 @@ class StorageMap:
             self.add(locator, row.relrewrite, complete=True)
 
     def copy_to(self, tablespace: int) -> None:
-        """Have every storage in the default tablespace answer to *tablespace* too; see ``database_redo``."""
+        """Have every storage in the default tablespace answer to *tablespace* too; see
+        ``database_redo``.
+        """
         self._stay()
         if tablespace == self.default_tablespace:
             return
@@ -127,7 +131,9 @@ class StorageMap:
         self.track()
 
     def settle(self, locator: RelFileLocator) -> bool:
-        """While the database is copied, learn from a use of *locator* which is it; return whether it moved."""
+        """While the database is copied, learn from a use of *locator* which is it; return whether
+        it moved.
+        """
         if locator.db != self._database_oid or not self.copied_to:
             return False
         if locator.spc == self.default_tablespace:
@@ -149,7 +155,9 @@ class StorageMap:
             self.track()
 
     def note_heap_change(self, storage: Storage, xid: int) -> None:
-        """Notice that *xid* changes a storage by a heap record: of a new mapped one, the swap is over."""
+        """Notice that *xid* changes a storage by a heap record: of a new mapped one, the swap is
+        over.
+        """
         if not self.rewrites:
             return
         oid = storage.catalog.oid
@@ -172,7 +180,8 @@ class StorageMap:
         return self.drop_unread()
 
     def finish(self, xids: Collection[int]) -> list[Storage] | None:
-        """Forget the rewrites of transactions that are over, their pg_class rows being stamped already.
+        """Forget the rewrites of transactions that are over, their pg_class rows being stamped
+        already.
 
         Returns storages that nobody reads any more; None when none of *xids* rewrote a catalog.
 
@@ -195,7 +204,9 @@ class StorageMap:
         return self.drop_unread()
 
     def forget_unidentified(self, xids: Collection[int]) -> None:
-        """Forget new shared storage of transactions that are over: had it become a catalog's, we would know."""
+        """Forget new shared storage of transactions that are over: had it become a catalog's, we
+        would know.
+        """
         for locator, unidentified in list(self.unidentified.items()):
             if unidentified.xid in xids:
                 del self.unidentified[locator]

@@ -1,11 +1,13 @@
 """Catalog columns that may be out of line: a row filter's node tree is the one that is read.
 
-A catalog's TOAST table is mirrored like a catalog (``layout.PG_PUBLICATION_REL_TOAST``), so its chunks are
-there as of the point in WAL. What is not: chunks from before a SQL bootstrap, because a login may not read TOAST
-tables. But it may read the values, and does; when the page with the row comes as an image, the row's pointer is
-tied to the value that SQL showed (``CatalogMirror.known_values``).
+A catalog's TOAST table is mirrored like a catalog (``layout.PG_PUBLICATION_REL_TOAST``), so its
+chunks are there as of the point in WAL. What is not: chunks from before a SQL bootstrap, because a
+login may not read TOAST tables. But it may read the values, and does; when the page with the row
+comes as an image, the row's pointer is tied to the value that SQL showed
+(``CatalogMirror.known_values``).
 
-Source: src/include/varatt.h (postgres.h before 16); toast_fetch_datum, src/backend/access/common/detoast.c
+Source: src/include/varatt.h (postgres.h before 16); toast_fetch_datum,
+src/backend/access/common/detoast.c
 """
 
 from __future__ import annotations

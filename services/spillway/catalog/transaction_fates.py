@@ -1,11 +1,12 @@
 """What became of the transactions that changed a catalog, as far as tuples don't say it themselves.
 
-A status is stamped into a transaction's tuples when it ends (``_kernels/catalog/tuples``) and needs no table
-afterwards. Until then the transaction is *pending* here, with the tuples that wait for it. That it has *finished* is
-remembered until every transaction of its time has, because a page image may still bring tuples of it without a hint;
-the *horizon* is where that is the case.
+A status is stamped into a transaction's tuples when it ends (``_kernels/catalog/tuples``) and needs
+no table afterwards. Until then the transaction is *pending* here, with the tuples that wait for it.
+That it has *finished* is remembered until every transaction of its time has, because a page image
+may still bring tuples of it without a hint; the *horizon* is where that is the case.
 
-Memory: the tuples that unfinished transactions changed, statuses since the horizon, and the multixacts that tuples bear.
+Memory: the tuples that unfinished transactions changed, statuses since the horizon, and the
+multixacts that tuples bear.
 
 Source: src/backend/access/transam/{transam,multixact}.c
 """
@@ -33,7 +34,8 @@ class TransactionFates:
     def __init__(self, horizon: int) -> None:
         """Every xid that precedes *horizon* had finished when the catalog was read."""
         self.horizon = horizon
-        #: xid → tuples whose xmin or deleter is that unfinished transaction; an empty set says that it is not finished
+        #: xid → tuples whose xmin or deleter is that unfinished transaction; an empty set says that
+        #: it is not finished
         self.pending: Final[dict[int, set[CatalogTuple]]] = {}
         # Of transactions that are not before the horizon: True for committed.
         self._finished: dict[int, bool] = {}
@@ -43,8 +45,8 @@ class TransactionFates:
     def of(self, xid: int, record_xid: int, *, unknown: bool) -> bool | None:
         """Say whether *xid* committed (True), aborted (False) or goes on (None).
 
-        *unknown* is the answer for one that finished at a time that we did not watch; *record_xid*, whose record is
-        being read, goes on.
+        *unknown* is the answer for one that finished at a time that we did not watch; *record_xid*,
+        whose record is being read, goes on.
         """
         if xid == record_xid or xid in self.pending:
             return None
@@ -72,7 +74,9 @@ class TransactionFates:
         return not self.pending.keys().isdisjoint(xids)
 
     def lost(self, oldest_running_xid: int) -> list[int]:
-        """List those pending that have finished, unseen: every transaction before *oldest_running_xid* has."""
+        """List those pending that have finished, unseen: every transaction before
+        *oldest_running_xid* has.
+        """
         return [xid for xid in self.pending if precedes(xid, oldest_running_xid)]
 
     def advance(self, oldest_running_xid: int) -> None:
@@ -86,7 +90,9 @@ class TransactionFates:
     # Multixacts.
 
     def deleter_of(self, tup: CatalogTuple) -> int:
-        """Return the xid that deletes a tuple by its xmax and infomask, whatever became of it; 0 for none."""
+        """Return the xid that deletes a tuple by its xmax and infomask, whatever became of it; 0
+        for none.
+        """
         xmax, infomask = tup.xmax, tup.infomask
         if not xmax or infomask & HEAP_XMAX_INVALID or xmax_is_lock_only(infomask):
             return 0

@@ -1,14 +1,17 @@
-"""The tuples of one catalog's storage, physically: page by page, offset by offset, with live indexes.
+"""The tuples of one catalog's storage, physically: page by page, offset by offset, with live
+indexes.
 
-A :class:`Storage` is the main fork of one relfilenode. A catalog has one, and for the time of a VACUUM
-FULL or CLUSTER a second. Redo changes tuples by (block, offset); lookups go through indexes that hold
-every tuple which is not known to be dead, so that a lookup costs what it finds.
+A :class:`Storage` is the main fork of one relfilenode. A catalog has one, and for the time of a
+VACUUM FULL or CLUSTER a second. Redo changes tuples by (block, offset); lookups go through indexes
+that hold every tuple which is not known to be dead, so that a lookup costs what it finds.
 
-Tuples, pages and indexes are the kernel's (``_kernels/catalog/tuples``), which says what the states of a tuple mean.
+Tuples, pages and indexes are the kernel's (``_kernels/catalog/tuples``), which says what the states
+of a tuple mean.
 
-A version that its own unfinished transaction has replaced or deleted again is in no index either: nobody sees it as
-long as both go on. A transaction that changes one row ten thousand times would make every look-up of that row pass ten
-thousand versions. When a subtransaction rolls back what it did to such a version, that is indexed again.
+A version that its own unfinished transaction has replaced or deleted again is in no index either:
+nobody sees it as long as both go on. A transaction that changes one row ten thousand times would
+make every look-up of that row pass ten thousand versions. When a subtransaction rolls back what it
+did to such a version, that is indexed again.
 """
 
 from __future__ import annotations
@@ -78,7 +81,8 @@ class Storage(TupleStorage):
         return self.indexed(number, key)
 
     def keys_after(self, number: int, after: int) -> Iterator[int]:
-        """Yield the keys of an index that are larger than *after*, in order, each once; some may have no tuple any more.
+        """Yield the keys of an index that are larger than *after*, in order, each once; some may
+        have no tuple any more.
 
         What is packed stays so. The storage must not change meanwhile.
         """

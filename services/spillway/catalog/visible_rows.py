@@ -1,7 +1,7 @@
 """The rows of the mirrored catalogs as one transaction sees them at this very point.
 
-What is made of rows must be made anew when they change, so look-ups are noted: catalog, index, key, whether they found
-something or not. See ``resolution_cache``.
+What is made of rows must be made anew when they change, so look-ups are noted: catalog, index, key,
+whether they found something or not. See ``resolution_cache``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class VisibleRows:
-    """Look-ups for a transaction with the *own_xids* given; without any, for everybody who changes no catalog."""
+    """Look-ups for a transaction with the *own_xids* given; without any, for everybody who changes
+    no catalog.
+    """
 
     def __init__(self, heaps: CatalogHeaps, own_xids: Collection[int] = NO_XIDS) -> None:
         self.heaps: Final = heaps
@@ -80,7 +82,8 @@ class VisibleRows:
         lsn = Lsn(self.heaps.last_lsn)
         return DecodingError(
             f"{catalog.name} has {len(tuples)} visible rows with {key} at {lsn}",
-            hint="The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+            hint="The catalog mirror went wrong: bootstrap this database again, and report it as a "
+            "bug.",
             lsn=str(lsn),
             relation=catalog.name,
             ctids=[list(tup.ctid) for tup in tuples],

@@ -1,10 +1,11 @@
 """Line by line: what PostgreSQL's slot returns against what we have rendered.
 
-PostgreSQL's side sets the pace: its slot is asked for what ends before our position, and each of its messages is
-held against our next one. Both begin where its slot does: ours was consistent before (see ``run``).
+PostgreSQL's side sets the pace: its slot is asked for what ends before our position, and each of
+its messages is held against our next one. Both begin where its slot does: ours was consistent
+before (see ``run``).
 
-A plugin with a memory is asked once only, at the end: pgoutput describes a relation when it first meets it in a
-session, and each call of pg_logical_slot_get_binary_changes is one.
+A plugin with a memory is asked once only, at the end: pgoutput describes a relation when it first
+meets it in a session, and each call of pg_logical_slot_get_binary_changes is one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 _CHANGES_MAX: Final = 10_000
 _CONTEXT_LINES: Final = 5
 _SHOWN_BYTES: Final = 2000
-#: Ours is decoded already when PostgreSQL's slot is asked; this only covers the thread's handing over.
+#: Ours is decoded already when PostgreSQL's slot is asked; this only covers the thread's handing
+#: over.
 _PATIENCE_S: Final = 30.0
 
 
@@ -66,7 +68,8 @@ class Comparison:
         self.spool.close()
 
     def advance(self, upto_lsn: int) -> bool:
-        """Compare what ends up to *upto_lsn*, which we have decoded; return whether PostgreSQL had anything.
+        """Compare what ends up to *upto_lsn*, which we have decoded; return whether PostgreSQL had
+        anything.
 
         Raises:
             SourceError: its slot failed.
@@ -76,7 +79,8 @@ class Comparison:
         return self._advance(upto_lsn, _CHANGES_MAX)
 
     def finish(self, upto_lsn: int) -> None:
-        """Compare the rest, when the follower has stopped at *upto_lsn*: neither side may have more.
+        """Compare the rest, when the follower has stopped at *upto_lsn*: neither side may have
+        more.
 
         Raises:
             SourceError: PostgreSQL's slot failed.

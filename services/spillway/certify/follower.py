@@ -1,7 +1,7 @@
 """Our side on a live server: a physical stream into a decoder, in a thread, without the service.
 
-The WAL is streamed through a temporary physical slot, which goes with its connection; no file of it is kept. The
-catalog is read at the start, as a source's is. What comes out goes to a sink.
+The WAL is streamed through a temporary physical slot, which goes with its connection; no file of it
+is kept. The catalog is read at the start, as a source's is. What comes out goes to a sink.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """PostgreSQL's side of the comparison: a temporary logical slot in a session of its own.
 
-The slot goes with its session, however that ends: by ``close``, by a crash of ours, by a lost connection. It is
-advanced as it is read, so it holds back WAL only as far as the comparison lags behind. Rows are fetched
-one by one, so that memory here is bounded by a row.
+The slot goes with its session, however that ends: by ``close``, by a crash of ours, by a lost
+connection. It is advanced as it is read, so it holds back WAL only as far as the comparison lags
+behind. Rows are fetched one by one, so that memory here is bounded by a row.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class OracleSlot:
             self._connection = None
 
     def changes(self, upto_lsn: int, upto_nchanges: int | None) -> Iterator[Line]:
-        """Take messages of transactions that end up to *upto_lsn*, about *upto_nchanges* of them; None: all.
+        """Take messages of transactions that end up to *upto_lsn*, about *upto_nchanges* of them;
+        None: all.
 
         They are confirmed when the iteration ends, which must be at its end.
 

@@ -1,8 +1,8 @@
 """Our side of the comparison: transactions in, the messages of output plugins out.
 
-A :class:`Subject` is what is compared: a plugin with options. The sink renders every transaction for each subject at
-once, since its chunks can be read once only, and hands the messages on chunk by chunk: memory is bounded by a chunk
-and what it renders to.
+A :class:`Subject` is what is compared: a plugin with options. The sink renders every transaction
+for each subject at once, since its chunks can be read once only, and hands the messages on chunk by
+chunk: memory is bounded by a chunk and what it renders to.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class RenderingSink(TransactionSink):
             subjects: what to render for.
             context: of the plugins.
             deliver: gets a subject's number and messages, in order.
-            start_lsns: for each subject, where its first transaction's commit record may start; all by default.
+            start_lsns: for each subject, where its first transaction's commit record may start; all
+                by default.
 
         Raises:
             UnknownPlugin, InvalidOption: a subject can't be rendered.

@@ -62,14 +62,20 @@ class Report:
         )
         if self.workload is not None:
             failed = sum(self.workload["failed"].values())
-            yield f"workload: seed {self.workload['seed']}, {self.workload['steps']:,} statements, {failed:,} of which failed as meant"
-        yield f"decoded: {self.transactions:,} transactions, {self.changes_bytes:,} bytes of changes"
+            yield (
+                f"workload: seed {self.workload['seed']}, {self.workload['steps']:,} statements, "
+                f"{failed:,} of which failed as meant"
+            )
+        yield (
+            f"decoded: {self.transactions:,} transactions, {self.changes_bytes:,} bytes of changes"
+        )
         yield f"tables: {len(self.tables)}{_listed(self.tables)}"
         yield f"types: {len(self.types)}{_listed(self.types)}"
         for subject in self.subjects:
             yield (
-                f"{subject.plugin}: compared {subject.transactions:,} transactions, {subject.lines:,} lines,"
-                f" {subject.bytes:,} bytes: {'equal' if subject.difference is None else 'DIFFERENT'}"
+                f"{subject.plugin}: compared {subject.transactions:,} transactions, "
+                f"{subject.lines:,} lines, {subject.bytes:,} bytes: "
+                f"{'equal' if subject.difference is None else 'DIFFERENT'}"
             )
             if subject.difference is not None:
                 yield from _difference(subject.difference)

@@ -1,15 +1,17 @@
-"""``spillway certify``: PostgreSQL's decoding and ours on one live server, side by side for a while.
+"""``spillway certify``: PostgreSQL's decoding and ours on one live server, side by side for a
+while.
 
 ::
 
     server ──physical stream, temporary slot──▶ follower: decoder, plugins ──▶ spool ─┐
        └──── temporary logical slot, SQL ─────▶ oracle ─────────────────────▶ comparison ──▶ report
 
-The order at the start matters: the catalog is read first and PostgreSQL's slots are made afterwards, so that ours is
-consistent wherever theirs is; only then the WAL is streamed, which our slot has kept since before.
+The order at the start matters: the catalog is read first and PostgreSQL's slots are made
+afterwards, so that ours is consistent wherever theirs is; only then the WAL is streamed, which our
+slot has kept since before.
 
-Everything made on the server is temporary: both slots go with their sessions, however these end. The workload, if
-asked for, runs in a database of its own, which is dropped at the end.
+Everything made on the server is temporary: both slots go with their sessions, however these end.
+The workload, if asked for, runs in a database of its own, which is dropped at the end.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class CertifySettings:
 
 
 def certify(settings: CertifySettings, say: Callable[[str], None], stop: threading.Event) -> Report:
-    """Compare until the duration is over, the workload is done, a difference is found, or *stop* is set.
+    """Compare until the duration is over, the workload is done, a difference is found, or *stop* is
+    set.
 
     Raises:
         SourceError: the server can't be used, or was lost; what is on it was removed all the same.
@@ -178,20 +181,22 @@ class _Run:
         needed = 1 + len(self._subjects)
         with source_session(self._dsn) as connection:
             row = connection.execute(
-                "SELECT current_setting('max_replication_slots')::int - count(*) FROM pg_replication_slots"
+                "SELECT current_setting('max_replication_slots')::int - count(*) FROM "
+                "pg_replication_slots"
             ).fetchone()
         assert row is not None
         if row[0] < needed:
             raise ReplicationSlotsExhausted(
                 f"{needed} replication slots are needed for the while, {row[0]} are free",
-                hint="Drop a slot that nobody uses, or raise max_replication_slots and restart the server.",
+                hint="Drop a slot that nobody uses, or raise max_replication_slots and restart the "
+                "server.",
             )
 
     def _check_consistent(self, sink: RenderingSink, oracles: list[OracleSlot]) -> None:
         """Make sure that nothing was equal only because we had not begun.
 
-        PostgreSQL waited for the transactions that ran when its slot was made, which is after the catalog was read;
-        we wait for no more than these.
+        PostgreSQL waited for the transactions that ran when its slot was made, which is after the
+        catalog was read; we wait for no more than these.
         """
         first = min(oracle.start_lsn for oracle in oracles)
         if sink.consistent_at is None or sink.consistent_at > first + 1:
@@ -224,7 +229,8 @@ class _Run:
             if time.monotonic() > deadline:
                 raise SourceError(
                     f"the WAL stream did not reach {until} in {_CATCH_UP_S:.0f} s",
-                    hint="The connection is too slow for what the server writes; follow it for less long.",
+                    hint="The connection is too slow for what the server writes; follow it for "
+                    "less long.",
                 )
             time.sleep(_POLL_S / 4)
         follower.stop()

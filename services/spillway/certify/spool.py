@@ -1,8 +1,9 @@
-"""Our messages on their way to the comparison: a file between the thread that decodes and the one that compares.
+"""Our messages on their way to the comparison: a file between the thread that decodes and the one
+that compares.
 
-Neither may wait for the other: who reads the WAL stream has to answer the server, and PostgreSQL's slot returns a
-transaction only after it has decoded it again from the start. So what waits is on disk, in a file without
-a name; it is emptied whenever all of it was read.
+Neither may wait for the other: who reads the WAL stream has to answer the server, and PostgreSQL's
+slot returns a transaction only after it has decoded it again from the start. So what waits is on
+disk, in a file without a name; it is emptied whenever all of it was read.
 """
 
 from __future__ import annotations

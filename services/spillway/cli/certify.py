@@ -23,7 +23,8 @@ def certify(
         bool,
         typer.Option(
             "--workload",
-            help="Run the built-in workload instead, in a database of its own that is dropped at the end.",
+            help="Run the built-in workload instead, in a database of its own that is dropped at "
+            "the end.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="What the workload is made from.")] = 1,
@@ -45,7 +46,8 @@ def certify(
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def interrupt(_number: int, _frame: Any) -> None:
-        # The second one has the effect that it has without us; slots go with their sessions all the same.
+        # The second one has the effect that it has without us; slots go with their sessions all the
+        # same.
         stop.set()
         for number, handler in before.items():
             signal.signal(number, handler)

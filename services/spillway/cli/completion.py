@@ -1,7 +1,8 @@
 """Names that the shell completes: asked of the service, at once or not at all.
 
-A completion runs at each press of a key, so it waits half a second for the service and no longer, and whatever goes wrong (no
-service, no token, a wrong URL) completes nothing and says nothing: the command itself will say it.
+A completion runs at each press of a key, so it waits half a second for the service and no longer,
+and whatever goes wrong (no service, no token, a wrong URL) completes nothing and says nothing: the
+command itself will say it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""``spillway decode``: WAL files and a catalog in, an output plugin's messages out; no service, no slot.
+"""``spillway decode``: WAL files and a catalog in, an output plugin's messages out; no service, no
+slot.
 
 Where the catalog comes from decides where decoding begins:
 
 - ``--state``: a decoder state that an earlier run, or the service (``<lsn>.snap``), saved;
-- ``--data-directory``: a base backup, or the directory of a stopped server: begins where its recovery would;
-- ``--dsn``: a running server, now. What it has written before can't be decoded with it; a state saved now begins
-  everything that comes later.
+- ``--data-directory``: a base backup, or the directory of a stopped server: begins where its
+  recovery would;
+- ``--dsn``: a running server, now. What it has written before can't be decoded with it; a state
+  saved now begins everything that comes later.
 
-Every transaction that commits after decoding has become consistent comes out whole, in commit order, as a slot would give
-it. Prepared transactions come at their COMMIT PREPARED.
+Every transaction that commits after decoding has become consistent comes out whole, in commit
+order, as a slot would give it. Prepared transactions come at their COMMIT PREPARED.
 """
 
 from __future__ import annotations
@@ -125,7 +127,8 @@ def decode(
             mirror = decoder.mirror
             if mirror.facts.major != wal.version.major:
                 raise UnsupportedWal(
-                    f"the state is of PostgreSQL {mirror.facts.major}, the WAL of {wal.version.major}",
+                    f"the state is of PostgreSQL {mirror.facts.major}, the WAL of "
+                    f"{wal.version.major}",
                     hint="Give WAL and state of the same cluster.",
                     lsn=str(Lsn(decoder.position)),
                 )
@@ -217,7 +220,9 @@ def _plugin(
 
 
 def _wait_consistent(wal_dir: Path, decoder: Decoder) -> None:
-    """Read what the server writes until the catalog is exact: at once where it may, else within 15 s."""
+    """Read what the server writes until the catalog is exact: at once where it may, else within 15
+    s.
+    """
     from spillway.decoding.offline import read_on  # noqa: PLC0415 - heavy
     from spillway.decoding.snapshot_builder import SnapshotState  # noqa: PLC0415 - heavy
     from spillway.wal.reader import WalDirectory  # noqa: PLC0415 - heavy
@@ -238,7 +243,8 @@ def _check_consistent(decoder: Decoder) -> None:
         raise NotReady(
             f"WAL ends at {Lsn(decoder.position)}, before decoding was consistent "
             f"({decoder.snapshot_state.label})",
-            hint="Give more WAL: up to a checkpoint after the backup, and the end of the transactions that ran then.",
+            hint="Give more WAL: up to a checkpoint after the backup, and the end of the "
+            "transactions that ran then.",
         )
 
 

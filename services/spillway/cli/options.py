@@ -11,7 +11,8 @@ from spillway.errors import InvalidRequest
 
 
 def grpc_address(given: str) -> str:
-    """Return an address of gRPC's that can be one: host:port, or https://host:port of a service with a certificate.
+    """Return an address of gRPC's that can be one: host:port, or https://host:port of a service
+    with a certificate.
 
     Raises:
         InvalidRequest: it is an http:// URL, has a path, or has no port.
@@ -20,8 +21,8 @@ def grpc_address(given: str) -> str:
     if "/" in host_and_port or ":" not in host_and_port:
         raise InvalidRequest(
             f"{given!r} is no address of gRPC's",
-            hint="Give host:port, 127.0.0.1:50051 for one, as --grpc or in SPILLWAY_GRPC, or https://host:port of a service with a "
-            "certificate; http:// is REST's (SPILLWAY_URL).",
+            hint="Give host:port, 127.0.0.1:50051 for one, as --grpc or in SPILLWAY_GRPC, or "
+            "https://host:port of a service with a certificate; http:// is REST's (SPILLWAY_URL).",
         )
     return given
 

@@ -1,10 +1,11 @@
 """The command line as a whole, and how it ends.
 
 Exit codes: 0 done, 1 an error (message, hint and code on stderr), 2 wrong usage, 130 interrupted.
-What is wrong with a command line is said as all errors are, in words of ours: typer's tell what its parser missed, in boxes. A
-traceback means a bug.
+What is wrong with a command line is said as all errors are, in words of ours: typer's tell what its
+parser missed, in boxes. A traceback means a bug.
 
-Hints of the service speak of REST's calls; here they get the words of the commands (``spillway.wording``).
+Hints of the service speak of REST's calls; here they get the words of the commands
+(``spillway.wording``).
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ app = typer.Typer(
     help="PostgreSQL logical decoding outside the server: replication slots as a service.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="`spillway demo` shows everything; `spillway serve`, `source add`, `slot create` and `slot peek` are the first "
-    "steps on a database of your own. SPILLWAY_URL says where the service is, unless it is http://127.0.0.1:8080.",
+    epilog="`spillway demo` shows everything; `spillway serve`, `source add`, `slot create` and "
+    "`slot peek` are the first steps on a database of your own. SPILLWAY_URL says where the "
+    "service is, unless it is http://127.0.0.1:8080.",
     rich_markup_mode=_MARKUP,
 )
 app.add_typer(slot.app, name="slot")
@@ -103,8 +105,8 @@ def serve(
 
     # The process is the service's own.
     limit_arenas()
-    # What it keeps is all that its sources hold, and their passwords. A lake is for others, too: its programs get back
-    # what this one was started with.
+    # What it keeps is all that its sources hold, and their passwords. A lake is for others, too:
+    # its programs get back what this one was started with.
     umask = os.umask(0o077)
     settings = Settings.from_environment()
     logging.basicConfig(
@@ -183,7 +185,9 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Show everything on a private PostgreSQL: workload, slots, stream, lake; every row compared."""
+    """Show everything on a private PostgreSQL: workload, slots, stream, lake; every row
+    compared.
+    """
     from spillway.demo.run import run_demo  # noqa: PLC0415 - heavy
 
     raise typer.Exit(run_demo(directory, bulk_rows=bulk_rows, table_format=table_format, keep=keep))
@@ -209,7 +213,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _complete_lake() -> None:
-    """Put the lake's own commands in the place of the one that hands on to them, if the shell asks about them."""
+    """Put the lake's own commands in the place of the one that hands on to them, if the shell asks
+    about them.
+    """
     asked = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
     if "lake" not in asked.split()[1:2]:
         return

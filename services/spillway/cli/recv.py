@@ -1,12 +1,12 @@
 """``spillway recv``: write a slot's messages as they come, like pg_recvlogical.
 
-The slot is told only what is safe here: of a file, what was fsynced; of a pipe or a terminal, what was written. So
-whatever dies, and whenever, nothing is lost; what was written but not confirmed comes again and is
-written again. While this process lives it asks, after a lost connection, for what follows the last whole transaction
-that it wrote.
+The slot is told only what is safe here: of a file, what was fsynced; of a pipe or a terminal, what
+was written. So whatever dies, and whenever, nothing is lost; what was written but not confirmed
+comes again and is written again. While this process lives it asks, after a lost connection, for
+what follows the last whole transaction that it wrote.
 
-SIGINT and SIGTERM end it in good order: sync, confirm, wait until the slot has taken that. A second one
-ends it at once.
+SIGINT and SIGTERM end it in good order: sync, confirm, wait until the slot has taken that. A second
+one ends it at once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def recv(
         typer.Option("--grpc", help="host:port of the service; SPILLWAY_GRPC otherwise."),
     ] = None,
 ) -> None:
-    """Write a slot's messages as they come, a line each, and confirm what is safe (pg_recvlogical)."""
+    """Write a slot's messages as they come, a line each, and confirm what is safe
+    (pg_recvlogical).
+    """
     settings = Settings.from_environment()
     first_lsn = None if start_lsn is None else Lsn.parse(start_lsn)
     last_lsn = None if end_lsn is None else Lsn.parse(end_lsn)
@@ -113,7 +115,9 @@ def recv(
 
 
 class _Stop:
-    """Set by a signal; wakes whoever waits for the service by asking the service for a keepalive."""
+    """Set by a signal; wakes whoever waits for the service by asking the service for a
+    keepalive.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()

@@ -1,4 +1,6 @@
-"""REST as the commands use it: calls in, JSON out, and the service's errors raised as what they are."""
+"""REST as the commands use it: calls in, JSON out, and the service's errors raised as what they
+are.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
     from spillway.settings import Settings
 
-#: Creating a slot waits for a consistent point, and a peek may read much; connecting does not take long.
+#: Creating a slot waits for a consistent point, and a peek may read much; connecting does not take
+#: long.
 _TIMEOUT_S: Final = 300.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
@@ -111,8 +114,9 @@ class RestClient:
             raise NotReady(
                 f"the service at {self._url} can't be reached: "
                 f"{_ERRNO.sub('', str(error)) or type(error).__name__}",
-                hint="Check that spillway serve runs there, and SPILLWAY_URL: https://… of a service with a certificate "
-                "(and SPILLWAY_TLS_CLIENT_CERT, if it asks for one), http://… of one without.",
+                hint="Check that spillway serve runs there, and SPILLWAY_URL: https://… of a "
+                "service with a certificate (and SPILLWAY_TLS_CLIENT_CERT, if it asks for one), "
+                "http://… of one without.",
             ) from None
         if response.is_success:
             return response.json() if response.content else None
@@ -126,6 +130,7 @@ class RestClient:
             )
         except (ValueError, KeyError, TypeError):
             return SpillwayError(
-                f"{self._url} answered {response.status_code} {response.reason_phrase}, and not as Spillway does",
+                f"{self._url} answered {response.status_code} {response.reason_phrase}, and not as "
+                "Spillway does",
                 hint="Check SPILLWAY_URL: something else may listen there.",
             )

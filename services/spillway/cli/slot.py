@@ -68,7 +68,8 @@ def create(
         bool,
         typer.Option(
             "--snapshot",
-            help="Begin at the LSN of an exact snapshot, and hold that on the source for who copies tables.",
+            help="Begin at the LSN of an exact snapshot, and hold that on the source for who "
+            "copies tables.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -148,7 +149,9 @@ def snapshot(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take an exact snapshot of the source and hold it there for who copies tables; the slot stays where it is."""
+    """Take an exact snapshot of the source and hold it there for who copies tables; the slot stays
+    where it is.
+    """
     if release:
         _call("DELETE", "slots", name, "snapshot")
         return
@@ -224,7 +227,9 @@ def copy(
 
 @app.command("end-session")
 def end_session(name: Name, as_json: AsJson = False) -> None:
-    """End the session of a slot's consumer, so that another may take the slot (pg_terminate_backend)."""
+    """End the session of a slot's consumer, so that another may take the slot
+    (pg_terminate_backend).
+    """
     _show(_call("POST", "slots", name, "end-session"), as_json=as_json)
 
 

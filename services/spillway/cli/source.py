@@ -136,8 +136,8 @@ def restart(
 ) -> None:
     """Give the decoding of one database a way on from what has stopped it.
 
-    It is tried again at once; where that can't help, decoding begins anew behind the place, and slots that missed
-    something are invalidated. The other databases go on.
+    It is tried again at once; where that can't help, decoding begins anew behind the place, and
+    slots that missed something are invalidated. The other databases go on.
     """
     _show(_call("POST", "sources", name, "databases", database, "restart"), as_json=as_json)
 
@@ -169,7 +169,8 @@ def drop(
         bool,
         typer.Option(
             "--keep-slot",
-            help="Leave its physical slot, and don't ask the server: for one that is gone for good.",
+            help="Leave its physical slot, and don't ask the server: for one that is gone for "
+            "good.",
         ),
     ] = False,
 ) -> None:

@@ -84,10 +84,14 @@ JobOptions = Annotated[
     ),
 ]
 _LIST_COLUMNS: Final = (
-    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database", "slot", "confirmed_flush_lsn",
+    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "source", "database", "slot", (
+        "confirmed_flush_lsn"
+    ),
 )  # fmt: skip
 _LIST_RANKED: Final = (
-    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "database", "source", "slot", "confirmed_flush_lsn",
+    "name", "state", "lag_bytes", "lag_seconds", "rows", "restarts", "database", "source", "slot", (
+        "confirmed_flush_lsn"
+    ),
 )  # fmt: skip
 _TABLE_COLUMNS: Final = ("table", "state", "changes", "bytes_copied", "bytes_total")
 
@@ -280,7 +284,8 @@ def _job_options(given: list[str] | None) -> dict[str, object]:
         if not name or not equals:
             raise InvalidRequest(
                 f"--job-option {text!r} is not NAME=VALUE",
-                hint=f"Write --job-option retention=30d, for one; there are {', '.join(JOB_OPTIONS)}.",
+                hint="Write --job-option retention=30d, for one; there are "
+                f"{', '.join(JOB_OPTIONS)}.",
             )
         if name in _OWN_OPTION:
             raise InvalidRequest(
@@ -326,7 +331,8 @@ def _by_table(option: str, given: list[str]) -> dict[str, list[str]]:
         if not equals or table in found:
             raise InvalidRequest(
                 f"{option} {text!r} does not say of which table, or of one that was named before",
-                hint=f"{option} 'schema.table=column,column'; once for each table; nothing behind = for none.",
+                hint=f"{option} 'schema.table=column,column'; once for each table; nothing behind "
+                "= for none.",
             )
         found[table] = [name.strip() for name in columns.split(",") if name.strip()]
     return found

@@ -1,8 +1,11 @@
-"""Tables of answers: aligned for a person at a terminal, a line a row with tabs between for a program behind a pipe.
+"""Tables of answers: aligned for a person at a terminal, a line a row with tabs between for a
+program behind a pipe.
 
-At a terminal a table fits its width. What doesn't fit is left out by rank, the least important column first, and a last line says which;
-nothing is folded within a word. What is a sentence (an error) stands below the table. Behind a pipe every column is there, whole, without
-colours, with numbers as numbers. What is unknown or doesn't exist is ``-``, so that a row always has all of its fields.
+At a terminal a table fits its width. What doesn't fit is left out by rank, the least important
+column first, and a last line says which; nothing is folded within a word. What is a sentence (an
+error) stands below the table. Behind a pipe every column is there, whole, without colours, with
+numbers as numbers. What is unknown or doesn't exist is ``-``, so that a row always has all of its
+fields.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ _GAP: Final = "  "
 #: A terminal that is narrower than that gets lines of that width.
 _LEAST_WIDTH: Final = 20
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
-#: Columns that are right-aligned, and at a terminal shown with a unit: a slot's, and a subscription's tables'.
+#: Columns that are right-aligned, and at a terminal shown with a unit: a slot's, and a
+#: subscription's tables'.
 _BYTES: Final = frozenset({"bytes_copied", "bytes_total"}).union(
     column.name for column in SLOT_COLUMNS if column.unit == "bytes"
 )
@@ -76,7 +80,9 @@ def print_record(record: Mapping[str, Any]) -> None:
 
 
 def for_terminal(rows: Sequence[Mapping[str, Any]], columns: Columns, width: int) -> list[str]:
-    """Return the lines of a table that is no wider than *width*, unless its most important column is."""
+    """Return the lines of a table that is no wider than *width*, unless its most important column
+    is.
+    """
     cells = {name: [_shown(name, row[name]) for row in rows] for name in columns.names}
     widths = {
         name: max(len(name), *(cell_len(cell) for cell in cells[name]), 0) for name in columns.names

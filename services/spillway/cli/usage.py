@@ -1,4 +1,6 @@
-"""What is wrong with a command line, in words: typer says what its parser missed ("Input should be a valid integer")."""
+"""What is wrong with a command line, in words: typer says what its parser missed ("Input should be
+a valid integer").
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _MUST_BE: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def in_words(error: TyperException) -> tuple[str, str | None]:
-    """Return the message and what to do; None in place of that when the message is the help that was asked for."""
+    """Return the message and what to do; None in place of that when the message is the help that
+    was asked for.
+    """
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         return error.format_message(), None

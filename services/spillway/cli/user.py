@@ -1,6 +1,7 @@
 """``spillway user``: REST's calls on users, who may come in over PostgreSQL's own protocol.
 
-A password is read where others don't see it, and its verifier is made here: it never crosses the network.
+A password is read where others don't see it, and its verifier is made here: it never crosses the
+network.
 """
 
 from __future__ import annotations

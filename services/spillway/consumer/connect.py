@@ -1,6 +1,8 @@
-"""How a consumer reaches a slot: which client answers :class:`spillway.consumer.slot.SlotClient`, and with what options.
+"""How a consumer reaches a slot: which client answers :class:`spillway.consumer.slot.SlotClient`,
+and with what options.
 
-Options are texts, so that they can be handed to other processes as they are: the options of a Spark data source.
+Options are texts, so that they can be handed to other processes as they are: the options of a Spark
+data source.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ def connect(options: Mapping[str, str]) -> SlotClient:
     """Open a client to the service that *options* name.
 
     Args:
-        options: ``grpc`` (host:port, https://host:port with TLS), ``token`` (bearer; else SPILLWAY_TOKEN), ``tls_ca``,
-            ``tls_client_cert``, ``tls_client_key`` and ``tls_server_name`` (else SPILLWAY_TLS_CA, …, else what
-            :func:`handed_on` gives), and ``client``:
+        options: ``grpc`` (host:port, https://host:port with TLS), ``token`` (bearer; else
+            SPILLWAY_TOKEN), ``tls_ca``, ``tls_client_cert``, ``tls_client_key`` and
+            ``tls_server_name`` (else SPILLWAY_TLS_CA, …, else what :func:`handed_on` gives), and
+            ``client``:
             ``module:function`` of another implementation, which is called with these options.
 
     Raises:
@@ -62,7 +65,8 @@ def connect(options: Mapping[str, str]) -> SlotClient:
 def exports_of(
     options: Mapping[str, str], slot_name: str
 ) -> Callable[[], AbstractContextManager[ExportedSnapshot]] | None:
-    """Return what has the service hold a snapshot of a slot's source, paired with its LSN; None where the client has nothing like it.
+    """Return what has the service hold a snapshot of a slot's source, paired with its LSN; None
+    where the client has nothing like it.
 
     Args:
         options: as :func:`connect` takes them.
@@ -75,10 +79,12 @@ def exports_of(
 
 
 def handed_on() -> dict[str, str]:
-    """Give what this process's environment says of TLS, as options for workers that have nothing of it in theirs.
+    """Give what this process's environment says of TLS, as options for workers that have nothing of
+    it in theirs.
 
-    A worker has the environment that its executor was started with, which is not the driver's: on other machines, and here, too,
-    when the JVM ran before. What is in it comes before what is handed on, since files may lie elsewhere there.
+    A worker has the environment that its executor was started with, which is not the driver's: on
+    other machines, and here, too, when the JVM ran before. What is in it comes before what is
+    handed on, since files may lie elsewhere there.
     """
     found = {name: os.environ.get(f"SPILLWAY_{name.upper()}", "") for name in _TLS_OPTIONS}
     return {f"{_HANDED_ON}{name}": value for name, value in found.items() if value}

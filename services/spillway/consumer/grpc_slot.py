@@ -1,4 +1,6 @@
-"""A slot over gRPC: the change stream for reading, the slot service for where it stands and for confirming."""
+"""A slot over gRPC: the change stream for reading, the slot service for where it stands and for
+confirming.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
     from spillway.tls import ClientTls
 
-#: What the plugin gathers in a message, and gRPC in a batch: large, as nobody waits for the first row of a micro-batch.
+#: What the plugin gathers in a message, and gRPC in a batch: large, as nobody waits for the first
+#: row of a micro-batch.
 _BATCH_BYTES: Final = 4 << 20
 _PLUGIN_OPTIONS: Final = {"batch_bytes": str(_BATCH_BYTES)}
 

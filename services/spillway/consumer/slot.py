@@ -1,11 +1,13 @@
 """What a consumer asks of a slot: three calls, synchronous.
 
-A consumer may run in many processes, as Spark runs its Python (the planner, the executors' workers), and none of them has an
-event loop to share; what they need is small: where the slot stands, the messages of an LSN range, and, from one of them
-only, to confirm. :class:`SlotClient` is that need, :func:`spillway.consumer.connect.connect` answers it with the gRPC client.
+A consumer may run in many processes, as Spark runs its Python (the planner, the executors'
+workers), and none of them has an event loop to share; what they need is small: where the slot
+stands, the messages of an LSN range, and, from one of them only, to confirm. :class:`SlotClient` is
+that need, :func:`spillway.consumer.connect.connect` answers it with the gRPC client.
 
-Messages are read by *peek*: beside the slot's consumer, without making the slot active and without moving it. So a
-range can be read again, by a retried task or after a restart, and several ranges at once.
+Messages are read by *peek*: beside the slot's consumer, without making the slot active and without
+moving it. So a range can be read again, by a retried task or after a restart, and several ranges at
+once.
 """
 
 from __future__ import annotations
@@ -57,15 +59,19 @@ class SnapshotExporter(Protocol):
 
 
 class SlotClient(Protocol):
-    """What a consumer asks of the service. Every call may raise a :class:`spillway.errors.SpillwayError`."""
+    """What a consumer asks of the service. Every call may raise a
+    :class:`spillway.errors.SpillwayError`.
+    """
 
     def position(self, slot_name: str) -> SlotPosition: ...
 
     def read(self, slot_name: str, start_lsn: int, upto_lsn: int) -> Iterator[bytes]:
-        """Yield the payloads of the transactions whose commit record starts in [*start_lsn*, *upto_lsn*).
+        """Yield the payloads of the transactions whose commit record starts in [*start_lsn*,
+        *upto_lsn*).
 
-        Ends by itself, which needs *upto_lsn* ≤ ``decoded_lsn``. What the slot has confirmed is left out. The
-        same range always gives the same rows in the same order; where it is cut into messages may differ.
+        Ends by itself, which needs *upto_lsn* ≤ ``decoded_lsn``. What the slot has confirmed is
+        left out. The same range always gives the same rows in the same order; where it is cut into
+        messages may differ.
         """
         ...
 

@@ -1,25 +1,28 @@
-"""Exact snapshots of the source: a snapshot at an LSN, and the tables as of it, for whoever copies tables and follows a slot then.
+"""Exact snapshots of the source: a snapshot at an LSN, and the tables as of it, for whoever copies
+tables and follows a slot then.
 
-A snapshot that SQL takes has no LSN: transactions become visible in another order than their commit records stand in WAL.
-What is needed is both, an LSN S and a snapshot that has every transaction whose commit record starts before S and no
-other: changes from S on complete what is copied as of it. The service, which decodes the source's WAL, pairs the two
-and waits for nobody (:mod:`spillway.source_snapshots.pairing`). Where it can't be asked, or has none to give, the server does, which waits for
-transactions that run (:mod:`spillway.receiver.temporary_slot`). So::
+A snapshot that SQL takes has no LSN: transactions become visible in another order than their commit
+records stand in WAL. What is needed is both, an LSN S and a snapshot that has every transaction
+whose commit record starts before S and no other: changes from S on complete what is copied as of
+it. The service, which decodes the source's WAL, pairs the two and waits for nobody
+(:mod:`spillway.source_snapshots.pairing`). Where it can't be asked, or has none to give, the server
+does, which waits for transactions that run (:mod:`spillway.receiver.temporary_slot`). So::
 
     the service, or the server   ──▶ S, the name of a snapshot
     holder (SQL)                 BEGIN; SET TRANSACTION SNAPSHOT; pg_export_snapshot() ──▶ what those who copy import
     the service, or the server   gives its own up: nothing keeps WAL
     holder                       LOCK … ACCESS SHARE; describe the tables; stay open until all is copied
 
-The holder keeps two things: the snapshot, so VACUUM keeps the rows that it sees, and the shape of the tables: DDL waits
-(as for pg_dump). What happened to a table between S and the lock would show other columns, or an empty heap, to an
-older snapshot; the tables are described by the snapshot and as they are now, and where that differs a new
-snapshot is taken.
+The holder keeps two things: the snapshot, so VACUUM keeps the rows that it sees, and the shape of
+the tables: DDL waits (as for pg_dump). What happened to a table between S and the lock would show
+other columns, or an empty heap, to an older snapshot; the tables are described by the snapshot and
+as they are now, and where that differs a new snapshot is taken.
 
-Runs in one process; those that copy (:mod:`spillway.consumer.table_copy`) may be others. The DSN's password is in no message and no ``repr``.
+Runs in one process; those that copy (:mod:`spillway.consumer.table_copy`) may be others. The DSN's
+password is in no message and no ``repr``.
 
 Source: ImportSnapshot (src/backend/utils/time/snapmgr.c)
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -179,8 +182,8 @@ class Source:
     Args:
         dsn: a libpq connection string.
         options: the slot's plugin options: they say how values are shown.
-        exports: gives snapshots that the service has paired with an LSN; without it, or when it has none to give, the
-            server makes a temporary slot.
+        exports: gives snapshots that the service has paired with an LSN; without it, or when it has
+            none to give, the server makes a temporary slot.
     """
 
     def __init__(
@@ -206,7 +209,9 @@ class Source:
 
     @property
     def conninfo(self) -> str:
-        """How an executor connects. Holds the password: for a connection only, never for a message."""
+        """How an executor connects. Holds the password: for a connection only, never for a
+        message.
+        """
         return self._conninfo
 
     def wal_lsn(self) -> int:
@@ -217,7 +222,8 @@ class Source:
         return int(Lsn.parse(row[0]))
 
     def tables(self, wanted: Sequence[str]) -> list[SourceTable]:
-        """Return the tables that *wanted* names, a partitioned one's leaves in its place; all of them when it is empty.
+        """Return the tables that *wanted* names, a partitioned one's leaves in its place; all of
+        them when it is empty.
 
         Raises:
             LakeError: there is none of a name.
@@ -233,8 +239,10 @@ class Source:
                 unknown = [n for n in names if n not in found]
                 if unknown or not names:
                     raise LakeError(
-                        f"there is no table {name} in database {self.database} that WAL has changes of",
-                        hint="Give schema.table of a permanent table; without a name all are taken.",
+                        f"there is no table {name} in database {self.database} that WAL has "
+                        "changes of",
+                        hint="Give schema.table of a permanent table; without a name all are "
+                        "taken.",
                         relation=name,
                     )
                 chosen.update((n, found[n]) for n in names)
@@ -354,7 +362,8 @@ class Source:
                 except psycopg.errors.LockNotAvailable:
                     raise LakeError(
                         f"{name} is locked by somebody else for more than {_LOCK_TIMEOUT}",
-                        hint="Load it when the ALTER TABLE, TRUNCATE or VACUUM FULL is done; pg_locks shows whose.",
+                        hint="Load it when the ALTER TABLE, TRUNCATE or VACUUM FULL is done; "
+                        "pg_locks shows whose.",
                         relation=name,
                     ) from None
                 except psycopg.errors.InsufficientPrivilege:
@@ -393,7 +402,8 @@ class Source:
             primary_key=primary, primary_key_deferrable=deferrable, identity_columns=identifying,
         )  # fmt: skip
         sizes = connection.execute(
-            "SELECT pg_catalog.pg_relation_size(%s::oid::regclass) / current_setting('block_size')::int8",
+            "SELECT pg_catalog.pg_relation_size(%s::oid::regclass) / "
+            "current_setting('block_size')::int8",
             [oid],
         ).fetchone()
         assert sizes is not None
@@ -403,7 +413,9 @@ class Source:
     def _keys(
         connection: Connection, oid: int, identity: str, columns: tuple[ColumnDescriptor, ...]
     ) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
-        """Return the primary key's attnums, whether it is deferrable, and the replica identity's attnums."""
+        """Return the primary key's attnums, whether it is deferrable, and the replica identity's
+        attnums.
+        """
         primary: tuple[int, ...] = ()
         deferrable = False
         of: dict[str, tuple[int, ...]] = {"f": tuple(c.attnum for c in columns if not c.dropped)}
@@ -446,8 +458,9 @@ def begin_with_snapshot(connection: Connection, settings: Mapping[str, str], nam
     names, values = list(settings), list(settings.values())
     connection.execute(
         "SELECT pg_catalog.set_config(w.name, w.value, false)"
-        " FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) w(name, value)"
-        " JOIN pg_catalog.pg_settings s ON pg_catalog.lower(s.name) = pg_catalog.lower(w.name)",
+        " FROM ROWS FROM (pg_catalog.unnest(%s::text[]), pg_catalog.unnest(%s::text[])) w(name, "
+        "value) JOIN pg_catalog.pg_settings s ON pg_catalog.lower(s.name) = "
+        "pg_catalog.lower(w.name)",
         [names, values],
     )
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

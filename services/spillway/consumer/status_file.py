@@ -1,9 +1,10 @@
 """What a consumer tells whoever keeps it running, in a file that it replaces as a whole.
 
-The form is :mod:`spillway.subscriber.run_status`'s, which reads it. Counts go on from what the file says when the consumer starts,
-so that they are about its target and not about the run; one that is killed between what it made durable and the next writing of
-the file counts those changes for nobody. News of steps are written at most every :data:`_PAUSE_S`, what is urgent and errors
-at once. That the file can't be written ends nothing.
+The form is :mod:`spillway.subscriber.run_status`'s, which reads it. Counts go on from what the file
+says when the consumer starts, so that they are about its target and not about the run; one that is
+killed between what it made durable and the next writing of the file counts those changes for
+nobody. News of steps are written at most every :data:`_PAUSE_S`, what is urgent and errors at once.
+That the file can't be written ends nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Set by whoever keeps the consumer running, and told back, so that an older run's news are not taken for this one's.
+#: Set by whoever keeps the consumer running, and told back, so that an older run's news are not
+#: taken for this one's.
 RUN_VARIABLE: Final = "SPILLWAY_SUBSCRIPTION_RUN"
 _PAUSE_S: Final = 0.5
 
 
 @dataclass(slots=True)
 class TableStatus:
-    """How far one table is: ``waiting``, ``copying``, ``ready``, or ``quarantined`` for a reason."""
+    """How far one table is: ``waiting``, ``copying``, ``ready``, or ``quarantined`` for a
+    reason.
+    """
 
     state: str = "ready"
     changes: int = 0
@@ -59,7 +63,9 @@ class Progress:
 
 
 class StatusFile:
-    """A context manager; what ends the block with an error is told. Safe to use from several threads."""
+    """A context manager; what ends the block with an error is told. Safe to use from several
+    threads.
+    """
 
     def __init__(self, path: Path) -> None:
         """Take the file that is to be replaced; its directory must exist."""
@@ -98,7 +104,9 @@ class StatusFile:
 
     @contextmanager
     def changing(self) -> Iterator[Progress]:
-        """Change what is told; the file is written afterwards, if that is urgent or the last time was long ago."""
+        """Change what is told; the file is written afterwards, if that is urgent or the last time
+        was long ago.
+        """
         with self._lock:
             progress = self._progress
             progress.urgent = False

@@ -1,7 +1,9 @@
-"""A table copied by ranges of its blocks, as of an exact snapshot of the source, by as many processes as one likes.
+"""A table copied by ranges of its blocks, as of an exact snapshot of the source, by as many
+processes as one likes.
 
-A range is one COPY in a session of its own, which imports the snapshot; a TID range scan reads just these blocks. Columns are
-what :mod:`spillway.plugins.arrow_copy` makes of them: the types and values that a slot's changes have.
+A range is one COPY in a session of its own, which imports the snapshot; a TID range scan reads just
+these blocks. Columns are what :mod:`spillway.plugins.arrow_copy` makes of them: the types and
+values that a slot's changes have.
 
 Memory: one batch of rows. In Python, one call a row, which hands it to a kernel.
 """
@@ -68,8 +70,8 @@ class TableCopy:
             where each row stands, its block's number times 65536 plus the offset, and its columns.
 
         Raises:
-            LakeError: the source refuses, or the connection broke; :data:`DDL_WAITS` in its message: somebody waits to alter
-                the table.
+            LakeError: the source refuses, or the connection broke; :data:`DDL_WAITS` in its
+                message: somebody waits to alter the table.
             SpillwayError: a value can't be represented.
         """
         descriptor = self._plan.descriptor
@@ -78,7 +80,8 @@ class TableCopy:
                 self._conninfo, autocommit=True, client_encoding="UTF8"
             ) as connection:
                 begin_with_snapshot(connection, self._settings, self._snapshot)
-                # Not to be in line behind DDL that waits for the load itself: nobody would see that deadlock.
+                # Not to be in line behind DDL that waits for the load itself: nobody would see that
+                # deadlock.
                 lock(connection, descriptor.schema, descriptor.name, wait=False)
                 yield from self._rows(connection, first, end)
                 connection.execute("COMMIT")

@@ -1,13 +1,14 @@
 """Putting transactions together whose pieces were decoded by several decoders.
 
 A decoder of a stretch of WAL hands over what the stretch has of a transaction as *pieces*
-(:class:`~spillway.decoding.transaction.Piece`): changes in LSN order, as they were queued. What needs all of a transaction
-has not been done to them: TOAST chunks are not with their rows, speculative insertions not confirmed, and what
-subtransactions wrote that aborted later is still there. Queued again, one stretch behind the other, in a reorder buffer
-here, they become what one decoder of the whole would have delivered.
+(:class:`~spillway.decoding.transaction.Piece`): changes in LSN order, as they were queued. What
+needs all of a transaction has not been done to them: TOAST chunks are not with their rows,
+speculative insertions not confirmed, and what subtransactions wrote that aborted later is still
+there. Queued again, one stretch behind the other, in a reorder buffer here, they become what one
+decoder of the whole would have delivered.
 
-Relation ids are each decoder's own. Here a relation gets a number for each descriptor *object*: who parses
-descriptors does so once for each text.
+Relation ids are each decoder's own. Here a relation gets a number for each descriptor *object*: who
+parses descriptors does so once for each text.
 
 Memory: ``work_mem_bytes`` of changes, the rest spilled.
 """
@@ -72,7 +73,8 @@ class Assembler:
             self._buffer.add_changes(header.xid, chunk, numbers, survivors)
         except (KeyError, ValueError) as error:
             raise DecodingError(
-                f"a piece of transaction {header.xid}, which commits at {Lsn(header.final_lsn)}, is damaged: {error}",
+                f"a piece of transaction {header.xid}, which commits at {Lsn(header.final_lsn)}, "
+                f"is damaged: {error}",
                 hint="Run the replay again; report this if it repeats.",
                 lsn=str(Lsn(header.final_lsn)),
                 xid=header.xid,
@@ -87,7 +89,9 @@ class Assembler:
         return number
 
     def finish(self, header: TransactionHeader) -> Transaction:
-        """Return the transaction with what was added, which is forgotten here; the caller closes it."""
+        """Return the transaction with what was added, which is forgotten here; the caller closes
+        it.
+        """
         if self._buffer.end(header.xid, ()) is None:
             return DecodedTransaction(header, None, {})
         stream = self._buffer.take(header.xid)

@@ -1,15 +1,19 @@
 """The capture filter of a source: what its decoders leave out before they copy anything.
 
-All slots of a database share one decoding session and one transaction log, so that only what no slot of the source
-may ever want can be left out early. Which that is, an operator says when the source is created, and it never changes:
-slots begin at any position that the log holds, and what was left out is in none of them.
+All slots of a database share one decoding session and one transaction log, so that only what no
+slot of the source may ever want can be left out early. Which that is, an operator says when the
+source is created, and it never changes: slots begin at any position that the log holds, and what
+was left out is in none of them.
 
-- ``origin: none`` leaves out records that bear a replication origin, and transactions whose commit does. That is
-  what PostgreSQL does for a slot whose plugin's filter_by_origin says so.
-- ``tables`` names tables, or all of a schema. A partition counts by its own name and by those of its ancestors.
-- ``publications`` names publications: a table is read while one of them publishes it, as of each change.
+- ``origin: none`` leaves out records that bear a replication origin, and transactions whose commit
+  does. That is what PostgreSQL does for a slot whose plugin's filter_by_origin says so.
+- ``tables`` names tables, or all of a schema. A partition counts by its own name and by those of
+  its ancestors.
+- ``publications`` names publications: a table is read while one of them publishes it, as of each
+  change.
 
-Catalogs are always followed. A table is asked for when its storage is met (``decoder.py``), not once a record.
+Catalogs are always followed. A table is asked for when its storage is met (``decoder.py``), not
+once a record.
 
 Source: FilterByOrigin, DecodeTXNNeedSkip, src/backend/replication/logical/decode.c
 """
@@ -118,7 +122,8 @@ def _table(text: str) -> tuple[str, str | None]:
     if match is None:
         raise InvalidCapture(
             f"{text!r} names no table",
-            hint='Write schema.table or schema.*; a part with upper case or a dot in double quotes: public."My.Table".',
+            hint="Write schema.table or schema.*; a part with upper case or a dot in double "
+            'quotes: public."My.Table".',
             option="tables",
         )
     schema, table = match.groups()

@@ -1,23 +1,27 @@
-"""Transactions in progress that a serialised state carries, so that decoding goes on behind what it read of them.
+"""Transactions in progress that a serialised state carries, so that decoding goes on behind what it
+read of them.
 
-Without it, a restart reads WAL again from the first record of the oldest transaction in progress. One that stays open
-for hours, or prepared for weeks, would hold back all WAL since; and a WAL store with a bound would be full before the
-record came that ends it.
+Without it, a restart reads WAL again from the first record of the oldest transaction in progress.
+One that stays open for hours, or prepared for weeks, would hold back all WAL since; and a WAL store
+with a bound would be full before the record came that ends it.
 
-What is carried is the reorder buffer's table of transactions (``_kernels/reorder/carry.pyx``), what was said of the
-prepared ones, and the descriptors of the tables that their changes name: relation ids are a process's own. Changes that
-are many stay in the spill files that they are in. These files are named, with how much of each is meant; they
-are only ever appended to, so several states may name one, each up to another byte.
+What is carried is the reorder buffer's table of transactions (``_kernels/reorder/carry.pyx``), what
+was said of the prepared ones, and the descriptors of the tables that their changes name: relation
+ids are a process's own. Changes that are many stay in the spill files that they are in. These files
+are named, with how much of each is meant; they are only ever appended to, so several states may
+name one, each up to another byte.
 
 ::
 
     u32 size | JSON of that size: files, prepared, relations | bytes of the reorder buffer
 
-Who keeps a state keeps the files that it names. They are durable when :meth:`~spillway.decoding.decoder.Decoder.carry`
-returns, before anybody can have written the state down. There is no other copy once the WAL is given up: a file
-that is missing, cut or damaged ends in DecodingStateLost, when it is opened or when the changes are read.
+Who keeps a state keeps the files that it names. They are durable when
+:meth:`~spillway.decoding.decoder.Decoder.carry` returns, before anybody can have written the state
+down. There is no other copy once the WAL is given up: a file that is missing, cut or damaged ends
+in DecodingStateLost, when it is opened or when the changes are read.
 
-Disk: the changes of the transactions in progress, as spilling them takes anyway. Nothing but the disk bounds that.
+Disk: the changes of the transactions in progress, as spilling them takes anyway. Nothing but the
+disk bounds that.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ if TYPE_CHECKING:
     from spillway._kernels.reorder.buffer import ReorderBuffer
     from spillway.catalog.descriptor_registry import DescriptorRegistry
 
-#: A transaction that occupies no more than this goes into the state itself: no file to make, and none to sync.
+#: A transaction that occupies no more than this goes into the state itself: no file to make, and
+#: none to sync.
 INLINE_BYTES_MAX: Final = 64 << 10
 #: Name pattern of spill files.
 SPILL_GLOB: Final = "xid-*.spill"
@@ -53,7 +58,8 @@ class CarriedFile(NamedTuple):
     name: str
     #: bytes of it that are meant
     size: int
-    #: (end, {relation id in the file: id in ``Carried.relations``}); behind the last one ids are those
+    #: (end, {relation id in the file: id in ``Carried.relations``}); behind the last one ids are
+    #: those
     ranges: tuple[tuple[int, dict[int, int]], ...]
 
 
@@ -78,7 +84,8 @@ class Carried:
         registry: DescriptorRegistry,
         spill_dir: Path,
     ) -> Self:
-        """Take what there is in *buffer* at *position*; its spill files are durable and stay from now on.
+        """Take what there is in *buffer* at *position*; its spill files are durable and stay from
+        now on.
 
         Raises:
             DiskFull, StorageError: a spill file can't be written or synced.
@@ -124,7 +131,8 @@ class Carried:
         """Fill *buffer*, which is empty; files are cut to what is meant of them.
 
         Returns:
-            The descriptors that *buffer* names, by id: the caller holds them, or the ids come to mean others.
+            The descriptors that *buffer* names, by id: the caller holds them, or the ids come to
+                mean others.
 
         Raises:
             DecodingStateLost: a file can't be used.
@@ -220,8 +228,10 @@ def _ranges_now(file: CarriedFile, now: dict[int, int]) -> list[tuple[int, dict[
 
 def _lost(path: Path | str, why: str) -> DecodingStateLost:
     return DecodingStateLost(
-        f"the spill file {path}, which holds changes of a transaction in progress, can't be used: {why}",
-        hint="Restore the file from a backup, or begin anew behind that transaction: spillway source restart SOURCE DATABASE.",
+        f"the spill file {path}, which holds changes of a transaction in progress, can't be used: "
+        f"{why}",
+        hint="Restore the file from a backup, or begin anew behind that transaction: spillway "
+        "source restart SOURCE DATABASE.",
         path=str(path),
     )
 

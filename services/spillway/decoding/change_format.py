@@ -1,11 +1,12 @@
 """The change format: how one row change is laid out in memory, spill files and the transaction log.
 
 One layout for all three, so that a small transaction is copied, never converted. Tuples stay as
-PostgreSQL wrote them to WAL; deforming and encoding happen at delivery, once per slot that wants it.
-The same layout as C structs is in ``_kernels/reorder/changes.pxd``; a test holds the two together.
+PostgreSQL wrote them to WAL; deforming and encoding happen at delivery, once per slot that wants
+it. The same layout as C structs is in ``_kernels/reorder/changes.pxd``; a test holds the two
+together.
 
-All integers are little-endian. A chunk is a sequence of changes; each begins 8-byte aligned relative
-to the chunk's start and its ``size`` is a multiple of 8.
+All integers are little-endian. A chunk is a sequence of changes; each begins 8-byte aligned
+relative to the chunk's start and its ``size`` is a multiple of 8.
 
 ::
 
@@ -30,28 +31,32 @@ Tuple section (INSERT new; UPDATE new and old; DELETE old)::
     8             the tuple from offset 23 of its heap form: null bitmap, padding, then at
                   8 + (hoff - 23) the attributes; alignment counts from there
 
-TRUNCATE: the new section is ``u32 flags`` (1 CASCADE, 2 RESTART IDENTITY), ``u32 n``, ``u32 relation[n]``.
-MESSAGE: the new section is ``u32 transactional``, ``u32 prefix_size``, prefix (without its final zero),
-content. Its lsn is the *end* of the WAL record: PostgreSQL queues messages with that and prints it.
+TRUNCATE: the new section is ``u32 flags`` (1 CASCADE, 2 RESTART IDENTITY), ``u32 n``,
+``u32 relation[n]``.
+MESSAGE: the new section is ``u32 transactional``, ``u32 prefix_size``, prefix (without its final
+zero), content. Its lsn is the *end* of the WAL record: PostgreSQL queues messages with that and
+prints it.
 
-INVALIDATION: the new section is ``u32 n``, ``u32 zero``, ``u64 item[n]``: what the server threw out of its caches at
-this point of the decoding (``decoding/invalidations.py``). An item is the oid of a relation whose definition it was
-(0: of all); or, with a catalog's oid in its upper half, a row of that catalog by the hash of its key,
-or with the highest bit all of them. Only who announces relations to its consumer (pgoutput) cares. Those that are executed
-at a transaction's end are its last change; they concern what comes after it.
+INVALIDATION: the new section is ``u32 n``, ``u32 zero``, ``u64 item[n]``: what the server threw out
+of its caches at this point of the decoding (``decoding/invalidations.py``). An item is the oid of a
+relation whose definition it was (0: of all); or, with a catalog's oid in its upper half, a row of
+that catalog by the hash of its key, or with the highest bit all of them. Only who announces
+relations to its consumer (pgoutput) cares. Those that are executed at a transaction's end are its
+last change; they concern what comes after it.
 
 TOAST value (``toast_count`` times; the value of an external pointer with that va_valueid)::
 
     0       4     value_id
     4       4     size        bytes that follow, padding not counted
-    8             the chunks' data joined, zero-padded to 8. When va_extinfo says that it is compressed it
-                  begins with the 4-byte tcinfo (raw size and method), as on disk.
+    8             the chunks' data joined, zero-padded to 8. When va_extinfo says that it is
+                  compressed it begins with the 4-byte tcinfo (raw size and method), as on disk.
 
 An external pointer in a new tuple whose value id is not listed is an unchanged TOAST datum.
 
-Between record and commit there are further actions. TOAST_CHUNK: the new section is ``u32 value_id``,
-``u32 chunk_seq``, the chunk's bytes. SPECULATIVE_INSERT is an INSERT that counts only once a
-SPECULATIVE_CONFIRM follows; a SPECULATIVE_ABORT withdraws it and the TOAST chunks gathered for it.
+Between record and commit there are further actions. TOAST_CHUNK: the new section is
+``u32 value_id``, ``u32 chunk_seq``, the chunk's bytes. SPECULATIVE_INSERT is an INSERT that counts
+only once a SPECULATIVE_CONFIRM follows; a SPECULATIVE_ABORT withdraws it and the TOAST chunks
+gathered for it.
 """
 
 from __future__ import annotations

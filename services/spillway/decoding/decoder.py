@@ -1,28 +1,33 @@
 """Records in, whole committed transactions out: one database's decoding session.
 
-:meth:`Decoder.process` is handed record batches in WAL order. The reorder kernel goes through a batch and
-stops where Python has to act: the ends of transactions, running-xacts, catalog records for the
-mirror, locators that were not met before. Committed transactions go to the sink in commit order, during
-``process``, as streams of chunks that are merged while the sink reads them.
+:meth:`Decoder.process` is handed record batches in WAL order. The reorder kernel goes through a
+batch and stops where Python has to act: the ends of transactions, running-xacts, catalog records
+for the mirror, locators that were not met before. Committed transactions go to the sink in commit
+order, during ``process``, as streams of chunks that are merged while the sink reads them.
 
-Eager decoding: a change is bound to the descriptor of its table the moment its record is read, as its own transaction sees
-the catalog then. The binding of a relfile holds for every transaction until a commit changes what others see; a transaction
-that has changed the catalog itself has bindings of its own, which each of its catalog records drops.
+Eager decoding: a change is bound to the descriptor of its table the moment its record is read, as
+its own transaction sees the catalog then. The binding of a relfile holds for every transaction
+until a commit changes what others see; a transaction that has changed the catalog itself has
+bindings of its own, which each of its catalog records drops.
 
-Restart. PostgreSQL restarts decoding from a serialised snapshot at or before the first record of the oldest transaction
-in progress. So do we: ``serialize`` between two calls of ``process`` saves mirror and builder at ``position``.
-``restart_lsn`` is the oldest first_lsn in progress. Who persists progress persists the pair (position, restart_lsn);
-after a crash :meth:`Decoder.restore` takes a serialised state whose LSN is at or before the persisted restart_lsn, reads
-WAL from that state's LSN on, and delivers what commits at or after the persisted position. The invariant: a transaction
-in progress when the state was serialised, whose beginning we don't read again, committed before the persisted position
-(else restart_lsn were at or before its first record). The state names these; one that commits later is an error.
+Restart. PostgreSQL restarts decoding from a serialised snapshot at or before the first record of
+the oldest transaction in progress. So do we: ``serialize`` between two calls of ``process`` saves
+mirror and builder at ``position``. ``restart_lsn`` is the oldest first_lsn in progress. Who
+persists progress persists the pair (position, restart_lsn); after a crash :meth:`Decoder.restore`
+takes a serialised state whose LSN is at or before the persisted restart_lsn, reads WAL from that
+state's LSN on, and delivers what commits at or after the persisted position. The invariant: a
+transaction in progress when the state was serialised, whose beginning we don't read again,
+committed before the persisted position (else restart_lsn were at or before its first record). The
+state names these; one that commits later is an error.
 
-A transaction may stay open for long, and then WAL is not to be kept since its first record. ``carry`` saves the
-transactions in progress as well (``carried.py``): decoding can go on at ``position`` as if it had read them, and
-restart_lsn is that position until they, and no others, have ended. It costs a sync and what is new of them, so it is for
-when restart_lsn is far behind, not for every time.
+A transaction may stay open for long, and then WAL is not to be kept since its first record.
+``carry`` saves the transactions in progress as well (``carried.py``): decoding can go on at
+``position`` as if it had read them, and restart_lsn is that position until they, and no others,
+have ended. It costs a sync and what is new of them, so it is for when restart_lsn is far behind,
+not for every time.
 
-Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror; a few times its tables' descriptors.
+Memory: ``work_mem_bytes`` of changes (the rest spilled), one batch, one chunk, the mirror; a few
+times its tables' descriptors.
 
 Source: src/backend/replication/logical/{decode,reorderbuffer,snapbuild}.c
 """
@@ -67,7 +72,8 @@ if TYPE_CHECKING:
 #: PostgreSQL's default of logical_decoding_work_mem.
 WORK_MEM_BYTES_DEFAULT: Final = 64 << 20
 
-#: Running-xacts records that are remembered: the server writes one in 15 seconds, so those of half a day.
+#: Running-xacts records that are remembered: the server writes one in 15 seconds, so those of half
+#: a day.
 _XID_MARKS_MAX: Final = 3000
 
 #: With fewer descriptors held nobody looks which of them are of the past.
@@ -87,7 +93,8 @@ _KINDS: Final = {
 class Decoder:
     """One database's decoding session. Not safe for concurrent use.
 
-    After an exception from :meth:`process` nothing more can be decoded with it: close it, and restore one.
+    After an exception from :meth:`process` nothing more can be decoded with it: close it, and
+    restore one.
     """
 
     def __init__(
@@ -113,7 +120,8 @@ class Decoder:
             work_mem_bytes: changes in progress that may be in memory, logical_decoding_work_mem.
             spill_dir: for spill files, the decoder's own; what earlier runs left in it is removed.
             start: where the first batch starts: the mirror's redo LSN.
-            start_decoding_at: transactions whose commit record starts before this are not delivered.
+            start_decoding_at: transactions whose commit record starts before this are not
+                delivered.
             capture: what to decode at all; the same for the life of what is serialised.
 
         Raises:
@@ -193,14 +201,16 @@ class Decoder:
         """Go on from what :meth:`serialize` returned; the next batch starts at ``position``.
 
         Args:
-            data: the serialised state, as of the restart_lsn that was persisted with *start_decoding_at* or before.
+            data: the serialised state, as of the restart_lsn that was persisted with
+                *start_decoding_at* or before.
             version: WAL format of the source.
             sink: takes the transactions.
             work_mem_bytes: as for a new decoder.
             spill_dir: as for a new decoder.
-            start_decoding_at: the persisted position: every transaction whose commit record starts before it was
-                delivered, and is not delivered again. None when there is no such position (offline, a rewind): then
-                the decoder becomes CONSISTENT, and delivers, once the transactions in progress in *data* have ended.
+            start_decoding_at: the persisted position: every transaction whose commit record starts
+                before it was delivered, and is not delivered again. None when there is no such
+                position (offline, a rewind): then the decoder becomes CONSISTENT, and delivers,
+                once the transactions in progress in *data* have ended.
             capture: as for a new decoder.
 
         Raises:
@@ -242,7 +252,8 @@ class Decoder:
         return self
 
     def serialize(self) -> bytes:
-        """Return mirror, builder and the transactions in progress as of ``position``, versioned and checksummed.
+        """Return mirror, builder and the transactions in progress as of ``position``, versioned and
+        checksummed.
 
         Call it between two calls of :meth:`process`.
 
@@ -252,10 +263,11 @@ class Decoder:
         return self._serialize(None)
 
     def carry(self) -> bytes:
-        """Return the same with all that was read of the transactions in progress; from now on they hold nothing back.
+        """Return the same with all that was read of the transactions in progress; from now on they
+        hold nothing back.
 
-        It needs the spill files in ``carried_files``: durable, and the caller's to remove when it is not needed any
-        more. ``restart_lsn`` counts on its being kept.
+        It needs the spill files in ``carried_files``: durable, and the caller's to remove when it
+        is not needed any more. ``restart_lsn`` counts on its being kept.
 
         Raises:
             NotReady: the decoder is not CONSISTENT yet.
@@ -273,7 +285,8 @@ class Decoder:
         if self._builder.state != SnapshotState.CONSISTENT:
             raise NotReady(
                 f"decoding has reached {self._builder.state.label} only",
-                hint="It becomes consistent once the transactions that ran when it began have ended.",
+                hint="It becomes consistent once the transactions that ran when it began have "
+                "ended.",
             )
 
     def _serialize(self, carried: Carried | None) -> bytes:
@@ -291,7 +304,8 @@ class Decoder:
         )
 
     def audit(self) -> CatalogAudit:
-        """Check the mirror against every NEW_CID record from here on; :meth:`process` then may raise CatalogAuditFailed.
+        """Check the mirror against every NEW_CID record from here on; :meth:`process` then may
+        raise CatalogAuditFailed.
 
         Costs a stop of the kernel for each row of a catalog that changes.
         """
@@ -314,8 +328,8 @@ class Decoder:
 
     @property
     def restart_lsn(self) -> int:
-        """First record of the oldest transaction in progress that was not carried, or where those that were have been;
-        ``position`` without any.
+        """First record of the oldest transaction in progress that was not carried, or where those
+        that were have been; ``position`` without any.
         """
         oldest = self._buffer.oldest_first_lsn()
         # All that were in progress there were carried; whatever began later began behind it.
@@ -328,12 +342,16 @@ class Decoder:
 
     @property
     def redo_lsn(self) -> int:
-        """Redo point of the last checkpoint of the source whose record was processed; 0 before the first one."""
+        """Redo point of the last checkpoint of the source whose record was processed; 0 before the
+        first one.
+        """
         return self._redo_lsn
 
     @property
     def own_batches(self) -> int:
-        """How many batches had records of the database itself; the others at most moved ``position``, or the shared catalogs."""
+        """How many batches had records of the database itself; the others at most moved
+        ``position``, or the shared catalogs.
+        """
         return self._buffer.own_batches
 
     @property
@@ -343,11 +361,15 @@ class Decoder:
 
     @property
     def start_decoding_at(self) -> int:
-        """Transactions whose commit record starts here or later are delivered; meaningful once CONSISTENT."""
+        """Transactions whose commit record starts here or later are delivered; meaningful once
+        CONSISTENT.
+        """
         return self._builder.start_decoding_at
 
     def awaited_xids(self) -> set[int]:
-        """The transactions that must end before decoding, or a first state to restart from, is consistent."""
+        """The transactions that must end before decoding, or a first state to restart from, is
+        consistent.
+        """
         return self._builder.awaited or {t[0] for t in self.transactions() if not t[1]}
 
     @property
@@ -361,33 +383,44 @@ class Decoder:
         return self._ends.stats
 
     def skim(self) -> None:
-        """Leave changes out from here on, and follow only the catalog and who begins and ends: transactions come empty."""
+        """Leave changes out from here on, and follow only the catalog and who begins and ends:
+        transactions come empty.
+        """
         self._buffer.set_skimming(True)
 
     def transactions(self) -> list[tuple[int, int, int, int]]:
-        """Return (xid, top xid or 0, first_lsn, flags) of every transaction in progress, tops before their children."""
+        """Return (xid, top xid or 0, first_lsn, flags) of every transaction in progress, tops
+        before their children.
+        """
         return self._buffer.transactions()
 
     def take_pieces(self, take_piece: Callable[[Piece], None]) -> None:
-        """Hand over, at their commit, what was read of transactions that began before the serialised state.
+        """Hand over, at their commit, what was read of transactions that began before the
+        serialised state.
 
-        The state was serialised where decoding was consistent: what is missing of them is another decoder's matter.
+        The state was serialised where decoding was consistent: what is missing of them is another
+        decoder's matter.
         """
         self._ends.take_piece = take_piece
 
     def xid_marks(self) -> tuple[tuple[int, int], ...]:
-        """Return (end, the xid that was to be given out next there) of the last running-xacts records, oldest first."""
+        """Return (end, the xid that was to be given out next there) of the last running-xacts
+        records, oldest first.
+        """
         return tuple(self._xid_marks)
 
     def piece(self, xid: int) -> Piece:
-        """Take out what was read so far of a top-level transaction in progress; the caller closes it."""
+        """Take out what was read so far of a top-level transaction in progress; the caller closes
+        it.
+        """
         return self._ends.piece(xid)
 
     def stream_from(self, lsn: int, stream_bytes: int) -> None:
         """Hand on transactions that begin at *lsn* or later while they are in progress, too.
 
-        A part comes whenever more than *stream_bytes* of changes were made since the last one; with 0 after each
-        change. Call it with the same values after a restart, and the same parts come again.
+        A part comes whenever more than *stream_bytes* of changes were made since the last one; with
+        0 after each change. Call it with the same values after a restart, and the same parts come
+        again.
 
         Args:
             lsn: ``position``, or what it was when streaming began.
@@ -404,7 +437,8 @@ class Decoder:
     # ---- the loop
 
     def process(self, batch: RecordBatch, start: int = 0) -> None:
-        """Decode the next records, those of *batch* from index *start* on; delivers every transaction that commits in them.
+        """Decode the next records, those of *batch* from index *start* on; delivers every
+        transaction that commits in them.
 
         Raises:
             WalError: a record is damaged or of an unknown kind.
@@ -438,7 +472,9 @@ class Decoder:
 
     @property
     def is_eager(self) -> bool:
-        """Whether all that concerns every database is to be looked at at once: while decoding is not consistent."""
+        """Whether all that concerns every database is to be looked at at once: while decoding is
+        not consistent.
+        """
         return self._buffer.is_eager
 
     @property
@@ -447,7 +483,9 @@ class Decoder:
         return self._buffer.sees_ends
 
     def interest(self, batch: RecordBatch, start: int) -> int:
-        """Say what the records of *batch* from index *start* on mean here; see :class:`spillway.wal.shared_walk.Interest`."""
+        """Say what the records of *batch* from index *start* on mean here; see
+        :class:`spillway.wal.shared_walk.Interest`.
+        """
         return self._buffer.interest(batch, start)
 
     def pass_to(self, lsn: int) -> None:
@@ -508,11 +546,13 @@ class Decoder:
         elif rmid == rmgr.RM_HEAP2_ID:
             # Only in audit mode does the kernel stop at one.
             assert self._audit is not None
-            # Of a transaction that began before we did, not all subtransactions are known: who wrote a row can't be told.
+            # Of a transaction that began before we did, not all subtransactions are known: who
+            # wrote a row can't be told.
             if self._builder.process_change(self._buffer.top_xid(xid), lsn):
                 self._audit.announce(xid, data, lsn)
         else:
-            # Relation map, storages made and truncated, multixacts: catalogs, or the mirror ignores it.
+            # Relation map, storages made and truncated, multixacts: catalogs, or the mirror ignores
+            # it.
             self._mirror.apply(batch.record(index))
             self._follow_tracked()
             if rmid == rmgr.RM_RELMAP_ID and xid:
@@ -538,7 +578,8 @@ class Decoder:
             raise DecodingError(
                 f"the record at {Lsn(lsn)} holds rows of storage {'/'.join(map(str, locator))}, "
                 "which no relation of the catalog has",
-                hint="The catalog and the WAL do not fit each other; report this with the WAL segment.",
+                hint="The catalog and the WAL do not fit each other; report this with the WAL "
+                "segment.",
                 lsn=str(Lsn(lsn)),
                 rmid=rmid,
                 xid=xid,
@@ -572,7 +613,9 @@ class Decoder:
         self._buffer.add_relation(resolution.relation_id, resolution.descriptor.columns)
 
     def _forget_relations(self) -> None:
-        """Let go of definitions that tables had, when neither the catalog nor a change in progress has them any more."""
+        """Let go of definitions that tables had, when neither the catalog nor a change in progress
+        has them any more.
+        """
         all_held = WeakValueDictionary(self._held)
         before = set(self._held)
         self._held = {number: self._held[number] for number in self._buffer.relations_in_use()}
@@ -590,8 +633,10 @@ class Decoder:
             resolution = self._mirror.resolve_oid(oid, own_xids)
             if resolution.reason is SkipReason.UNKNOWN:
                 raise DecodingError(
-                    f"the truncate record at {Lsn(lsn)} names relation {oid}, which the catalog does not have",
-                    hint="The catalog and the WAL do not fit each other; report this with the WAL segment.",
+                    f"the truncate record at {Lsn(lsn)} names relation {oid}, which the catalog "
+                    "does not have",
+                    hint="The catalog and the WAL do not fit each other; report this with the WAL "
+                    "segment.",
                     lsn=str(Lsn(lsn)),
                     relation=oid,
                 )
@@ -628,7 +673,8 @@ class Decoder:
         """Advance the snapshot builder; drop what a crash of the server ended without a record."""
         if self._xid_marks and self._xid_marks[-1][1] == running.next_xid:
             self._xid_marks.pop()
-        # The server gives out no xid from before it gathers them until the record is inserted (XidGenLock).
+        # The server gives out no xid from before it gathers them until the record is inserted
+        # (XidGenLock).
         self._xid_marks.append((end_lsn, running.next_xid))
         if self._builder.process_running_xacts(lsn, running):
             self._state_changed(lsn)
@@ -648,7 +694,9 @@ class Decoder:
         self._sink.consistent(self._builder.start_decoding_at)
 
     def _invalidate(self, batch: RecordBatch, index: int) -> None:
-        """Queue a command's invalidation messages; one without a transaction's take effect at once."""
+        """Queue a command's invalidation messages; one without a transaction's take effect at
+        once.
+        """
         _, _, xid, lsn, end_lsn, _, data = self._buffer.fields(batch, index)
         self._ends.invalidate(self._invalidations.record(xid, data, lsn), lsn, end_lsn)
 
@@ -666,7 +714,8 @@ class Decoder:
         ):
             raise WalLevelNotLogical(
                 f"the source's wal_level is below logical from {Lsn(lsn)} on",
-                hint="ALTER SYSTEM SET wal_level = 'logical'; then restart the server. Decoding begins anew by itself then, "
-                "behind what was written meanwhile and can't be decoded; slots that missed something are invalidated.",
+                hint="ALTER SYSTEM SET wal_level = 'logical'; then restart the server. Decoding "
+                "begins anew by itself then, behind what was written meanwhile and can't be "
+                "decoded; slots that missed something are invalidated.",
                 lsn=str(Lsn(lsn)),
             )

@@ -1,15 +1,16 @@
 """Which records mean what to logical decoding: every resource manager, every info code, 14 to 18.
 
-Like PostgreSQL's decode.c, this only dispatches. The reorder kernel reads the table made here, one byte
-for each (resource manager, info code), and handles the hot records itself; others stop it and go to the
-decoder's handlers. What is ignored is listed too, so that a code which is not listed means WAL that we
-do not know: that raises, with the LSN, rather than lose something.
+Like PostgreSQL's decode.c, this only dispatches. The reorder kernel reads the table made here, one
+byte for each (resource manager, info code), and handles the hot records itself; others stop it and
+go to the decoder's handlers. What is ignored is listed too, so that a code which is not listed
+means WAL that we do not know: that raises, with the LSN, rather than lose something.
 
-Two things happen to records whatever the table says (see ``_kernels/reorder/buffer.pyx``): a record of a
-tracked catalog goes to the mirror, and a record with an xid gives its transaction an entry, except
-those with an action named ``*_XACT``.
+Two things happen to records whatever the table says (see ``_kernels/reorder/buffer.pyx``): a record
+of a tracked catalog goes to the mirror, and a record with an xid gives its transaction an entry,
+except those with an action named ``*_XACT``.
 
-Source: src/backend/replication/logical/decode.c; rmgrlist.h for resource managers without an rm_decode
+Source: src/backend/replication/logical/decode.c; rmgrlist.h for resource managers without an
+rm_decode
 """
 
 from __future__ import annotations
@@ -189,7 +190,9 @@ def _entries(version: WalVersion) -> Iterator[tuple[int, int, Action]]:
 
 
 def action_table(version: WalVersion) -> bytes:
-    """Return the kernel's table for *version*: ``table[rmid * 16 + info // 16]`` is an :class:`Action`."""
+    """Return the kernel's table for *version*: ``table[rmid * 16 + info // 16]`` is an
+    :class:`Action`.
+    """
     table = bytearray(TABLE_SIZE)
     for rmid, info, action in _entries(version):
         table[rmid * 16 + info // 16] = action

@@ -1,29 +1,35 @@
 """Which cached definitions of tables the server throws away while it decodes, and when.
 
-An output plugin that announces tables to its consumer (pgoutput) announces one again after the server's cache entry
-for it was invalidated. That is visible in its output, so we follow what happens to those entries: the messages that
-the writing session queued, in the order in which the server's decoding of the same WAL executes them.
+An output plugin that announces tables to its consumer (pgoutput) announces one again after the
+server's cache entry for it was invalidated. That is visible in its output, so we follow what
+happens to those entries: the messages that the writing session queued, in the order in which the
+server's decoding of the same WAL executes them.
 
-- A transaction's own messages are logged at the end of each of its commands, and executed when decoding passes
-  that place: INVALIDATION changes between its other changes. Those of a subtransaction that aborted go with it.
-- When its end has been decoded, all its messages are executed again, the aborted subtransactions' too. So they are at
-  the end of one whose changes were decoded before: at COMMIT PREPARED, ROLLBACK PREPARED, the abort of a streamed one.
-- When a transaction that changed the catalog commits, its messages go to every transaction in progress that has
-  changes already, to be executed at that place of it, and at its end again.
-- Messages of a command without a transaction id (VACUUM) are executed when their record is read: between
-  transactions. So are those of another database's transaction at its commit; some are for all databases.
+- A transaction's own messages are logged at the end of each of its commands, and executed when
+  decoding passes that place: INVALIDATION changes between its other changes. Those of a
+  subtransaction that aborted go with it.
+- When its end has been decoded, all its messages are executed again, the aborted subtransactions'
+  too. So they are at the end of one whose changes were decoded before: at COMMIT PREPARED, ROLLBACK
+  PREPARED, the abort of a streamed one.
+- When a transaction that changed the catalog commits, its messages go to every transaction in
+  progress that has changes already, to be executed at that place of it, and at its end again.
+- Messages of a command without a transaction id (VACUUM) are executed when their record is read:
+  between transactions. So are those of another database's transaction at its commit; some are for
+  all databases.
 
-Of the messages only those count that reach one of the callbacks that pgoutput registers, which differ between
-majors (``WalVersion.invalidating_caches`` and its neighbours), or the caches of publications that it reads through
-(``WalVersion.publication_caches``). What is left are *items* as ``change_format.py`` has them: oids of tables, or 0
-for all, and rows of the catalogs of publications.
+Of the messages only those count that reach one of the callbacks that pgoutput registers, which
+differ between majors (``WalVersion.invalidating_caches`` and its neighbours), or the caches of
+publications that it reads through (``WalVersion.publication_caches``). What is left are *items* as
+``change_format.py`` has them: oids of tables, or 0 for all, and rows of the catalogs of
+publications.
 
 Memory: the distinct items of each transaction in progress that changed the catalog.
 
-Source: ReorderBufferAddInvalidations, ReorderBufferAddDistributedInvalidations, ReorderBufferProcessTXN,
-src/backend/replication/logical/reorderbuffer.c; SnapBuildDistributeSnapshotAndInval, snapbuild.c;
-LocalExecuteInvalidationMessage, src/backend/utils/cache/inval.c; init_rel_sync_cache,
-src/backend/replication/pgoutput/pgoutput.c; src/include/storage/sinval.h
+Source: ReorderBufferAddInvalidations, ReorderBufferAddDistributedInvalidations,
+ReorderBufferProcessTXN, src/backend/replication/logical/reorderbuffer.c;
+SnapBuildDistributeSnapshotAndInval, snapbuild.c; LocalExecuteInvalidationMessage,
+src/backend/utils/cache/inval.c; init_rel_sync_cache, src/backend/replication/pgoutput/pgoutput.c;
+src/include/storage/sinval.h
 """
 
 from __future__ import annotations
@@ -52,7 +58,8 @@ _COUNT: Final = struct.Struct("<i")
 _MESSAGE_BYTES: Final = 16
 #: what :meth:`Invalidations.dump` returns without any
 NO_INVALIDATIONS: Final = _COUNT.pack(0)
-#: MAX_DISTR_INVAL_MSG_PER_TXN: with more, the server throws away everything at the transaction's end.
+#: MAX_DISTR_INVAL_MSG_PER_TXN: with more, the server throws away everything at the transaction's
+#: end.
 _DISTRIBUTED_MESSAGES_MAX: Final = 8 * 1024 * 1024 // _MESSAGE_BYTES
 
 _CHANGE: Final = struct.Struct("<IBBHIIQII")
@@ -62,8 +69,8 @@ _SAVED: Final = struct.Struct("<IIIII")
 class Ending(NamedTuple):
     """What is invalidated when a transaction has committed."""
 
-    #: its own messages: when it was not decoded (another database's; some may be about all databases), and at the
-    #: COMMIT PREPARED of one that was decoded at its PREPARE
+    #: its own messages: when it was not decoded (another database's; some may be about all
+    #: databases), and at the COMMIT PREPARED of one that was decoded at its PREPARE
     own: tuple[int, ...]
     #: when it was
     decoded: tuple[int, ...]
@@ -131,8 +138,8 @@ class Invalidations:
     def commit(self, xid: int, lsn: int) -> Ending:
         """Take the commit, at *lsn*, of top-level *xid*: its messages go to the others in progress.
 
-        Call it for every commit, before the transaction is taken from the buffer or forgotten; it costs
-        nothing for one without messages.
+        Call it for every commit, before the transaction is taken from the buffer or forgotten; it
+        costs nothing for one without messages.
         """
         committed = self._pending.get(xid)
         if committed is None:
@@ -185,7 +192,9 @@ class Invalidations:
         return tuple(pending.own | pending.distributed)
 
     def own(self, top_xid: int) -> tuple[int, ...]:
-        """Return what *top_xid* itself has invalidated: executed when it is rolled back after it was decoded in part."""
+        """Return what *top_xid* itself has invalidated: executed when it is rolled back after it
+        was decoded in part.
+        """
         pending = self._pending.get(top_xid)
         return tuple(pending.own) if pending else ()
 

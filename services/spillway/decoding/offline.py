@@ -1,9 +1,10 @@
 """Decoding without a service: segment files and a beginning in, transactions out.
 
-The beginning is a serialised decoder state (an ``<lsn>.snap`` of the engine's, or what :meth:`Decoder.serialize`
-returned), or a catalog bootstrap. WAL is read from its LSN on, from a directory that holds that segment and
-those after it. From a state, transactions that were in progress in it are left out, because their beginning is not
-read; so is what commits before the last of them has ended. From a bootstrap, what commits before decoding is consistent.
+The beginning is a serialised decoder state (an ``<lsn>.snap`` of the engine's, or what
+:meth:`Decoder.serialize` returned), or a catalog bootstrap. WAL is read from its LSN on, from a
+directory that holds that segment and those after it. From a state, transactions that were in
+progress in it are left out, because their beginning is not read; so is what commits before the last
+of them has ended. From a bootstrap, what commits before decoding is consistent.
 
 Memory is bounded as a decoder's is; the directory is only read.
 """
@@ -34,7 +35,8 @@ def offline_decoder(
     spill_dir: Path,
     work_mem_bytes: int = WORK_MEM_BYTES_DEFAULT,
 ) -> Iterator[Decoder]:
-    """Make a decoder that is to read *wal* from its ``position`` on, and close it at the block's end.
+    """Make a decoder that is to read *wal* from its ``position`` on, and close it at the block's
+    end.
 
     Raises:
         StorageError: *begin* is a damaged state, or *spill_dir* can't be written.
@@ -89,7 +91,9 @@ def decode_directory(
 
 
 def read_on(wal: WalDirectory, decoder: Decoder, end_lsn: int | None = None) -> None:
-    """Decode what *wal* holds from the decoder's position on; raises as :func:`decode_directory`."""
+    """Decode what *wal* holds from the decoder's position on; raises as
+    :func:`decode_directory`.
+    """
     wal.check_from(decoder.position)
     for batch in wal.batches(decoder.position, end_lsn):
         decoder.process(batch)

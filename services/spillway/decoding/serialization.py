@@ -1,9 +1,10 @@
 """A decoder's state as bytes: what ``<lsn>.snap`` holds.
 
-In and out: the LSN that it is as of, where delivery begins, the transactions in progress, the catalog
-mirror. Not in it, mostly: changes. A decoder that starts from it reads WAL from its LSN on, and
-transactions in progress there had been delivered before (see ``decoder.py``). A state that *carries* its transactions
-has their changes, too, or names the spill files that they are in (``carried.py``).
+In and out: the LSN that it is as of, where delivery begins, the transactions in progress, the
+catalog mirror. Not in it, mostly: changes. A decoder that starts from it reads WAL from its LSN on,
+and transactions in progress there had been delivered before (see ``decoder.py``). A state that
+*carries* its transactions has their changes, too, or names the spill files that they are in
+(``carried.py``).
 
 ::
 
@@ -13,8 +14,8 @@ has their changes, too, or names the spill files that they are in (``carried.py`
     (u32 xid | u32 top xid or 0 | u32 flags | u32 0 | u64 first_lsn) for each transaction
     the invalidations, in their own format | what is carried, in its own | the mirror, in its own
 
-All integers are little-endian. Any flipped or missing byte is found by the checksum. Format 3, of releases that carried
-nothing, is read as well.
+All integers are little-endian. Any flipped or missing byte is found by the checksum. Format 3, of
+releases that carried nothing, is read as well.
 """
 
 from __future__ import annotations
@@ -103,9 +104,10 @@ def load(data: bytes) -> DecoderState:
         raise _damaged("its header is damaged")
     if version not in (_FORMAT_WITHOUT_CARRIED, FORMAT):
         raise StorageError(
-            f"a serialised decoder state has format {version}, this version reads {_FORMAT_WITHOUT_CARRIED} and {FORMAT}",
-            hint="Run the version of Spillway that wrote it; or remove the file, which costs the slots what they have not "
-            "read yet.",
+            f"a serialised decoder state has format {version}, this version reads "
+            f"{_FORMAT_WITHOUT_CARRIED} and {FORMAT}",
+            hint="Run the version of Spillway that wrote it; or remove the file, which costs the "
+            "slots what they have not read yet.",
         )
     rest = memoryview(data)[_HEAD.size :]
     if len(rest) != length or crc32c(rest) != crc:
@@ -133,5 +135,6 @@ def load(data: bytes) -> DecoderState:
 def _damaged(why: str) -> CorruptSnapshot:
     return CorruptSnapshot(
         f"a serialised decoder state can't be used: {why}",
-        hint="Decoding goes on from another one, or begins anew from the server's catalog, by itself.",
+        hint="Decoding goes on from another one, or begins anew from the server's catalog, by "
+        "itself.",
     )

@@ -1,6 +1,7 @@
 """The seam between decoding and the transaction log: who takes the transactions.
 
-Decoding imports nothing above itself; the log (or a test, or ``spillway decode``) implements :class:`TransactionSink`.
+Decoding imports nothing above itself; the log (or a test, or ``spillway decode``) implements
+:class:`TransactionSink`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ class TransactionSink(Protocol):
     """Takes transactions in the order of their ``final_lsn``."""
 
     def consistent(self, lsn: int) -> None:
-        """Hear that the snapshot builder reached CONSISTENT: every transaction whose commit record starts
-        at *lsn* or later comes, whole. Called before the first of them, and again after every restart.
+        """Hear that the snapshot builder reached CONSISTENT: every transaction whose commit record
+        starts at *lsn* or later comes, whole. Called before the first of them, and again after
+        every restart.
         """
         ...
 
@@ -30,13 +32,17 @@ class TransactionSink(Protocol):
         ...
 
     def transactions(self, run: TransactionRun) -> None:
-        """Take many small ones at once, which committed one after the other: the common case, so made to be quick.
+        """Take many small ones at once, which committed one after the other: the common case, so
+        made to be quick.
 
-        A sink that derives from this class may leave it at this, and get them one by one. *run* is the sink's.
+        A sink that derives from this class may leave it at this, and get them one by one. *run* is
+        the sink's.
         """
         for transaction in run:
             self.transaction(transaction)
 
     def progress(self, decoded_lsn: int) -> None:
-        """Say that WAL is decoded up to *decoded_lsn*: no transaction that commits before it is to come."""
+        """Say that WAL is decoded up to *decoded_lsn*: no transaction that commits before it is to
+        come.
+        """
         ...

@@ -2,8 +2,8 @@
 
 In come running-xacts records, which the server logs at checkpoints and every 15 seconds while it is
 busy, and the ends of transactions. Out goes, for a record, whether its change can be decoded
-(:meth:`SnapshotBuilder.process_change`, which the reorder kernel repeats for itself) and, for a commit,
-whether the transaction is delivered.
+(:meth:`SnapshotBuilder.process_change`, which the reorder kernel repeats for itself) and, for a
+commit, whether the transaction is delivered.
 
 ::
 
@@ -23,19 +23,22 @@ whether the transaction is delivered.
                └───────────────▶│ CONSISTENT │◀─────────┘
                                 └────────────┘
 
-- START, BUILDING_SNAPSHOT: tables can't be told by the relfile that a record names; nothing is kept.
-- FULL_SNAPSHOT: changes of transactions that began after the record are kept, whole; older ones, of which we
-  missed the beginning, are not, and no commit is delivered.
+- START, BUILDING_SNAPSHOT: tables can't be told by the relfile that a record names; nothing is
+  kept.
+- FULL_SNAPSHOT: changes of transactions that began after the record are kept, whole; older ones, of
+  which we missed the beginning, are not, and no commit is delivered.
 - CONSISTENT: every transaction that commits from here on is complete.
 
-PostgreSQL waits in BUILDING_SNAPSHOT for the transactions then running to end, because it does not know
-which of them change the catalog. Our mirror knows the fate of each from WAL, so that state lasts only until
-the mirror is exact. And PostgreSQL leaves FULL_SNAPSHOT only at a running-xacts record: one that it names as
-running may have written its commit record already, and is then never seen to end. The same can happen to us; the
-record's list of xids lets us be quicker when it does not.
+PostgreSQL waits in BUILDING_SNAPSHOT for the transactions then running to end, because it does not
+know which of them change the catalog. Our mirror knows the fate of each from WAL, so that state
+lasts only until the mirror is exact. And PostgreSQL leaves FULL_SNAPSHOT only at a running-xacts
+record: one that it names as running may have written its commit record already, and is then never
+seen to end. The same can happen to us; the record's list of xids lets us be quicker when it does
+not.
 
-After a restart the builder begins CONSISTENT, with ``start_decoding_at``, before which nothing is delivered; or,
-from a serialised state alone, in FULL_SNAPSHOT, waiting for the transactions that were in progress there.
+After a restart the builder begins CONSISTENT, with ``start_decoding_at``, before which nothing is
+delivered; or, from a serialised state alone, in FULL_SNAPSHOT, waiting for the transactions that
+were in progress there.
 
 Source: src/backend/replication/logical/snapbuild.c
 """
@@ -105,14 +108,17 @@ def xid_precedes(a: int, b: int) -> bool:
 
 
 class SnapshotBuilder:
-    """The state machine of one decoder. It asks nothing and tells nobody: callers read its attributes."""
+    """The state machine of one decoder. It asks nothing and tells nobody: callers read its
+    attributes.
+    """
 
     def __init__(self, mirror_consistent_lsn: int, start_decoding_at: int = 0) -> None:
         """Begin in START.
 
         Args:
             mirror_consistent_lsn: where the catalog mirror becomes exact.
-            start_decoding_at: transactions whose commit record starts before this are not delivered.
+            start_decoding_at: transactions whose commit record starts before this are not
+                delivered.
         """
         self.state = SnapshotState.START
         self.start_decoding_at = start_decoding_at
@@ -125,8 +131,9 @@ class SnapshotBuilder:
     def restored(cls, start_decoding_at: int, awaited: Iterable[int] = ()) -> SnapshotBuilder:
         """Return the builder of a restored decoder.
 
-        CONSISTENT already, it delivers what commits from *start_decoding_at* on; or in FULL_SNAPSHOT until the
-        *awaited* top-level transactions, whose beginning is not read again, have ended.
+        CONSISTENT already, it delivers what commits from *start_decoding_at* on; or in
+        FULL_SNAPSHOT until the *awaited* top-level transactions, whose beginning is not read again,
+        have ended.
         """
         builder = cls(0, start_decoding_at)
         builder._awaited = set(awaited)
@@ -166,13 +173,16 @@ class SnapshotBuilder:
         return self._awaited
 
     def delivers(self, lsn: int) -> bool:
-        """Say whether a transaction whose commit record starts at *lsn* is delivered (SnapBuildXactNeedsSkip)."""
+        """Say whether a transaction whose commit record starts at *lsn* is delivered
+        (SnapBuildXactNeedsSkip).
+        """
         return self.state == SnapshotState.CONSISTENT and lsn >= self.start_decoding_at
 
     def process_end(self, xids: Iterable[int], lsn: int) -> bool:
         """Take the end, at *lsn*, of transactions; return whether the state changed.
 
-        Called after ``delivers`` was asked for that commit: the last one waited for is not delivered itself.
+        Called after ``delivers`` was asked for that commit: the last one waited for is not
+        delivered itself.
         """
         if self.state != SnapshotState.FULL_SNAPSHOT:
             return False

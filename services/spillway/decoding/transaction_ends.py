@@ -1,25 +1,28 @@
 """Ends of transactions: what is delivered of them, and what is forgotten.
 
-The decoder hands over the records that end transactions (commit, abort, the two of prepared ones, running-xacts after
-a crash) and those that ask for delivery before the end (PREPARE, non-transactional messages). Out go transactions
-to the sink, in the order of these records; the reorder buffer and the catalog mirror learn who committed.
+The decoder hands over the records that end transactions (commit, abort, the two of prepared ones,
+running-xacts after a crash) and those that ask for delivery before the end (PREPARE,
+non-transactional messages). Out go transactions to the sink, in the order of these records; the
+reorder buffer and the catalog mirror learn who committed.
 
-Plain commits never come here: the kernel gathers them in runs (``_kernels/reorder/commit.pyx``), which are handed over
-before anything that was committed after them.
+Plain commits never come here: the kernel gathers them in runs (``_kernels/reorder/commit.pyx``),
+which are handed over before anything that was committed after them.
 
-A prepared transaction stays in the reorder buffer until its COMMIT PREPARED or ROLLBACK PREPARED, which may
-be days, restarts and another server's life away. At PREPARE its changes are *read*, not taken. What the PREPARE record
-said is remembered here; after a restart it is read again, since decoding restarts before the first record of every
-transaction in progress, and a prepared one is in progress; or it was carried with the transaction.
+A prepared transaction stays in the reorder buffer until its COMMIT PREPARED or ROLLBACK PREPARED,
+which may be days, restarts and another server's life away. At PREPARE its changes are *read*, not
+taken. What the PREPARE record said is remembered here; after a restart it is read again, since
+decoding restarts before the first record of every transaction in progress, and a prepared one is in
+progress; or it was carried with the transaction.
 
-A transaction may be streamed: parts of it are read while it is in progress (``_kernels/reorder/buffer.pyx`` says when
-one is due), and stay in the buffer for those who take the transaction whole at its end.
+A transaction may be streamed: parts of it are read while it is in progress
+(``_kernels/reorder/buffer.pyx`` says when one is due), and stay in the buffer for those who take
+the transaction whole at its end.
 
-What a prepared transaction has changed of the catalog stays its own until it commits: others wait for its locks, as
-they do on the server.
+What a prepared transaction has changed of the catalog stays its own until it commits: others wait
+for its locks, as they do on the server.
 
-Source: DecodeCommit, DecodeAbort, DecodePrepare, src/backend/replication/logical/decode.c; ReorderBufferPrepare,
-ReorderBufferFinishPrepared, reorderbuffer.c
+Source: DecodeCommit, DecodeAbort, DecodePrepare, src/backend/replication/logical/decode.c;
+ReorderBufferPrepare, ReorderBufferFinishPrepared, reorderbuffer.c
 """
 
 from __future__ import annotations
@@ -164,10 +167,12 @@ class TransactionEnds:
         self._sink = sink
         #: prepared transactions by xid
         self.prepared: dict[int, Prepared] = {}
-        # Tables of the last transaction, which are often the next one's; an id means the same while its descriptor is here.
+        # Tables of the last transaction, which are often the next one's; an id means the same while
+        # its descriptor is here.
         self._relation_ids: set[int] = set()
         self._relations: Mapping[int, RelationDescriptor] = _NO_CHANGES
-        #: takes what there is of transactions that began before the serialised state, which are an error otherwise
+        #: takes what there is of transactions that began before the serialised state, which are an
+        #: error otherwise
         self.take_piece: Callable[[Piece], None] | None = None
         #: some transactions are streamed
         self.streaming = False
@@ -236,9 +241,10 @@ class TransactionEnds:
             return told
         if flags & reorder.INCOMPLETE and self.take_piece is None:
             raise DecodingError(
-                f"transaction {xid}, which commits at {Lsn(lsn)}, began before the serialised state",
-                hint="The state is newer than the restart_lsn that belongs to the position to decode from; "
-                "restore an older one.",
+                f"transaction {xid}, which commits at {Lsn(lsn)}, began before the serialised "
+                "state",
+                hint="The state is newer than the restart_lsn that belongs to the position to "
+                "decode from; restore an older one.",
                 lsn=str(Lsn(lsn)),
                 xid=xid,
             )
@@ -279,7 +285,8 @@ class TransactionEnds:
     ) -> tuple[int, ...]:
         """Forget a transaction, or a subtransaction with its own, that aborted (DecodeAbort).
 
-        Say so when it was prepared or streamed. Return the xids whose fate the mirror must learn, if it has to.
+        Say so when it was prepared or streamed. Return the xids whose fate the mirror must learn,
+        if it has to.
 
         Raises:
             Whatever the sink raises.
@@ -350,9 +357,10 @@ class TransactionEnds:
             if self.take_piece is not None:
                 return
             raise DecodingError(
-                f"transaction {xid}, which is prepared at {Lsn(lsn)}, began before the serialised state",
-                hint="The state is newer than the restart_lsn that belongs to the position to decode from; "
-                "restore an older one.",
+                f"transaction {xid}, which is prepared at {Lsn(lsn)}, began before the serialised "
+                "state",
+                hint="The state is newer than the restart_lsn that belongs to the position to "
+                "decode from; restore an older one.",
                 lsn=str(Lsn(lsn)),
                 xid=xid,
             )
@@ -368,10 +376,11 @@ class TransactionEnds:
         return bool(origin) and self._capture.only_local
 
     def abandon(self, oldest_running_xid: int, lsn: int, end_lsn: int) -> None:
-        """Forget what a crash of the server ended without a record: all that is older than *oldest_running_xid*.
+        """Forget what a crash of the server ended without a record: all that is older than
+        *oldest_running_xid*.
 
-        A prepared transaction runs as long as it is prepared, whatever became of the server meanwhile. What wrote its
-        first record after a prepared one did waits for the end of that.
+        A prepared transaction runs as long as it is prepared, whatever became of the server
+        meanwhile. What wrote its first record after a prepared one did waits for the end of that.
         """
         if self.streaming and (aborted := self._buffer.streamed_older_than(oldest_running_xid)):
             header = TransactionHeader(
@@ -391,7 +400,8 @@ class TransactionEnds:
     def part(self, batch: RecordBatch, index: int) -> None:
         """Deliver the part that record *index* made due of its transaction.
 
-        Before the position that delivery begins at it is only counted: decoding again numbers parts as before.
+        Before the position that delivery begins at it is only counted: decoding again numbers parts
+        as before.
         """
         _, _, xid, lsn, end_lsn, origin, _ = self._buffer.fields(batch, index)
         top_xid, first_lsn, number, first_change, last_change, stream = self._buffer.part(xid)

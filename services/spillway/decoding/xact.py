@@ -1,15 +1,16 @@
 """Commit, abort and prepare records.
 
-In comes a record's info and main data, out a :class:`TransactionEnd`. The record is a fixed part and, when
-its info says so, parts whose presence a bit mask gives, in this order: database, subtransactions,
-relfilelocators, dropped statistics (15 and later), invalidations (commit only), prepared xid, gid,
-origin. None of it is aligned beyond 4 bytes, the origin not even that (the gid before it is text).
+In comes a record's info and main data, out a :class:`TransactionEnd`. The record is a fixed part
+and, when its info says so, parts whose presence a bit mask gives, in this order: database,
+subtransactions, relfilelocators, dropped statistics (15 and later), invalidations (commit only),
+prepared xid, gid, origin. None of it is aligned beyond 4 bytes, the origin not even that (the gid
+before it is text).
 
-A prepare record is the prepared transaction's state file: a struct, then the gid and arrays of what its end will
-bring, each part beginning 8-byte aligned.
+A prepare record is the prepared transaction's state file: a struct, then the gid and arrays of what
+its end will bring, each part beginning 8-byte aligned.
 
-Source: ParseCommitRecord, ParseAbortRecord, ParsePrepareRecord, src/backend/access/rmgrdesc/xactdesc.c;
-src/include/access/xact.h
+Source: ParseCommitRecord, ParseAbortRecord, ParsePrepareRecord,
+src/backend/access/rmgrdesc/xactdesc.c; src/include/access/xact.h
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def parse_prepare(version: WalVersion, data: bytes, lsn: int) -> TransactionPrep
 
 
 def parse_truncate(data: bytes, lsn: int) -> tuple[int, tuple[int, ...]]:
-    """Parse the main data of an XLOG_HEAP_TRUNCATE record at *lsn*; return its flags and the oids of the relations.
+    """Parse the main data of an XLOG_HEAP_TRUNCATE record at *lsn*; return its flags and the oids
+    of the relations.
 
     Raises:
         CorruptWal: it names more relations than it holds.

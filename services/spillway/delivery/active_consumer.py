@@ -1,8 +1,9 @@
-"""The consumer that has a slot, as long as it has it: who it is, how it stands, and the way to end its session.
+"""The consumer that has a slot, as long as it has it: who it is, how it stands, and the way to end
+its session.
 
-Whoever works for it looks at :meth:`ActiveConsumer.ended` wherever it waits for long. So a session that is ended leaves the slot at
-once, whatever its client does: a stream whose client reads nothing, too. What is not long is not interrupted: a
-confirmation that has begun is stored.
+Whoever works for it looks at :meth:`ActiveConsumer.ended` wherever it waits for long. So a session
+that is ended leaves the slot at once, whatever its client does: a stream whose client reads
+nothing, too. What is not long is not interrupted: a confirmation that has begun is stored.
 """
 
 from __future__ import annotations

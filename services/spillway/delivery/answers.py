@@ -1,10 +1,12 @@
-"""How much memory the answers of peeks and gets take together, whoever asks, and how many at a time.
+"""How much memory the answers of peeks and gets take together, whoever asks, and how many at a
+time.
 
-An answer is gathered whole before its first byte is sent, for what goes wrong in it must still become an error; it may be
-large, and is there until its client has read it, which may be never. So all answers share one budget. An answer begins when
-there is room for a first step of it, and waits for that; as it grows it takes more, and is refused when there is none. It gives all
-back when it is freed, which is when the last of it was handed to the client's connection or the client is gone: interfaces
-hold nothing else.
+An answer is gathered whole before its first byte is sent, for what goes wrong in it must still
+become an error; it may be large, and is there until its client has read it, which may be never. So
+all answers share one budget. An answer begins when there is room for a first step of it, and waits
+for that; as it grows it takes more, and is refused when there is none. It gives all back when it is
+freed, which is when the last of it was handed to the client's connection or the client is gone:
+interfaces hold nothing else.
 
 Streams are not answers: each has a few batches (``stream.py``).
 """
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
     from spillway.delivery.model import Change
 
-#: Memory of all answers at a time. One alone may have 256 MiB of payload, which as hexadecimal text is twice that.
+#: Memory of all answers at a time. One alone may have 256 MiB of payload, which as hexadecimal text
+#: is twice that.
 ANSWERS_BYTES_MAX: Final = 512 << 20
 #: What an answer takes to begin with: a step of it.
 _FIRST_BYTES: Final = 2 << 20
@@ -97,6 +100,8 @@ class Answers:
 
 def _full() -> AnswersFull:
     return AnswersFull(
-        f"answers that other clients have not read yet take what all may have together, {ANSWERS_BYTES_MAX >> 20} MB",
-        hint="Ask again; for fewer transactions (upto_nchanges, upto_lsn); or stream them over gRPC (spillway recv).",
+        "answers that other clients have not read yet take what all may have together, "
+        f"{ANSWERS_BYTES_MAX >> 20} MB",
+        hint="Ask again; for fewer transactions (upto_nchanges, upto_lsn); or stream them over "
+        "gRPC (spillway recv).",
     )

@@ -1,7 +1,8 @@
-"""What delivery must be told of the database that a slot reads: where its log is, and how it came to begin there.
+"""What delivery must be told of the database that a slot reads: where its log is, and how it came
+to begin there.
 
-Whoever decodes (``sessions/session.py``) gives it; delivery knows no more of that, and would serve a log that another
-process writes as well.
+Whoever decodes (``sessions/session.py``) gives it; delivery knows no more of that, and would serve
+a log that another process writes as well.
 """
 
 from __future__ import annotations

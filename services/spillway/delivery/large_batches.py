@@ -1,9 +1,11 @@
 """How many streams may have large batches at a time.
 
-A stream whose client does not read holds its batch twice: here, and as gRPC's copy that waits to be sent. With the default's 512 KiB that
-is little for hundreds of streams; a client may ask for 32 times that. So what streams have beyond the default comes out of one budget.
-Who asks when it is used up gets the default: the same messages, in more batches. The size is a stream's own from its begin to its end, for
-who left a shared reader finds its step again by counting (:meth:`SharedReader.sibling`).
+A stream whose client does not read holds its batch twice: here, and as gRPC's copy that waits to be
+sent. With the default's 512 KiB that is little for hundreds of streams; a client may ask for 32
+times that. So what streams have beyond the default comes out of one budget. Who asks when it is
+used up gets the default: the same messages, in more batches. The size is a stream's own from its
+begin to its end, for who left a shared reader finds its step again by counting
+(:meth:`SharedReader.sibling`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class LargeBatches:
 
     @contextmanager
     def granted(self, asked_bytes: int) -> Iterator[int]:
-        """Give the batch_bytes that a stream has while this lasts: *asked_bytes*, or the default when large ones are used up."""
+        """Give the batch_bytes that a stream has while this lasts: *asked_bytes*, or the default
+        when large ones are used up.
+        """
         large = asked_bytes if ORDINARY_BYTES < asked_bytes <= self._left else 0
         self._left -= large
         try:

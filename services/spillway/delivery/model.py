@@ -61,12 +61,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Changes for a person to read; each ``data`` is a JSON object as wal2json's format 2 has it."""
+    """Changes for a person to read; each ``data`` is a JSON object as wal2json's format 2 has
+    it.
+    """
 
     changes: tuple[Change, ...]
     #: where the next preview begins: behind the last transaction of which something is shown
     next_lsn: Lsn
-    #: (start_lsn, skip) of the preview that goes on inside that one; None: it is shown whole, or too much of it came before
+    #: (start_lsn, skip) of the preview that goes on inside that one; None: it is shown whole, or
+    #: too much of it came before
     rest: tuple[Lsn, int] | None
     #: something follows
     more: bool

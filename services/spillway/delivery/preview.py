@@ -1,12 +1,15 @@
-"""What a slot's consumer is given next, as rows that a person reads: beside the consumer, and bounded.
+"""What a slot's consumer is given next, as rows that a person reads: beside the consumer, and
+bounded.
 
-Whatever the slot's own plugin writes (``arrow`` and ``pgoutput`` are binary), a preview is written by ``wal2json`` in its
-format 2: one JSON object a change, which is easily taken apart. It is read from the transaction log like a peek, but
-holds nothing: neither is the slot acquired, nor are its counts touched, so looking never stands in a consumer's way.
-What the slot's plugin would leave out by its own options (publications, ``only-local``) is therefore shown.
+Whatever the slot's own plugin writes (``arrow`` and ``pgoutput`` are binary), a preview is written
+by ``wal2json`` in its format 2: one JSON object a change, which is easily taken apart. It is read
+from the transaction log like a peek, but holds nothing: neither is the slot acquired, nor are its
+counts touched, so looking never stands in a consumer's way. What the slot's plugin would leave out
+by its own options (publications, ``only-local``) is therefore shown.
 
-Bounds: a preview gives *limit* changes, and a few more that end a transaction. The next one begins behind them: in the same transaction, when that has more, or behind
-it. A transaction is read from its beginning each time, so that what was shown of it is made again and thrown away, up to
+Bounds: a preview gives *limit* changes, and a few more that end a transaction. The next one begins
+behind them: in the same transaction, when that has more, or behind it. A transaction is read from
+its beginning each time, so that what was shown of it is made again and thrown away, up to
 :data:`_PASSED_OVER_BYTES_MAX`; beyond that the next preview begins behind it only.
 """
 
@@ -35,7 +38,8 @@ _OPTIONS: Final = {"format-version": "2", "include-timestamp": "true", "include-
 def read_preview(
     decoded: DecodedDatabase, slot_name: str, start_lsn: int, limit: int, skip: int = 0
 ) -> Preview:
-    """Read up to *limit* changes that commit at *start_lsn* or later, less the first transaction's first *skip*. Blocking.
+    """Read up to *limit* changes that commit at *start_lsn* or later, less the first transaction's
+    first *skip*. Blocking.
 
     Raises:
         LsnNotRetained: the log begins after *start_lsn*.

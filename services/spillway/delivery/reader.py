@@ -1,19 +1,23 @@
 """A slot's way through the transaction log: cursor → output plugin → messages.
 
-One :class:`SlotReader` serves one peek, get or stream; it runs on a worker thread, never on the event
-loop. It stops at transaction ends, as PostgreSQL does, and says after every step what a consumer that has
-processed everything so far may confirm.
+One :class:`SlotReader` serves one peek, get or stream; it runs on a worker thread, never on the
+event loop. It stops at transaction ends, as PostgreSQL does, and says after every step what a
+consumer that has processed everything so far may confirm.
 
-The log holds what any slot may want, so the reader chooses (``decoding/transaction.py`` has the kinds):
+The log holds what any slot may want, so the reader chooses (``decoding/transaction.py`` has the
+kinds):
 
-- A prepared transaction goes out at its PREPARE when the plugin wants that (``two_phase``, ``filter_prepare``) and
-  the PREPARE is not before ``two_phase_at``, the LSN that two-phase delivery began at; one from before goes out whole
-  with its COMMIT PREPARED. For everyone else it is an ordinary transaction, at COMMIT PREPARED.
-- Parts of a transaction in progress go out when the plugin wants them (``streaming``) and this reader has seen all of
-  them from the first on. Then the end brings only what is left. Otherwise it brings the transaction whole.
+- A prepared transaction goes out at its PREPARE when the plugin wants that (``two_phase``,
+  ``filter_prepare``) and the PREPARE is not before ``two_phase_at``, the LSN that two-phase
+  delivery began at; one from before goes out whole with its COMMIT PREPARED. For everyone else it
+  is an ordinary transaction, at COMMIT PREPARED.
+- Parts of a transaction in progress go out when the plugin wants them (``streaming``) and this
+  reader has seen all of them from the first on. Then the end brings only what is left. Otherwise it
+  brings the transaction whole.
 
-Parts are not counted in what may be confirmed as if they were delivered: a position is about transactions that have
-*ended* before it. A consumer that comes back after some parts gets the transaction whole at its end.
+Parts are not counted in what may be confirmed as if they were delivered: a position is about
+transactions that have *ended* before it. A consumer that comes back after some parts gets the
+transaction whole at its end.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ if TYPE_CHECKING:
 # Looked up once; as an attribute of the enumeration it would cost at each transaction.
 _MESSAGE: Final = TransactionKind.MESSAGE
 
-#: Buffers that steps share, the last used first: as many as steps are taken at a time, not as readers wait for their clients.
+#: Buffers that steps share, the last used first: as many as steps are taken at a time, not as
+#: readers wait for their clients.
 _BUFFERS_MAX: Final = 4
 _buffers: Final[list[MessageBuffer]] = []
 _NO_BUFFER: Final = MessageBuffer(0)
@@ -94,7 +99,9 @@ class Counts(NamedTuple):
 
 
 class SlotReader:
-    """Reads what has its final_lsn in [*start_lsn*, *upto_lsn*): where a transaction's commit record starts."""
+    """Reads what has its final_lsn in [*start_lsn*, *upto_lsn*): where a transaction's commit
+    record starts.
+    """
 
     def __init__(
         self,
@@ -104,15 +111,17 @@ class SlotReader:
         upto_lsn: int | None,
         two_phase_at: int = 0,
     ) -> None:
-        """Read what *cursor*, which stands at *start_lsn*, gives; it and *plugin* are the reader's own from here on."""
+        """Read what *cursor*, which stands at *start_lsn*, gives; it and *plugin* are the reader's
+        own from here on.
+        """
         self._cursor = cursor
         self._plugin = plugin
         self._upto_lsn = upto_lsn
         self._two_phase_at = two_phase_at
         # Only during a step: between two there is nothing in it.
         self._out = _NO_BUFFER
-        # What is being handed out: its log entry, its header as the plugin is told it, the chunks that are left, and
-        # what to call after them when that is not commit.
+        # What is being handed out: its log entry, its header as the plugin is told it, the chunks
+        # that are left, and what to call after them when that is not commit.
         self._transaction: Transaction | None = None
         self._header: TransactionHeader | None = None
         self._chunks: Iterator[memoryview] | None = None
@@ -182,12 +191,16 @@ class SlotReader:
 
     @property
     def place(self) -> int:
-        """Where the next step begins, between two transactions: what has its final_lsn here or later comes next."""
+        """Where the next step begins, between two transactions: what has its final_lsn here or
+        later comes next.
+        """
         return self._cursor.place if self._run is None else self._run.next_lsn()
 
     @property
     def state(self) -> object | None:
-        """The plugin's, between two transactions: see :meth:`OutputPlugin.state`; None when it can't be told."""
+        """The plugin's, between two transactions: see :meth:`OutputPlugin.state`; None when it
+        can't be told.
+        """
         return self._plugin.state() if self.between and not self._streams else None
 
     def close(self) -> None:
@@ -199,7 +212,8 @@ class SlotReader:
             self._plugin.shutdown()
 
     def step(self, batch_bytes: int, *, message_limit: int | None = None) -> Step:
-        """Encode until *batch_bytes* of payload are there, *message_limit* is reached, or nothing is left.
+        """Encode until *batch_bytes* of payload are there, *message_limit* is reached, or nothing
+        is left.
 
         A large transaction is handed out in several steps. *message_limit* is looked at where a
         transaction ends, and so may be exceeded by the last one.
@@ -239,7 +253,9 @@ class SlotReader:
         return Step(messages, self.confirm_lsn, exhausted, self._reached_end)
 
     def _next_transaction(self) -> bool:
-        """Begin the next transaction, or run of small ones; False when there is none, now or ever."""
+        """Begin the next transaction, or run of small ones; False when there is none, now or
+        ever.
+        """
         upto = self._upto_lsn
         while (transaction := self._cursor.next_run()) is not None:
             if isinstance(transaction, TransactionRun):
@@ -274,7 +290,9 @@ class SlotReader:
         *endings: tuple[Callback, TransactionHeader],
         changes: bool = True,
     ) -> None:
-        """Make *transaction* the current one; without *changes* the *endings* are called, after what it invalidated."""
+        """Make *transaction* the current one; without *changes* the *endings* are called, after
+        what it invalidated.
+        """
         self._transaction = transaction
         self._header = header
         self._chunks = transaction.chunks() if changes else _invalidations(transaction.header)
@@ -383,7 +401,9 @@ class SlotReader:
         return True
 
     def _give_up(self, transaction: Transaction, header: TransactionHeader) -> bool:
-        """Take back parts that were handed out and do not fit what comes; False when there were none."""
+        """Take back parts that were handed out and do not fit what comes; False when there were
+        none.
+        """
         if self._streams.pop(header.xid, None) is None:
             return False
         self._hand_out(transaction, header, self._aborted(header, header.xid), changes=False)
@@ -423,7 +443,9 @@ class SlotReader:
         self._plugin.stream_start(part, self._out)
 
     def _abort_streamed(self, transaction: Transaction, header: TransactionHeader) -> bool:
-        """Say what aborted of transactions that were handed out in parts; False when nothing did."""
+        """Say what aborted of transactions that were handed out in parts; False when nothing
+        did.
+        """
         streamed = header.streamed
         if streamed is None or not self._streams:
             return False

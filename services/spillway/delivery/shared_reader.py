@@ -1,4 +1,5 @@
-"""A slot's reader that several streams follow: what is encoded once is delivered to every slot that wants just that.
+"""A slot's reader that several streams follow: what is encoded once is delivered to every slot that
+wants just that.
 
 Whoever needs the next step has it taken, and it is kept for the others. ::
 
@@ -9,8 +10,9 @@ Whoever needs the next step has it taken, and it is kept for the others. ::
 Which streams share a reader: :mod:`spillway.delivery.shared_readers`. A stream's way along it:
 :mod:`spillway.delivery.shared_steps`.
 
-Used on the event loop; steps are taken there when they are little, otherwise on a worker, one at a time.
-"""
+Used on the event loop; steps are taken there when they are little, otherwise on a worker, one at a
+time.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -27,15 +29,17 @@ if TYPE_CHECKING:
     from spillway.delivery.stragglers import StragglerWait
     from spillway.txlog.reader import LogReader, Snapshot
 
-#: What the event loop may spend on one step: some 500 small rows, which take the slowest of our plugins
-#: less than a millisecond.
+#: What the event loop may spend on one step: some 500 small rows, which take the slowest of our
+#: plugins less than a millisecond.
 AT_ONCE_BYTES: Final = 64 * 1024
 #: What a kept step costs beside its messages: many live steps are a transaction each, or nothing.
 _STEP_COST: Final = 1024
 
 
 class Boundary(NamedTuple):
-    """Where a step begins: *steps* after one that began between two transactions, at *place* with *state*."""
+    """Where a step begins: *steps* after one that began between two transactions, at *place* with
+    *state*.
+    """
 
     place: int
     state: object
@@ -90,7 +94,9 @@ class SharedReader:
         *,
         at_once: bool,
     ) -> None:
-        """Own *reader*, which begins at *place*; with *at_once* its plugin waits for nothing, so that the event loop may take steps."""
+        """Own *reader*, which begins at *place*; with *at_once* its plugin waits for nothing, so
+        that the event loop may take steps.
+        """
         self._reader = reader
         self._log = log
         self._workers = workers
@@ -165,7 +171,9 @@ class SharedReader:
         return follower
 
     def find(self, first_lsn: int, state: object) -> int | None:
-        """Return the number of the kept step that begins with the transaction at *first_lsn*, for an encoder in *state*."""
+        """Return the number of the kept step that begins with the transaction at *first_lsn*, for
+        an encoder in *state*.
+        """
         for number in range(self.next - 1, self.first - 1, -1):
             kept, before = self._kept[number - self.first], self.boundary(number)
             if kept.first_lsn == first_lsn and before is not None:
@@ -259,7 +267,9 @@ class SharedReader:
         return self._kept[-1].cost
 
     def forget_before(self, number: int) -> int:
-        """Keep steps before *number* no longer, but the newest; return the bytes that this frees."""
+        """Keep steps before *number* no longer, but the newest; return the bytes that this
+        frees.
+        """
         freed = 0
         while self.first < number and len(self._kept) > 1:
             forgotten = self._kept.popleft()
@@ -270,7 +280,8 @@ class SharedReader:
         return freed
 
     def sibling(self, reader: SlotReader, after: Boundary, number: int, made: int) -> SharedReader:
-        """Return another one of the same log, of *reader*, which begins at the boundary that *after* was counted from.
+        """Return another one of the same log, of *reader*, which begins at the boundary that
+        *after* was counted from.
 
         Where *after* is, *number* steps of *made* bytes have been taken, here as there.
         """
@@ -283,7 +294,8 @@ class SharedReader:
         return own
 
     def limit(self, limit_bytes: int, limit_steps: int) -> int:
-        """Forget steps that every follower has passed, oldest first, until what is kept fits both limits.
+        """Forget steps that every follower has passed, oldest first, until what is kept fits both
+        limits.
 
         Return the bytes that this frees.
         """

@@ -1,23 +1,27 @@
 """Which streams share a reader, and how much their readers keep.
 
-Slots with the same plugin and options, at the same place of one log, get the same messages. Their streams then follow
-one :class:`~spillway.delivery.shared_reader.SharedReader`.
+Slots with the same plugin and options, at the same place of one log, get the same messages. Their
+streams then follow one :class:`~spillway.delivery.shared_reader.SharedReader`.
 
-A stream *joins* where it stands at one of the boundaries between the kept steps with an encoder in the same state
-(pgoutput's knows what its consumer was told). That is so when it begins where another began, and when both have seen the end
-of the log: who was behind has caught up. A stream *leaves* when the step that it needs next is not kept any more:
-it was too slow, and goes on with a reader of its own, whose plugin resumes from the state at the boundary.
-Whoever is ahead waits for those who are just behind, but not for long: :mod:`spillway.delivery.stragglers`.
+A stream *joins* where it stands at one of the boundaries between the kept steps with an encoder in
+the same state (pgoutput's knows what its consumer was told). That is so when it begins where
+another began, and when both have seen the end of the log: who was behind has caught up. A stream
+*leaves* when the step that it needs next is not kept any more: it was too slow, and goes on with a
+reader of its own, whose plugin resumes from the state at the boundary. Whoever is ahead waits for
+those who are just behind, but not for long: :mod:`spillway.delivery.stragglers`.
 
-Readers that began at the same place number their steps alike (their *origin*; it is kept when a stream leaves). So a stream whose
-reader is behind another of the same origin *catches up* when the other keeps the step that it needs: clients that begin
-together come within tenths of a second, in which the first has had more made than is kept.
+Readers that began at the same place number their steps alike (their *origin*; it is kept when a
+stream leaves). So a stream whose reader is behind another of the same origin *catches up* when the
+other keeps the step that it needs: clients that begin together come within tenths of a second, in
+which the first has had more made than is kept.
 
-Only our own plugins share, those whose state can be told (``OutputPlugin.state``), and streams that end at the same place or never.
+Only our own plugins share, those whose state can be told (``OutputPlugin.state``), and streams that
+end at the same place or never.
 
-Used on the event loop. Memory: KEPT_BYTES of kept steps, and the newest step of each reader. Of what all its streams have
-taken, a reader keeps PASSED_BYTES and PASSED_STEPS at most: live, a step is a transaction, so that 8 MiB of them would be
-thousands, a dozen objects each, which Python's collector looks at again and again.
+Used on the event loop. Memory: KEPT_BYTES of kept steps, and the newest step of each reader. Of
+what all its streams have taken, a reader keeps PASSED_BYTES and PASSED_STEPS at most: live, a step
+is a transaction, so that 8 MiB of them would be thousands, a dozen objects each, which Python's
+collector looks at again and again.
 """
 
 from __future__ import annotations
@@ -55,7 +59,8 @@ class SharedReaders:
         self._pace = pace or Pace()
         self._kept_bytes = kept_bytes
         self._by_key: dict[Hashable, list[SharedReader]] = {}
-        # Whose steps are kept, the oldest first, by the number of the step behind; and the bytes of them all.
+        # Whose steps are kept, the oldest first, by the number of the step behind; and the bytes of
+        # them all.
         self._order: deque[tuple[SharedReader, int]] = deque()
         self._bytes = 0
 
@@ -73,11 +78,13 @@ class SharedReaders:
         """Have a stream at position *begin* follow a reader, one that others follow if that can be.
 
         Args:
-            key: equal for streams that may share: log, plugin, options, batch_bytes; None for one that may not.
+            key: equal for streams that may share: log, plugin, options, batch_bytes; None for one
+                that may not.
             log: what is read.
             begin: the stream's position.
             plugin: a fresh one; the reader's from here on, or shut down.
-            open_reader: makes the reader of a plugin at a position; it owns the plugin. Called on a worker.
+            open_reader: makes the reader of a plugin at a position; it owns the plugin. Called on a
+                worker.
             batch_bytes: of a step.
             at_once: see :class:`SharedReader`.
 
@@ -108,7 +115,9 @@ class SharedReaders:
     async def _number_at(
         self, shared: SharedReader, log: LogReader, begin: int, state: object
     ) -> int | None:
-        """Return the number of the step of *shared* that a stream may begin with at *begin*, None for none."""
+        """Return the number of the step of *shared* that a stream may begin with at *begin*, None
+        for none.
+        """
         head, number = shared.head, shared.next
         if head is None:
             return None
@@ -141,7 +150,9 @@ class SharedReaders:
                         yield Straggler(shared.made - follower.made, follower.moved_s)
 
     def look(self, key: Hashable) -> None:
-        """See whether somebody waits for nobody any more: a stream has taken a step, or has gone."""
+        """See whether somebody waits for nobody any more: a stream has taken a step, or has
+        gone.
+        """
         for shared in self._by_key.get(key, ()):
             if shared.wait is not None:
                 shared.wait.look()
@@ -169,7 +180,9 @@ class SharedReaders:
     def find_ahead(
         self, key: Hashable | None, shared: SharedReader, number: int, after: Boundary | None
     ) -> SharedReader | None:
-        """Return a reader ahead of *shared* whose step *number*, which it keeps, begins at *after*."""
+        """Return a reader ahead of *shared* whose step *number*, which it keeps, begins at
+        *after*.
+        """
         same = self._by_key.get(key, ()) if key is not None else ()
         if len(same) > 1 and after is not None:
             for other in same:
@@ -193,7 +206,9 @@ class SharedReaders:
         return None
 
     def _note(self, shared: SharedReader) -> None:
-        """Account for a step that *shared* keeps from now on, and forget the oldest that are too much."""
+        """Account for a step that *shared* keeps from now on, and forget the oldest that are too
+        much.
+        """
         order = self._order
         order.append((shared, shared.next))
         self._bytes += shared.newest_cost
@@ -218,7 +233,8 @@ _NOT_DECODED: Final = -1
 def _first_lsns(log: LogReader, head: int, begin: int) -> tuple[int, int]:
     """Return final_lsn of the first transaction from *head* on and from *begin* on.
 
-    When they are equal, none lies between the two. In this order: what was before *head* is visible, also when *begin* is looked at.
+    When they are equal, none lies between the two. In this order: what was before *head* is
+    visible, also when *begin* is looked at.
     """
     return _first_lsn(log, head), _first_lsn(log, begin)
 

@@ -1,4 +1,6 @@
-"""A stream's way along a reader that others may follow, too: see :mod:`spillway.delivery.shared_readers`."""
+"""A stream's way along a reader that others may follow, too: see
+:mod:`spillway.delivery.shared_readers`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ async def share_steps(
     *,
     at_once: bool,
 ) -> SharedSteps:
-    """Return a stream's steps from position *begin* on; *new_plugin* makes another one like *plugin*.
+    """Return a stream's steps from position *begin* on; *new_plugin* makes another one like
+    *plugin*.
 
     The other arguments are those of :meth:`SharedReaders.join`, and so is what it raises.
     """
@@ -57,7 +60,9 @@ class SharedSteps:
         place: Follower,
         resume: Callable[[Boundary], SlotReader],
     ) -> None:
-        """Go on from *place* at *shared*; *resume* makes a reader of the stream's own for a boundary, on a worker."""
+        """Go on from *place* at *shared*; *resume* makes a reader of the stream's own for a
+        boundary, on a worker.
+        """
         self._readers = readers
         self._key = key
         self._shared = shared
@@ -96,7 +101,9 @@ class SharedSteps:
         return kept
 
     def _with_following(self, kept: KeptStep) -> KeptStep:
-        """Join to *kept* the steps behind it that were little because they were live: who is late gets them in one batch."""
+        """Join to *kept* the steps behind it that were little because they were live: who is late
+        gets them in one batch.
+        """
         steps, payload_bytes = [kept.step], len(kept.step.messages.payload)
         last = kept
         while (
@@ -141,7 +148,8 @@ class SharedSteps:
         after = self._after
         assert after is not None
         reader = await self._loop.run_in_executor(self._readers.workers, self._resume, after)
-        # The middle of a large transaction can't be entered: what was handed out of it is made once more, and passed over.
+        # The middle of a large transaction can't be entered: what was handed out of it is made once
+        # more, and passed over.
         own = self._shared.sibling(reader, after, self._place.number, self._place.made)
         self._readers.add(self._key, own, waits=False)
         self._place.left = True

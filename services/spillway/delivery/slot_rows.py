@@ -1,17 +1,21 @@
-"""The slots of the running service: a cache of what the metadata store has of them, and the way to it.
+"""The slots of the running service: a cache of what the metadata store has of them, and the way to
+it.
 
-The store owns a slot (:mod:`spillway.store.slots`): each thing that happens to one is a statement there, which relies on the lease on the
-slot's source and on nobody else having it. A process that was paused past its lease's end can't create, acquire, confirm,
-advance, rewind, alter, invalidate or drop what its successor serves.
+The store owns a slot (:mod:`spillway.store.slots`): each thing that happens to one is a statement
+there, which relies on the lease on the slot's source and on nobody else having it. A process that
+was paused past its lease's end can't create, acquire, confirm, advance, rewind, alter, invalidate
+or drop what its successor serves.
 
-What is cached counts only while the lease is held. Whoever takes it reads the rows anew, and forgets the temporary slots of former
-tenures: their sessions ended with the tenure in which they were made. Whoever loses it ends its
-consumers with ``lease_lost``, and forgets what they confirmed and was not stored: they are given it again, by the other
-process. Without the lease the rows are shown as they are stored, with the consumers that the process names which has it.
+What is cached counts only while the lease is held. Whoever takes it reads the rows anew, and
+forgets the temporary slots of former tenures: their sessions ended with the tenure in which they
+were made. Whoever loses it ends its consumers with ``lease_lost``, and forgets what they confirmed
+and was not stored: they are given it again, by the other process. Without the lease the rows are
+shown as they are stored, with the consumers that the process names which has it.
 
-A stream acquires its slot in the store, and releases it there when it ends; its feedback moves the cache, and is stored for all slots of
-a source at once, by the engine's upkeep. A call is one statement: get, advance, rewind, alter and drop rely in it on what a stream
-would have made sure of before. A peek changes nothing, so it has the slot in the cache alone.
+A stream acquires its slot in the store, and releases it there when it ends; its feedback moves the
+cache, and is stored for all slots of a source at once, by the engine's upkeep. A call is one
+statement: get, advance, rewind, alter and drop rely in it on what a stream would have made sure of
+before. A peek changes nothing, so it has the slot in the cache alone.
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ class SlotRows:
     # -- the lease comes and goes ---------------------------------------------------------------
 
     async def take(self, source: str, fence: Fence) -> Mapping[str, int]:
-        """Read the slots of *source* anew: its lease was taken. Return the oldest position of each of their databases.
+        """Read the slots of *source* anew: its lease was taken. Return the oldest position of each
+        of their databases.
 
         Raises:
             LeaseLost: *fence* is out of date.
@@ -108,14 +113,16 @@ class SlotRows:
 
     @asynccontextmanager
     async def claimed(self, slot: Slot, active: ActiveConsumer) -> AsyncIterator[None]:
-        """Have the slot in the store, too, for the *active* consumer. What it confirmed is stored at the end.
+        """Have the slot in the store, too, for the *active* consumer. What it confirmed is stored
+        at the end.
 
         Raises:
             SlotActive: another process has it.
             LeaseLost: another process serves the source.
         """
         async with slot.storing, self._owned(slot) as owner:
-            # The lease may have been lost, and taken again, while this waited: then it is a slot of before.
+            # The lease may have been lost, and taken again, while this waited: then it is a slot of
+            # before.
             slot.check_valid()
             # Whatever comes of it: the store may have it from here on.
             slot.is_claimed = True
@@ -134,7 +141,9 @@ class SlotRows:
                     slot.is_claimed = False
 
     async def note_presence(self) -> None:
-        """Store when consumers were there last, of those that are there too: a restart must not make the sign fresh."""
+        """Store when consumers were there last, of those that are there too: a restart must not
+        make the sign fresh.
+        """
         now = datetime.now(UTC)
         for source in {slot.row.source for slot in self.slots.values() if not slot.is_lost}:
             signs: dict[str, Presence] = {}
@@ -159,7 +168,8 @@ class SlotRows:
     # -- where one stands, and what it is -------------------------------------------------------
 
     async def store(self) -> None:
-        """Store what consumers have confirmed since, a transaction for each source of which something was.
+        """Store what consumers have confirmed since, a transaction for each source of which
+        something was.
 
         A slot whose release could not be stored is released.
         """

@@ -1,10 +1,11 @@
-"""A slot while the service runs: who has it, how far it is confirmed, and whether it can still be read.
+"""A slot while the service runs: who has it, how far it is confirmed, and whether it can still be
+read.
 
-The metadata store owns the slot; :class:`Slot` is what this process has cached of it, and knows beside that: which of its own
-clients has it, and what that one confirmed a moment ago. As in
+The metadata store owns the slot; :class:`Slot` is what this process has cached of it, and knows
+beside that: which of its own clients has it, and what that one confirmed a moment ago. As in
 PostgreSQL a confirmation moves the position in memory at once; it reaches the store within
-the engine's upkeep interval, and before an answer is given for get, advance and rewind. After a crash a
-consumer may therefore be sent again what it confirmed in that last instant: at least once.
+the engine's upkeep interval, and before an answer is given for get, advance and rewind. After a
+crash a consumer may therefore be sent again what it confirmed in that last instant: at least once.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ log = logging.getLogger(__name__)
 _EPOCH_S: Final = 946_684_800
 _NAME_MAX: Final = 63
 _END_POLL_S: Final = 0.005
-#: A reason of invalidation that PostgreSQL has no word for: there, a database with slots can't be dropped.
+#: A reason of invalidation that PostgreSQL has no word for: there, a database with slots can't be
+#: dropped.
 _DATABASE_DROPPED: Final = "database_dropped"
 _NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
@@ -80,8 +82,8 @@ def _latest(*moments: datetime | None) -> datetime | None:
 def _held(slot_name: str, consumer: Consumer) -> SlotActive:
     return SlotActive(
         f'replication slot "{slot_name}" is active for {consumer}',
-        hint=f"Wait until its consumer is done, or end its session: POST /v1/slots/{slot_name}/end-session. "
-        "To look beside it, stream with peek.",
+        hint="Wait until its consumer is done, or end its session: POST "
+        f"/v1/slots/{slot_name}/end-session. To look beside it, stream with peek.",
         slot=slot_name,
         consumer=stored_form(consumer),
     )
@@ -123,7 +125,8 @@ class Slot:
         self.confirmed_flush_lsn = row.confirmed_flush_lsn or Lsn(0)
         #: confirmed_flush_lsn as the metadata store has it
         self.stored_lsn = self.confirmed_flush_lsn
-        #: held while the row's position is written, so that a rewind is not undone by an older confirmation
+        #: held while the row's position is written, so that a rewind is not undone by an older
+        #: confirmation
         self.storing = asyncio.Lock()
         #: whether the metadata store may have it that this process has the slot
         self.is_claimed = False
@@ -147,7 +150,8 @@ class Slot:
         self._elsewhere_to: int | None = None
         #: what its readers handed out since the service began
         self.counts = Counts()
-        #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit time, None without one
+        #: what :meth:`lag_seconds` found: as of which (confirmed, decoded) LSN, and the commit
+        #: time, None without one
         self._first_unconfirmed: tuple[tuple[int, int], int | None] = ((-1, -1), None)
 
     @property
@@ -161,7 +165,8 @@ class Slot:
 
     @contextmanager
     def acquired(self, kind: str) -> Iterator[ActiveConsumer]:
-        """Hold the slot; one consumer at a time. *kind* is what it does, as in :class:`~spillway.delivery.model.Consumer`.
+        """Hold the slot; one consumer at a time. *kind* is what it does, as in
+        :class:`~spillway.delivery.model.Consumer`.
 
         Raises:
             SlotActive: somebody has it; the error names him.
@@ -187,14 +192,17 @@ class Slot:
     def note_stored(self, row: SlotRow) -> None:
         """Take in how it is stored, when nobody reads it."""
         stands = row.confirmed_flush_lsn or Lsn(0)
-        # Never forward: what was stored and not answered for has reached nobody. What was confirmed and is not stored yet stays.
+        # Never forward: what was stored and not answered for has reached nobody. What was confirmed
+        # and is not stored yet stays.
         if not self.is_unsaved:
             self.confirmed_flush_lsn = min(self.confirmed_flush_lsn, stands)
         self.row, self.stored_lsn = row, stands
 
     @property
     def consumer(self) -> Consumer | None:
-        """Who has it: a client of this process, or of the one that serves it, as that one has stored it; None: nobody."""
+        """Who has it: a client of this process, or of the one that serves it, as that one has
+        stored it; None: nobody.
+        """
         if self.active_consumer is not None:
             return self.active_consumer.consumer()
         elsewhere = self.row.consumer if self.is_shown_as_stored else None
@@ -249,15 +257,20 @@ class Slot:
         return self._elsewhere_to is not None and self.confirmed_flush_lsn < self._elsewhere_to
 
     def check_valid(self) -> None:
-        """Raise SlotInvalidated when the slot can no longer be read, LeaseLost when this process may not serve it."""
+        """Raise SlotInvalidated when the slot can no longer be read, LeaseLost when this process
+        may not serve it.
+        """
         if self.is_lost:
             raise held_by_another(self.row.source)
         if self._elsewhere_to is not None and self.is_elsewhere:
             raise LsnNotRetained(
-                f'replication slot "{self.name}" stands at {self.confirmed_flush_lsn}, and what was decoded here begins at '
-                f"{Lsn(self._elsewhere_to)}: this service took the source over from another one, whose directory has the rest",
-                hint="Start that service again and stop this one: it takes the source back, and the slot goes on. If it is gone "
-                f"for good, drop the slot (DELETE /v1/slots/{self.name}), create it again, and load its consumer anew.",
+                f'replication slot "{self.name}" stands at {self.confirmed_flush_lsn}, and what '
+                "was decoded here begins at "
+                f"{Lsn(self._elsewhere_to)}: this service took the source over from another one, "
+                "whose directory has the rest",
+                hint="Start that service again and stop this one: it takes the source back, and "
+                "the slot goes on. If it is gone for good, drop the slot (DELETE "
+                f"/v1/slots/{self.name}), create it again, and load its consumer anew.",
                 slot=self.name,
                 lsn=str(self.confirmed_flush_lsn),
                 first_lsn=str(Lsn(self._elsewhere_to)),
@@ -265,16 +278,22 @@ class Slot:
         if self.invalidation_reason is not None:
             missed = ""
             if self._lost_to is not None:
-                missed = f"; what was committed from {self.confirmed_flush_lsn} to {Lsn(self._lost_to)} is not known"
+                missed = (
+                    f"; what was committed from {self.confirmed_flush_lsn} to {Lsn(self._lost_to)} "
+                    "is not known"
+                )
             raise SlotInvalidated(
-                f'replication slot "{self.name}" was invalidated: {self.invalidation_reason}{missed}',
-                hint="Drop it and create it again; what lies between must be copied from the source.",
+                f'replication slot "{self.name}" was invalidated: '
+                f"{self.invalidation_reason}{missed}",
+                hint="Drop it and create it again; what lies between must be copied from the "
+                "source.",
                 slot=self.name,
                 invalidation_reason=self.invalidation_reason,
             )
 
     def judge(self, decoded: DecodedDatabase) -> None:
-        """Invalidate the slot if its history is gone: the log that it reads begins behind it, or is another database's.
+        """Invalidate the slot if its history is gone: the log that it reads begins behind it, or is
+        another database's.
 
         Whoever finds it so writes it down (the engine's upkeep); it is so again after a crash.
         """
@@ -289,14 +308,15 @@ class Slot:
                 self.row.database,
             )
         elif self.confirmed_flush_lsn < begins and decoded.began_in_takeover:
-            # Not lost: whoever served the source before has it, and may serve it again. PostgreSQL's word for that, in
-            # wal_status, is unreserved.
+            # Not lost: whoever served the source before has it, and may serve it again.
+            # PostgreSQL's word for that, in wal_status, is unreserved.
             self._elsewhere_to = begins
         elif self.confirmed_flush_lsn < begins:
             self.invalidate(decoded.lost_reason)
             self._lost_to = begins
             log.warning(
-                'slot "%s" is invalidated (%s): what was committed in database "%s" from %s to %s is not known',
+                'slot "%s" is invalidated (%s): what was committed in database "%s" from %s to %s '
+                "is not known",
                 self.name,
                 self.invalidation_reason,
                 self.row.database,
@@ -309,10 +329,12 @@ class Slot:
         self.invalidation_reason = reason
 
     def lag_seconds(self, transactions: LogReader, *, current: bool) -> float | None:
-        """Return how long ago the first transaction was committed that is not confirmed; 0.0 without one. Reads the log.
+        """Return how long ago the first transaction was committed that is not confirmed; 0.0
+        without one. Reads the log.
 
-        By the source's clock and this machine's. None: the log can't be read there, or has no such transaction while
-        there may be one that is not decoded yet, that is while it is not *current*.
+        By the source's clock and this machine's. None: the log can't be read there, or has no such
+        transaction while there may be one that is not decoded yet, that is while it is not
+        *current*.
         """
         if self.invalidation_reason is not None:
             return None
@@ -335,7 +357,9 @@ class Slot:
         return max(0.0, time.time() - (_EPOCH_S + commit_time / 1e6))
 
     def confirm(self, lsn: int) -> None:
-        """Advance confirmed_flush_lsn; never backward, as PostgreSQL's LogicalConfirmReceivedLocation."""
+        """Advance confirmed_flush_lsn; never backward, as PostgreSQL's
+        LogicalConfirmReceivedLocation.
+        """
         if lsn > self.confirmed_flush_lsn:
             self.confirmed_flush_lsn = Lsn(lsn)
             self.confirmed_at = datetime.now(UTC)
@@ -346,7 +370,9 @@ class Slot:
 
 
 def oldest_positions(slots: Iterable[Slot]) -> dict[str, dict[str, int]]:
-    """Return the oldest position of a slot, by source and by database that has slots; 0: they are all lost."""
+    """Return the oldest position of a slot, by source and by database that has slots; 0: they are
+    all lost.
+    """
     found: dict[str, dict[str, int]] = {}
     for slot in slots:
         of_source = found.setdefault(slot.row.source, {})

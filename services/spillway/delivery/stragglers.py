@@ -1,23 +1,27 @@
 """When a shared reader waits for streams that are just behind it.
 
-Eight clients on two cores do not run side by side: the kernel lets one of them go ahead for a while, then another. Whoever is ahead
-has steps taken, and when those behind come to need them they are kept no longer (:mod:`spillway.delivery.shared_readers`).
-Then each encodes for itself what one would have encoded for all, which takes the time that they lack. So whoever is
-ahead waits a little. ::
+Eight clients on two cores do not run side by side: the kernel lets one of them go ahead for a
+while, then another. Whoever is ahead has steps taken, and when those behind come to need them they
+are kept no longer (:mod:`spillway.delivery.shared_readers`). Then each encodes for itself what one
+would have encoded for all, which takes the time that they lack. So whoever is ahead waits a
+little. ::
 
     made ────────────────┬──────────── LEAD ───────────▶ R, next step        B is too far behind: R takes no step until B
                          B: took a step just now                             has come up to half of LEAD
 
 Nobody is held up by one who is slow for good:
 
-- It is waited for only who took a step within STALLED_S. Whoever does not read costs the others nothing.
-- A reader has PATIENCE_S for waiting, and gets it back at a quarter of the time that passes otherwise. So waiting takes a
-  fifth of the time at most, whatever is behind; who is slower than that is left behind, and goes on alone.
-- Whoever went on alone is not waited for and waits for nobody; nor is anyone waited for who is more than REACH behind.
+- It is waited for only who took a step within STALLED_S. Whoever does not read costs the others
+  nothing.
+- A reader has PATIENCE_S for waiting, and gets it back at a quarter of the time that passes
+  otherwise. So waiting takes a fifth of the time at most, whatever is behind; who is slower than
+  that is left behind, and goes on alone.
+- Whoever went on alone is not waited for and waits for nobody; nor is anyone waited for who is more
+  than REACH behind.
 - It waits only in a backlog: what comes live waits for nobody.
 
 Each wait has a timer, and ends at once when those behind have come up, left, or closed.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -85,7 +89,9 @@ class StragglerWait:
         return self._held
 
     def look(self) -> None:
-        """End the wait if there is nobody to wait for any more: someone has taken a step, or has gone."""
+        """End the wait if there is nobody to wait for any more: someone has taken a step, or has
+        gone.
+        """
         if self._held is not None:
             now_s = self._loop.time()
             if self._left_s(now_s, self._pace.lead_bytes // 2) <= 0:

@@ -1,7 +1,7 @@
 """A consumer's stream of a slot: pulls batches off the transaction log as they come.
 
-The batches are steps of a reader, which other streams may share (:mod:`spillway.delivery.shared_readers`). They are taken in two
-ways, by where the reader stands::
+The batches are steps of a reader, which other streams may share
+(:mod:`spillway.delivery.shared_readers`). They are taken in two ways, by where the reader stands::
 
                       ┌──────── more than a little has come ────────┐
                       ▼                                             │
@@ -9,13 +9,14 @@ ways, by where the reader stands::
                       │                                             ▲
                       └──────── a step found the log's end ─────────┘
 
-Behind, the next batch is made while the caller writes this one, so that encoding and the network overlap.
-Live, a commit costs less to encode than to hand to another thread and back; what comes is taken on the event
-loop, as long as it is little (AT_ONCE_BYTES of the log, in the file that was read before) and the plugin is
-one of ours, which wait for nothing. Nothing is polled: the log's writer wakes the stream, once for however much it
-has published by the time the stream looks.
+Behind, the next batch is made while the caller writes this one, so that encoding and the network
+overlap. Live, a commit costs less to encode than to hand to another thread and back; what comes is
+taken on the event loop, as long as it is little (AT_ONCE_BYTES of the log, in the file that was
+read before) and the plugin is one of ours, which wait for nothing. Nothing is polled: the log's
+writer wakes the stream, once for however much it has published by the time the stream looks.
 
-Bound: two batches, the caller's and, unless that is larger than AHEAD_BYTES_MAX, the one ahead, beside what readers keep.
+Bound: two batches, the caller's and, unless that is larger than AHEAD_BYTES_MAX, the one ahead,
+beside what readers keep.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _NOTHING: Final = EncodedBatch(b"", b"", b"", b"", 0)
 
 
 class EngineStream:
-    """Implements :class:`spillway.service.interface.SlotStream`. Used by one task at a time for batches.
+    """Implements :class:`spillway.service.interface.SlotStream`. Used by one task at a time for
+    batches.
 
     Args:
         slot: whose stream this is; counted into, and confirmed unless *peek*.
@@ -72,7 +74,8 @@ class EngineStream:
         self._handed_out_lsn = begin
         # What was visible when the last step found the log's end; None while it did not.
         self._end: Snapshot | None = None
-        # The log was written to since it was last looked at; who waits for that; whether the event loop has yet to be told.
+        # The log was written to since it was last looked at; who waits for that; whether the event
+        # loop has yet to be told.
         self._more = False
         self._waiter: asyncio.Future[bool] | None = None
         self._notified = False
@@ -80,7 +83,8 @@ class EngineStream:
         slot.add_listener(self._wake)
 
     def _notify(self) -> None:
-        # From the decoder's thread. What is visible changed before, so one wake-up serves all until it has run.
+        # From the decoder's thread. What is visible changed before, so one wake-up serves all until
+        # it has run.
         if not self._notified:
             self._notified = True
             # The loop may be gone when the service stops.
@@ -103,7 +107,8 @@ class EngineStream:
                 try:
                     step = await self._next_step()
                 except SpillwayError:
-                    # A session that ends under its reader, since another process serves the source now.
+                    # A session that ends under its reader, since another process serves the source
+                    # now.
                     self._slot.check_valid()
                     raise
                 if step.messages.count or step.reached_end:

@@ -1,7 +1,8 @@
 """Read a lake as anybody with Spark would, knowing only where it is.
 
-A program of its own (``python -m spillway.demo.lake_tables``), so that the JVM ends with it. Its last line is JSON: per
-table the rows that it has now, under ``current``, and the changes in its history by operation.
+A program of its own (``python -m spillway.demo.lake_tables``), so that the JVM ends with it. Its
+last line is JSON: per table the rows that it has now, under ``current``, and the changes in its
+history by operation.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
-"""A PostgreSQL server of one's own: made, started, stopped and killed by this process, gone with it.
+"""A PostgreSQL server of one's own: made, started, stopped and killed by this process, gone with
+it.
 
 The demo runs on one and the tests' cluster builds on it. It listens on a free port of the loopback
 address only, trusts local connections, and lives in a directory that its owner may delete.
 
 Two things make this more than ``initdb`` and ``postgres``:
 
-- PostgreSQL refuses to run as root. As root, the server runs as ``postgres`` or, where there is none,
-  as ``nobody``; no system user is created. Its files must then be readable by that user: an
-  installation below a directory that is closed to it (/root, most often) is copied once per process.
+- PostgreSQL refuses to run as root. As root, the server runs as ``postgres`` or, where there is
+  none, as ``nobody``; no system user is created. Its files must then be readable by that user: an
+  installation below a directory that is closed to it (/root, most often) is copied once per
+  process.
 - The server is a child of this process in a process group of its own, so that Ctrl-C in a terminal
   does not take it down under its clients, and so that :meth:`PrivatePostgres.kill` ends the
   postmaster and all backends in the same instant, as a power cut does. What a process still has
-  running when it exits is stopped then; if it is killed, a shell beside each server does that, which
-  waits for the end of a pipe that nobody writes to.
+  running when it exits is stopped then; if it is killed, a shell beside each server does that,
+  which waits for the end of a pipe that nobody writes to.
 """
 
 from __future__ import annotations
@@ -103,7 +105,8 @@ def make_directory(prefix: str) -> Path:
 
 @cache
 def reachable_programs(bin_directory: Path) -> Path:
-    """Return *bin_directory*, or that of a copy of its installation which the servers' user can read.
+    """Return *bin_directory*, or that of a copy of its installation which the servers' user can
+    read.
 
     The installation is the directory above; a copy lasts as long as this process.
     """
@@ -248,7 +251,8 @@ class PrivatePostgres:
             )
 
     def start(self) -> None:
-        """Start the server on a free port, the port it had before if there was one, and wait for it.
+        """Start the server on a free port, the port it had before if there was one, and wait for
+        it.
 
         Raises:
             PrivatePostgresError: it did not come up; the message ends with the server's log.
@@ -326,7 +330,8 @@ class PrivatePostgres:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            # A backend that still ends holds the shared memory, which a new postmaster would find in use.
+            # A backend that still ends holds the shared memory, which a new postmaster would find
+            # in use.
             deadline = time.monotonic() + _KILL_TIMEOUT_S
             while time.monotonic() < deadline:
                 os.killpg(self._process.pid, 0)

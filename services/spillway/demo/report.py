@@ -24,7 +24,9 @@ class Step:
         self.outcome = ""
 
     def progress(self, text: str) -> None:
-        """Say how far the step is. On a terminal the line is replaced; elsewhere one line each 5 s."""
+        """Say how far the step is. On a terminal the line is replaced; elsewhere one line each 5
+        s.
+        """
         if self._console.is_terminal:
             self._console.print(f"  [dim]…[/] {self._name} [dim]{escape(text)}[/]", end="\033[K\r")
         elif text and time.monotonic() - self._last_progress > 5.0:
@@ -80,7 +82,9 @@ class Report:
             self.console.print(f"      [cyan]{escape(shown)}[/]", no_wrap=True)
 
     def lake(self, tables: Mapping[str, Mapping[str, int]]) -> None:
-        """Print both kinds of lake tables: rows that are there now, and changes in the history by kind."""
+        """Print both kinds of lake tables: rows that are there now, and changes in the history by
+        kind.
+        """
         shown = Table(title="The lake", title_justify="left")
         shown.add_column("table")
         for heading in ("current rows", "history: inserts", "updates", "deletes"):

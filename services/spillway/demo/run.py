@@ -2,20 +2,23 @@
 
 It uses Spillway as a user does, over its commands and interfaces, and trusts nothing that it shows:
 
-1. a private PostgreSQL 18, a role that may log in and replicate and nothing more, the shop's empty tables;
+1. a private PostgreSQL 18, a role that may log in and replicate and nothing more, the shop's empty
+   tables;
 2. the service, the source, two slots: ``audit`` (test_decoding) and ``lake`` (arrow);
 3. the first act, whose every decoded line is known: a peek must print exactly those;
-4. the second act, volume: ``spillway recv`` must deliver as many changes of each kind as were committed;
+4. the second act, volume: ``spillway recv`` must deliver as many changes of each kind as were
+   committed;
 5. no logical slot and no catalog_xmin on the primary;
-6. ``spillway lake run`` into Delta Lake (or Parquet, saying so, where its jars are missing), ``spillway lake
-   verify``, which compares each row and value with the source, and a look at both kinds of lake tables: the
-   histories must have as many changes as were committed.
+6. ``spillway lake run`` into Delta Lake (or Parquet, saying so, where its jars are missing),
+   ``spillway lake verify``, which compares each row and value with the source, and a look at both
+   kinds of lake tables: the histories must have as many changes as were committed.
 
-The tables are empty when the slots are created, because a slot delivers what commits after its creation.
-Anything that differs makes the exit code 1. At a terminal everything then stays up, so that the UI can be looked at,
-until Ctrl-C. Whatever was started is stopped, Ctrl-C, SIGTERM or a terminal that is closed in between included; the files are
-deleted unless a directory was named. What it starts is in sessions of its own, so Ctrl-C reaches nobody but this process, which
-ends the others in their order.
+The tables are empty when the slots are created, because a slot delivers what commits after its
+creation. Anything that differs makes the exit code 1. At a terminal everything then stays up, so
+that the UI can be looked at, until Ctrl-C. Whatever was started is stopped, Ctrl-C, SIGTERM or a
+terminal that is closed in between included; the files are deleted unless a directory was named.
+What it starts is in sessions of its own, so Ctrl-C reaches nobody but this process, which ends the
+others in their order.
 """
 
 from __future__ import annotations
@@ -156,7 +159,8 @@ class Demo:
             )
             self.report.check(
                 true=lines == expected,
-                otherwise=f"peek's line {wrong + 1} is {_line(lines, wrong)}, expected {_line(expected, wrong)}",
+                otherwise=f"peek's line {wrong + 1} is {_line(lines, wrong)}, expected "
+                f"{_line(expected, wrong)}",
             )
             step.outcome = f"{len(lines)} lines, {'as expected' if lines == expected else 'WRONG'}"
         self.report.lines(lines[:12])
@@ -170,8 +174,8 @@ class Demo:
             written = time.monotonic() - started
             self._wait_decoded(connection, "audit", step)
             step.outcome = (
-                f"{shop.tally.rows:,} row changes in {shop.tally.transactions:,} transactions in {written:.1f} s, "
-                f"decoded {time.monotonic() - started - written:.1f} s later"
+                f"{shop.tally.rows:,} row changes in {shop.tally.transactions:,} transactions in "
+                f"{written:.1f} s, decoded {time.monotonic() - started - written:.1f} s later"
             )
 
     def _receive(self, shop: Shop) -> None:
@@ -241,7 +245,9 @@ class Demo:
         self.report.lines(lines[:-1])
 
     def _both_kinds(self, shop: Shop) -> None:
-        """Show the two tables of each table; the history must have as many changes as were committed."""
+        """Show the two tables of each table; the history must have as many changes as were
+        committed.
+        """
         with self.report.step("What is in the lake") as step:
             found = self._lake_tables()
             committed = dict(+shop.tally.changes)
@@ -289,7 +295,9 @@ class Demo:
             step.outcome = f"it ended with {code}"
 
     def _lake_tables(self) -> dict[str, dict[str, int]]:
-        """Return, per table, how many rows it has now, and how many changes of each kind its history has."""
+        """Return, per table, how many rows it has now, and how many changes of each kind its
+        history has.
+        """
         names = [f"{SCHEMA}.{table}" for table in TABLES]
         program = [sys.executable, "-m", "spillway.demo.lake_tables"]
         said = self._run([*program, "--lake", str(self.lake_directory), *names])
@@ -366,7 +374,8 @@ def run_demo(
         keep: leave everything up at the end, until a signal; None: if somebody sits at a terminal.
 
     Raises:
-        SystemExit: a signal came in between; everything is stopped, and the code is 128 and the signal's number.
+        SystemExit: a signal came in between; everything is stopped, and the code is 128 and the
+            signal's number.
     """
     report = report or Report()
     report.title("Spillway: PostgreSQL logical decoding outside the server")
@@ -417,7 +426,8 @@ def _on_signals(handle: Callable[[int], object]) -> Iterator[None]:
 
 
 def _leave(number: int) -> None:
-    # Once: what is being stopped now must not be interrupted, and takes no longer than its timeouts.
+    # Once: what is being stopped now must not be interrupted, and takes no longer than its
+    # timeouts.
     for other in _SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -1,4 +1,6 @@
-"""The service as a child process, used from outside as anybody would: by its commands and over REST."""
+"""The service as a child process, used from outside as anybody would: by its commands and over
+REST.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,8 @@ class Service:
         """Call REST and return the answer's JSON.
 
         Raises:
-            SpillwayError: the service answered with a problem; its code and hint are in the message.
+            SpillwayError: the service answered with a problem; its code and hint are in the
+                message.
         """
         response = self._http.request(method, f"/v1{path}", **arguments)
         if response.is_error:

@@ -1,13 +1,15 @@
 """The demo's workload: a small shop, written with what tends to break change capture.
 
-It comes in two acts. :func:`first_customers` is a handful of transactions whose every decoded line is
-known beforehand and written beside the SQL; the demo compares them with what the service says. Then
-:func:`busy_season` is volume: a stream of orders, cancellations, price changes, a DDL in mid-stream, a
-large transaction. It keeps a tally of committed row changes to hold against what was streamed.
+It comes in two acts. :func:`first_customers` is a handful of transactions whose every decoded line
+is known beforehand and written beside the SQL; the demo compares them with what the service says.
+Then :func:`busy_season` is volume: a stream of orders, cancellations, price changes, a DDL in
+mid-stream, a large transaction. It keeps a tally of committed row changes to hold against what was
+streamed.
 
-What is in it on purpose: rollbacks, savepoints rolled back and released, DDL and DML in one transaction,
-values in TOAST, updates that leave such a value alone, a changed primary key, COPY, deletes of many rows,
-foreign keys (their row locks are noise in WAL) and an index that makes some updates not HOT.
+What is in it on purpose: rollbacks, savepoints rolled back and released, DDL and DML in one
+transaction, values in TOAST, updates that leave such a value alone, a changed primary key, COPY,
+deletes of many rows, foreign keys (their row locks are noise in WAL) and an index that makes some
+updates not HOT.
 
 All randomness comes from one seed, so that two runs write the same rows.
 """
@@ -129,7 +131,9 @@ class Shop:
         self._connection.commit()
 
     def first_customers(self) -> list[str]:
-        """Write the first act and return the lines that test_decoding prints for it (without xids)."""
+        """Write the first act and return the lines that test_decoding prints for it (without
+        xids).
+        """
         manual = self._long_text(12_000)
         expected: list[str] = []
 
@@ -141,8 +145,8 @@ class Shop:
         t = self._begin()
         t.run(
             "INSERT INTO shop.customers VALUES"
-            " (1, 'ada@example.com', 'Ada', 'gold', true, 120.50, '{\"news\": true}', '2024-02-29'),"
-            " (2, 'bob@example.com', NULL, 'basic', false, NULL, NULL, NULL)"
+            " (1, 'ada@example.com', 'Ada', 'gold', true, 120.50, '{\"news\": true}', "
+            "'2024-02-29'), (2, 'bob@example.com', NULL, 'basic', false, NULL, NULL, NULL)"
         )
         commit(
             t,
@@ -159,7 +163,8 @@ class Shop:
         t.run("INSERT INTO shop.customers VALUES (3, 'eve@example.com')")
         self._connection.rollback()
 
-        # A value that goes to TOAST, whole in the insert and absent from an update that leaves it alone.
+        # A value that goes to TOAST, whole in the insert and absent from an update that leaves it
+        # alone.
         t = self._begin()
         t.run(
             "INSERT INTO shop.products VALUES ('tea-01', 'Tea, it''s green', 4.20, 0.1, %s)", manual
@@ -174,7 +179,8 @@ class Shop:
         commit(
             t,
             "table shop.products: UPDATE: sku[text]:'tea-01' title[text]:'Tea, it''s green'"
-            " price[numeric]:3.90 weight[double precision]:0.1 description[text]:unchanged-toast-datum",
+            " price[numeric]:3.90 weight[double precision]:0.1 "
+            "description[text]:unchanged-toast-datum",
         )
 
         # A savepoint rolled back, another kept.
@@ -189,8 +195,9 @@ class Shop:
         t.counted()["items", "INSERT"] -= 1
         commit(
             t,
-            "table shop.orders: INSERT: order_id[bigint]:1 customer_id[bigint]:1 status[text]:'open'"
-            " placed_at[timestamp with time zone]:'2026-01-02 03:04:05.678+00' total[numeric]:7.80",
+            "table shop.orders: INSERT: order_id[bigint]:1 customer_id[bigint]:1 "
+            "status[text]:'open' placed_at[timestamp with time zone]:'2026-01-02 03:04:05.678+00' "
+            "total[numeric]:7.80",
             "table shop.items: INSERT: order_id[bigint]:1 line_no[integer]:1 sku[text]:'tea-01'"
             " quantity[integer]:2 price[numeric]:3.90 gift[boolean]:false",
         )
@@ -201,9 +208,9 @@ class Shop:
         t.run("UPDATE shop.orders SET coupon = 'WELCOME' WHERE order_id = 1")
         commit(
             t,
-            "table shop.orders: UPDATE: order_id[bigint]:1 customer_id[bigint]:1 status[text]:'open'"
-            " placed_at[timestamp with time zone]:'2026-01-02 03:04:05.678+00' total[numeric]:7.80"
-            " coupon[text]:'WELCOME'",
+            "table shop.orders: UPDATE: order_id[bigint]:1 customer_id[bigint]:1 "
+            "status[text]:'open' placed_at[timestamp with time zone]:'2026-01-02 03:04:05.678+00' "
+            "total[numeric]:7.80 coupon[text]:'WELCOME'",
         )
 
         # A primary key changes, a row goes.
@@ -256,7 +263,9 @@ class Shop:
             "customers",
             (
                 (n, f"c{n}@example.com", f"Customer {n} 客户", tiers[n % 4], n % 7 != 0,
-                 Decimal(self._random.randrange(1_000_000)) / 100, f'{{"n": {n}, "tags": ["a", "b"]}}',
+                 Decimal(self._random.randrange(1_000_000)) / 100, (
+                     f'{{"n": {n}, "tags": ["a", "b"]}}'
+                 ),
                  f"20{n % 20:02}-0{n % 9 + 1}-1{n % 10}")
                 for n in range(100, 5_100)
             ),
@@ -333,9 +342,9 @@ class Shop:
     def _import(self, rows: int) -> None:
         t = self._begin()
         t.run(
-            "INSERT INTO shop.items SELECT 1000000 + n / 10, mod(n, 10), 'sku-' || lpad(mod(n, 200)::text, 4, '0'),"
-            " mod(n, 9) + 1, mod(n, 10000) / 100.0, CASE mod(n, 3) WHEN 0 THEN true WHEN 1 THEN false END"
-            " FROM generate_series(0, %s) AS n",
+            "INSERT INTO shop.items SELECT 1000000 + n / 10, mod(n, 10), 'sku-' || lpad(mod(n, "
+            "200)::text, 4, '0'), mod(n, 9) + 1, mod(n, 10000) / 100.0, CASE mod(n, 3) WHEN 0 THEN "
+            "true WHEN 1 THEN false END FROM generate_series(0, %s) AS n",
             rows - 1,
         )
         self._commit(t)

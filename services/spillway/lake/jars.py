@@ -1,26 +1,30 @@
 """The jars that Spark needs beside its own: resolved once at set-up, verified, used offline.
 
-Delta Lake lives in Maven Central, not in PyPI. A session that resolved it by itself (``spark.jars.packages``)
-would need the network at every start, so set-up does it once::
+Delta Lake lives in Maven Central, not in PyPI. A session that resolved it by itself
+(``spark.jars.packages``) would need the network at every start, so set-up does it once::
 
     python -m spillway.lake.jars --into .cache/jars
     python -m spillway.lake.jars --into .cache/jars --with s3      # for lakes on object storage, 12 MB more
 
-and sessions put the files on Spark's class path (:mod:`spillway.lake.session`). Which folder: ``SPILLWAY_JARS``,
-else ``.cache/jars`` below the current directory.
+and sessions put the files on Spark's class path (:mod:`spillway.lake.session`). Which folder:
+``SPILLWAY_JARS``, else ``.cache/jars`` below the current directory.
 
-What is resolved is pinned here to coordinates *and* SHA-256: a jar that differs is refused, whoever served it.
-Dependencies are left out on purpose: everything else that Delta asks for (Parquet, Jackson, Hadoop, 75 MB) is what
-PySpark's wheel brings already, in the versions that Spark runs with.
+What is resolved is pinned here to coordinates *and* SHA-256: a jar that differs is refused, whoever
+served it. Dependencies are left out on purpose: everything else that Delta asks for (Parquet,
+Jackson, Hadoop, 75 MB) is what PySpark's wheel brings already, in the versions that Spark runs
+with.
 
-Two resolvers are tried in turn, both with the machine's own configuration and neither with an address of ours:
+Two resolvers are tried in turn, both with the machine's own configuration and neither with an
+address of ours:
 
-1. Ivy, which PySpark's wheel contains: needs nothing but Java. A settings file in ``SPILLWAY_IVY_SETTINGS``
-   (an ``ivysettings.xml``, as Spark's ``spark.jars.ivySettings``) replaces Ivy's default resolver.
+1. Ivy, which PySpark's wheel contains: needs nothing but Java. A settings file in
+   ``SPILLWAY_IVY_SETTINGS`` (an ``ivysettings.xml``, as Spark's ``spark.jars.ivySettings``)
+   replaces Ivy's default resolver.
 2. ``mvn``, where it is installed: its ``settings.xml`` may name a mirror that Ivy does not know of.
 
-A machine that reaches neither can be given the files by hand: their names and hashes are checked the same way.
-"""
+A machine that reaches neither can be given the files by hand: their names and hashes are checked
+the same way.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -41,7 +45,8 @@ from spillway.errors import JarsMissing, JavaMissing, SpillwayError
 from spillway.installation import how_to_install
 from spillway.storage.durable_files import put_in_place, sync_file
 
-#: Spark's Java: 17 or later with the incubator modules, which Debian's JRE has and the JREs in PyPI wheels lack.
+#: Spark's Java: 17 or later with the incubator modules, which Debian's JRE has and the JREs in PyPI
+#: wheels lack.
 JAVA_HINT: Final = (
     "Install a Java 17 runtime (Debian: openjdk-17-jre-headless) or point JAVA_HOME at one."
 )
@@ -96,8 +101,9 @@ DELTA: Final = (
 )
 
 
-#: The AWS SDK that Hadoop 3.5 is made with, by modules: 7 MB. The one that Hadoop asks for is all of its services in one jar of
-#: half a gigabyte. Apache's HTTP client and Netty, which it uses, are among PySpark's jars.
+#: The AWS SDK that Hadoop 3.5 is made with, by modules: 7 MB. The one that Hadoop asks for is all
+#: of its services in one jar of half a gigabyte. Apache's HTTP client and Netty, which it uses, are
+#: among PySpark's jars.
 _AWS_SDK_VERSION: Final = "2.35.4"
 _AWS_SDK: Final = {
     "annotations": "6f36bd87155d1dd85d6efbdd29e532e3759a022211feb71affebee1aa34f04b8",
@@ -166,7 +172,9 @@ S3: Final = (
 
 
 def default_folder() -> Path:
-    """Return where jars are kept: ``SPILLWAY_JARS``, else ``.cache/jars`` below the current directory."""
+    """Return where jars are kept: ``SPILLWAY_JARS``, else ``.cache/jars`` below the current
+    directory.
+    """
     return Path(os.environ.get("SPILLWAY_JARS") or Path(".cache") / "jars").absolute()
 
 
@@ -200,15 +208,17 @@ def verified(folder: Path, jars: tuple[Jar, ...] = DELTA) -> list[Path]:
         if not path.is_file():
             raise JarsMissing(
                 f"{jar.file_name} is not in {folder}",
-                hint=f"Run `python -m spillway.lake.jars --into {folder}{' --with s3' if jar in S3 else ''}` once where "
-                "Maven Central can be reached (or set SPILLWAY_JARS to the folder that has it)"
+                hint="Run `python -m spillway.lake.jars --into "
+                f"{folder}{' --with s3' if jar in S3 else ''}` once where Maven Central can be "
+                "reached (or set SPILLWAY_JARS to the folder that has it)"
                 + ("." if jar in S3 else ", or use `--format parquet`, which needs no jars."),
                 jar=jar.coordinate,
             )
         if _sha256(path) != jar.sha256:
             raise JarsMissing(
                 f"{path} is not the file that was pinned: its SHA-256 differs",
-                hint="Remove it and resolve it again; a download that was cut short looks like this.",
+                hint="Remove it and resolve it again; a download that was cut short looks like "
+                "this.",
                 jar=jar.coordinate,
             )
         paths.append(path)
@@ -244,9 +254,9 @@ def resolve(folder: Path, jars: tuple[Jar, ...] = DELTA) -> list[Path]:
             failures.append(f"{name}: {failure}")
     raise JarsMissing(
         "the jars of the lake can't be resolved: " + "; ".join(failures),
-        hint="Maven Central must be reachable, directly or through what SPILLWAY_IVY_SETTINGS or Maven's own "
-        f"settings.xml say; or copy {', '.join(j.file_name for j in jars)} into {folder} by hand; or use "
-        "`--format parquet`, which needs no jars.",
+        hint="Maven Central must be reachable, directly or through what SPILLWAY_IVY_SETTINGS or "
+        f"Maven's own settings.xml say; or copy {', '.join(j.file_name for j in jars)} into "
+        f"{folder} by hand; or use `--format parquet`, which needs no jars.",
     )
 
 
@@ -260,14 +270,16 @@ def _run_ivy(scratch: Path, into: Path, jars: tuple[Jar, ...]) -> str | None:
         return "pyspark brings no Ivy"
     # The configuration `master` is the artifact itself: no dependencies, no sources, no javadoc.
     module = "".join(
-        f"<dependency org={quoteattr(j.organisation)} name={quoteattr(j.module)} rev={quoteattr(j.version)} "
+        f"<dependency org={quoteattr(j.organisation)} name={quoteattr(j.module)} "
+        f"rev={quoteattr(j.version)} "
         'transitive="false" conf="default->master"/>'
         for j in jars
     )
     description = scratch / "ivy.xml"
     description.write_text(
         '<ivy-module version="2.0"><info organisation="spillway" module="lake-jars"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>{module}</dependencies></ivy-module>'
+        "<configurations><conf "
+        f'name="default"/></configurations><dependencies>{module}</dependencies></ivy-module>'
     )
     command = [
         java_command(), "-cp", str(ivy), "org.apache.ivy.Main",
@@ -299,7 +311,9 @@ def _run_maven(scratch: Path, into: Path, jars: tuple[Jar, ...]) -> str | None:
     )
     return _run(
         [
-            maven, "--batch-mode", "--quiet", "--file", str(project), "dependency:copy-dependencies",
+            maven, "--batch-mode", "--quiet", "--file", str(project), (
+                "dependency:copy-dependencies"
+            ),
             "-DexcludeTransitive=true", f"-DoutputDirectory={into}",
         ]
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Spark's own progress of a query over ``format("spillway")``, as metrics.
 
-A query listener sees each trigger: what its phases took, where the query is, how far the slot is decoded. The job adds
-one by itself; a query that you write takes one, too::
+A query listener sees each trigger: what its phases took, where the query is, how far the slot is
+decoded. The job adds one by itself; a query that you write takes one, too::
 
     metrics = LakeMetrics()
     spark.streams.addListener(SlotQueryListener(metrics, {"my query's name": "my slot"}))
@@ -34,7 +34,9 @@ class SlotQueryListener(StreamingQueryListener):
     """Hands the progress of named queries to :class:`~spillway.lake.metrics.LakeMetrics`."""
 
     def __init__(self, metrics: LakeMetrics, slots: Mapping[str, str]) -> None:
-        """Listen to the queries in *slots*: their names, and the slots they read; all others are passed over."""
+        """Listen to the queries in *slots*: their names, and the slots they read; all others are
+        passed over.
+        """
         super().__init__()
         self._metrics = metrics
         self._slots = slots

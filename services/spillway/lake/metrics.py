@@ -1,12 +1,13 @@
 """What a lake job tells Prometheus: how fresh its tables are, what it wrote, where its time goes.
 
-The job is a process of its own, so it has an endpoint of its own (``lake run --metrics-port``) beside the service's; the
-same Prometheus scrapes both, and the label ``slot`` joins their series.
+The job is a process of its own, so it has an endpoint of its own (``lake run --metrics-port``)
+beside the service's; the same Prometheus scrapes both, and the label ``slot`` joins their series.
 
-Freshness is the question that readers of a lake have: *how old is what I see?* As long as something is decoded that the lake
-doesn't have, that is the time since the newest commit that it has; else it is 0, however long ago that commit was.
-Beside it stands, as a histogram, how long each batch's oldest change took from its commit at the source until
-the batch was durable. Both compare the source's clock with this machine's.
+Freshness is the question that readers of a lake have: *how old is what I see?* As long as something
+is decoded that the lake doesn't have, that is the time since the newest commit that it has; else it
+is 0, however long ago that commit was. Beside it stands, as a histogram, how long each batch's
+oldest change took from its commit at the source until the batch was durable. Both compare the
+source's clock with this machine's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class _Place:
 
 
 class LakeMetrics:
-    """One process's metrics, of all the slots that it keeps lakes of. Safe to use from several threads."""
+    """One process's metrics, of all the slots that it keeps lakes of. Safe to use from several
+    threads.
+    """
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -161,7 +164,9 @@ class LakeMetrics:
         self._failures.labels(slot).inc()
 
     def freshness(self, slot: str) -> float:
-        """Return the age, in seconds, of the newest commit in the lake; 0 if nothing newer is decoded."""
+        """Return the age, in seconds, of the newest commit in the lake; 0 if nothing newer is
+        decoded.
+        """
         with self._lock:
             place = self._places[slot]
             if place.decoded_lsn <= place.lsn or not place.commit_time:

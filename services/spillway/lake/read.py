@@ -7,15 +7,17 @@
     lake = Lake(spark, "/data/lake")
     now = lake.at()                                # the newest LSN at which all tables agree
     now.current("shop.orders").groupBy("status").count().show()
-    then = lake.at("0/4947BB0")                    # time travel: the newest such LSN that is not after this one
+    then = lake.at("0/4947BB0")                    # time travel: the newest such LSN that is not
+                                                   after this one
     then.history("shop.orders").where("_op = 'D'").show()
     now.create_views()                             # SELECT … FROM shop_orders JOIN shop_customers …
 
-Whoever opens two Delta tables by their paths may see a transaction in one and not yet in the other, as the job commits them one
-after the other. A :class:`Pin` takes each table's version from the table's own commits: the newest that is not after the pinned
-LSN (:mod:`spillway.lake.state.commit_points` says why that is consistent). It stays what it is while the job goes on, as
-long as the tables keep that version: Delta until VACUUM removes its files, Iceberg until its snapshot is expired, Parquet for the
-last two batches.
+Whoever opens two Delta tables by their paths may see a transaction in one and not yet in the other,
+as the job commits them one after the other. A :class:`Pin` takes each table's version from the
+table's own commits: the newest that is not after the pinned LSN
+(:mod:`spillway.lake.state.commit_points` says why that is consistent). It stays what it is while
+the job goes on, as long as the tables keep that version: Delta until VACUUM removes its files,
+Iceberg until its snapshot is expired, Parquet for the last two batches.
 
 Needs Spark and the lake's files, neither the service nor the source; reads only.
 """
@@ -101,7 +103,8 @@ class Pin:
         return [n for n in names if n not in loading and self._frame(kind, n) is not None]
 
     def current(self, name: str) -> DataFrame:
-        """Return a table's rows; one that counts copies gives a row so often as there are copies of it.
+        """Return a table's rows; one that counts copies gives a row so often as there are copies of
+        it.
 
         Raises:
             LakeError: there was no such table, or its version of then is gone.
@@ -122,11 +125,14 @@ class Pin:
         return self._wanted(HISTORY, name).where(F.col("_commit_lsn") < int(self.lsn))
 
     def ddl(self) -> DataFrame:
-        """Return what changed in the tables' shapes up to the LSN (:mod:`spillway.lake.shape.changes`), in no order."""
+        """Return what changed in the tables' shapes up to the LSN
+        (:mod:`spillway.lake.shape.changes`), in no order.
+        """
         return self._pinned(DDL, EVENTS)
 
     def quarantine(self, name: str) -> DataFrame:
-        """Return the changes of a table that was set aside up to the LSN, in no order; columns in ``_row``, as JSON.
+        """Return the changes of a table that was set aside up to the LSN, in no order; columns in
+        ``_row``, as JSON.
 
         Raises:
             LakeError: it never was.
@@ -145,7 +151,9 @@ class Pin:
         return frame.where(F.col("_commit_lsn") < int(self.lsn))
 
     def create_views(self, prefix: str = "") -> list[str]:
-        """Make a temporary view of each current table, ``<prefix><schema>_<table>``; return their names."""
+        """Make a temporary view of each current table, ``<prefix><schema>_<table>``; return their
+        names.
+        """
         views = []
         for name in self.tables():
             view = prefix + re.sub(r"\W", "_", name)
@@ -156,8 +164,10 @@ class Pin:
     def _wanted(self, kind: str, name: str) -> DataFrame:
         if kind == CURRENT and name in self.point.loading:
             raise LakeError(
-                f"{name} was being loaded at {self.lsn}, or in quarantine: its current table was not as of then",
-                hint="Pin a later LSN, when the load is done, or read its history; `lake run` says what is in quarantine.",
+                f"{name} was being loaded at {self.lsn}, or in quarantine: its current table was "
+                "not as of then",
+                hint="Pin a later LSN, when the load is done, or read its history; `lake run` says "
+                "what is in quarantine.",
                 relation=name,
             )
         frame = self._frame(kind, name)

@@ -1,4 +1,5 @@
-"""``spillway lake replay``: an archive of WAL becomes lake tables, decoded by all of a cluster's cores.
+"""``spillway lake replay``: an archive of WAL becomes lake tables, decoded by all of a cluster's
+cores.
 
 ::
 
@@ -8,17 +9,20 @@
         │        shuffle: each to the part where its transaction commits; sort by commit LSN
         └─▶ mapInArrow: put together, encode ──▶ envelopes ──▶ Materializer: the tables of `lake run`
 
-Decoding is a sort: records come in the order in which they were written, transactions are wanted in the order in which they
-committed. A server, and `spillway serve`, sort in a reorder buffer as WAL comes; here a shuffle does it, so that many
-processes may decode at once. What a stretch needs to begin in the middle, the light pass leaves it (:mod:`spillway.replay.plan`).
+Decoding is a sort: records come in the order in which they were written, transactions are wanted in
+the order in which they committed. A server, and `spillway serve`, sort in a reorder buffer as WAL
+comes; here a shuffle does it, so that many processes may decode at once. What a stretch needs to
+begin in the middle, the light pass leaves it (:mod:`spillway.replay.plan`).
 
-The envelopes are those of a slot with the plugin `arrow`, and what makes tables of them is the streaming job's own
-:class:`~spillway.lake.batch.materialize.Materializer`: history, current, each commit with its LSN, the lake's position. So a replay that
-is repeated does nothing, one that was killed goes on, and `spillway lake run` goes on where a replay ended.
+The envelopes are those of a slot with the plugin `arrow`, and what makes tables of them is the
+streaming job's own :class:`~spillway.lake.batch.materialize.Materializer`: history, current, each
+commit with its LSN, the lake's position. So a replay that is repeated does nothing, one that was
+killed goes on, and `spillway lake run` goes on where a replay ended.
 
-Memory: on executors a decoder each (:mod:`spillway.replay.parse`, :mod:`spillway.replay.assemble`), its rows sorted by Spark, which
-spills. Disk: the changes of the range twice, in the shuffle and as cached envelopes.
-"""
+Memory: on executors a decoder each (:mod:`spillway.replay.parse`, :mod:`spillway.replay.assemble`),
+its rows sorted by Spark, which spills. Disk: the changes of the range twice, in the shuffle and as
+cached envelopes.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -57,7 +61,8 @@ if TYPE_CHECKING:
     from spillway.lake.batch.materialize import BatchReport
     from spillway.storage.place import LakePath
 
-#: An Arrow batch between the JVM and Python; rows are megabytes here, and the bound by rows would hold thousands of them.
+#: An Arrow batch between the JVM and Python; rows are megabytes here, and the bound by rows would
+#: hold thousands of them.
 _ARROW_BATCH_BYTES: Final = "33554432"
 _BATCH_BYTES_SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -71,7 +76,8 @@ class ReplaySettings:
     #: where the catalog comes from: one of these two
     state: Path | None = None
     data_directory: Path | None = None
-    #: what commits in [from_lsn, to_lsn); None: from where the lake is (or decoding can begin), to the archive's end
+    #: what commits in [from_lsn, to_lsn); None: from where the lake is (or decoding can begin), to
+    #: the archive's end
     from_lsn: Lsn | None = None
     to_lsn: Lsn | None = None
     #: whose lake it is, as the service knows them; a lake that is there says so itself
@@ -131,7 +137,8 @@ def run_replay(
     on_machine = settings.master.startswith("local")
     if isinstance(settings.path, ObjectPath) and settings.scratch is None and not on_machine:
         raise InvalidRequest(
-            f"workers of {settings.master} read decoders' states from files, and {settings.path} is on object storage",
+            f"workers of {settings.master} read decoders' states from files, and {settings.path} "
+            "is on object storage",
             hint="Name a directory that driver and workers share: --scratch DIR.",
         )
     if settings.stretch_bytes < 1:
@@ -172,7 +179,8 @@ class _Replay:
             planned = time.monotonic() - began
             self._tell(
                 f"{plan.wal_bytes >> 20} MiB of WAL looked through in {planned:.1f} s; to decode: "
-                f"{len(plan.stretches)} stretches, commits from {Lsn(plan.from_lsn)} to {Lsn(plan.to_lsn)}"
+                f"{len(plan.stretches)} stretches, commits from {Lsn(plan.from_lsn)} to "
+                f"{Lsn(plan.to_lsn)}"
             )
             changes = self._decode(plan, identity) if plan.from_lsn < plan.to_lsn else {}
         return ReplaySummary(
@@ -186,7 +194,9 @@ class _Replay:
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """Yield an empty directory, which goes afterwards; one below the lake that was left by a kill goes now."""
+        """Yield an empty directory, which goes afterwards; one below the lake that was left by a
+        kill goes now.
+        """
         path, named = self._settings.path, self._settings.scratch
         if named is not None or isinstance(path, ObjectPath):
             with TemporaryDirectory(prefix="spillway-replay-", dir=named) as made:
@@ -211,8 +221,8 @@ class _Replay:
             return wanted
         if wanted is not None and wanted > self._lake.lsn_value:
             raise LakeBehindSlot(
-                f"the replay is to begin at {wanted}, and the lake at {self._settings.path} has everything before "
-                f"{self._lake.lsn} only",
+                f"the replay is to begin at {wanted}, and the lake at {self._settings.path} has "
+                f"everything before {self._lake.lsn} only",
                 hint="Replay from there on, or into a lake of its own.",
                 slot=self._lake.slot,
                 lsn=self._lake.lsn,
@@ -229,7 +239,8 @@ class _Replay:
         if not all(names):
             raise InvalidRequest(
                 "a new lake must be told whose it is",
-                hint="Give --slot, --source and --database as the service has them, so that `lake run` can go on.",
+                hint="Give --slot, --source and --database as the service has them, so that `lake "
+                "run` can go on.",
             )
         return names
 
@@ -306,7 +317,9 @@ def envelopes_of(spark: SparkSession, archive: Path, plan: Plan, encoding: Encod
 
 
 class ParseStretches:
-    """The function given to mapInArrow: numbers of stretches in, rows of pieces out. Pickled to executors."""
+    """The function given to mapInArrow: numbers of stretches in, rows of pieces out. Pickled to
+    executors.
+    """
 
     def __init__(self, archive: Path, stretches: tuple[Stretch, ...]) -> None:
         self._archive = archive
@@ -325,7 +338,9 @@ class ParseStretches:
 
 
 class AssembleParts:
-    """The function given to mapInArrow: sorted rows of pieces in, envelopes out. Pickled to executors."""
+    """The function given to mapInArrow: sorted rows of pieces in, envelopes out. Pickled to
+    executors.
+    """
 
     def __init__(self, stretches: tuple[Stretch, ...], encoding: Encoding) -> None:
         self._ranges = {s.number: (s.range_start, s.range_end) for s in stretches}
@@ -341,7 +356,9 @@ class AssembleParts:
 
 
 class _NoSlot:
-    """The slot of a replay: nobody is told how far the lake is, who runs the job later finds it there."""
+    """The slot of a replay: nobody is told how far the lake is, who runs the job later finds it
+    there.
+    """
 
     def position(self, slot_name: str) -> SlotPosition:
         raise LakeError(f"a replay asks no service about slot {slot_name}")

@@ -1,7 +1,7 @@
 """The Spark session that lake jobs run in: offline, small, quiet.
 
-One process, local mode: driver and executors share a JVM, and Spark starts a Python worker per core. Settings that
-are not Spark's own defaults have their reason beside them.
+One process, local mode: driver and executors share a JVM, and Spark starts a Python worker per
+core. Settings that are not Spark's own defaults have their reason beside them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class RunsSpark(Protocol):
 
 
 _LOCAL_SETTINGS: Final = {
-    # A laptop's host name may resolve to nothing that Spark can bind to. Executors of a cluster must find the driver.
+    # A laptop's host name may resolve to nothing that Spark can bind to. Executors of a cluster
+    # must find the driver.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -67,7 +68,8 @@ _SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A micro-batch is megabytes: two hundred partitions of it would be two hundred task starts.
     "spark.sql.shuffle.partitions": "2",
-    # Adaptive execution plans after each stage, which doubles the jobs of a small batch and gains two partitions nothing.
+    # Adaptive execution plans after each stage, which doubles the jobs of a small batch and gains
+    # two partitions nothing.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # mapInArrow's batches; the default of 10,000 rows is the slow end (see lake.source).
@@ -83,7 +85,8 @@ _DELTA_SETTINGS: Final = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Delta reads its own log as a Spark job of 50 partitions, at each commit.
     "spark.databricks.delta.snapshotPartitions": "1",
-    # MERGE copies its source aside, lest it give other rows when read twice; ours is an aggregate of committed files.
+    # MERGE copies its source aside, lest it give other rows when read twice; ours is an aggregate
+    # of committed files.
     "spark.databricks.delta.merge.materializeSource": "none",
 }
 
@@ -97,10 +100,11 @@ _S3_SETTINGS: Final = {
 def object_storage_settings() -> dict[str, str]:
     """Return what tells Spark where objects are; the keys it takes from the environment itself.
 
-    Delta's commits by Spark look whether their version is there and then write it (S3SingleDriverLogStore, its
-    default): right while one process writes, which :mod:`spillway.lake.lease` sees to. Hadoop can make a conditional
-    PUT of such a write, but only for callers that ask for it, which Delta does not. Each lists all of the table's log:
-    Delta's way of listing only its end (``delta.enableFastS3AListFrom``) calls what this Hadoop has not.
+    Delta's commits by Spark look whether their version is there and then write it
+    (S3SingleDriverLogStore, its default): right while one process writes, which
+    :mod:`spillway.lake.lease` sees to. Hadoop can make a conditional PUT of such a write, but only
+    for callers that ask for it, which Delta does not. Each lists all of the table's log: Delta's
+    way of listing only its end (``delta.enableFastS3AListFrom``) calls what this Hadoop has not.
     """
     settings = {**_S3_SETTINGS, "spark.hadoop.fs.s3a.endpoint.region": region()}
     at = endpoint()
@@ -128,13 +132,15 @@ def spark_session(
         master: Spark's master URL.
         driver_memory: heap of the JVM; in local mode that is all there is.
         jar_folder: where :mod:`spillway.lake.jars` put the jars; its default when None.
-        short: the session ends in a minute or so: the JVM's second compiler would not earn what it costs.
+        short: the session ends in a minute or so: the JVM's second compiler would not earn what it
+            costs.
         lake: where the lake is; object storage takes jars and settings of its own.
 
     Raises:
         SparkMissing: PySpark is not installed.
         JavaMissing: there is no Java runtime.
-        JarsMissing: Delta's jars, or those for object storage, are not there, or are not the pinned ones.
+        JarsMissing: Delta's jars, or those for object storage, are not there, or are not the pinned
+            ones.
     """
     if util.find_spec("pyspark") is None:
         raise SparkMissing("PySpark is not installed", hint=how_to_install("spark"))
@@ -153,7 +159,8 @@ def spark_session(
         paths = jars.verified(jar_folder or jars.default_folder(), wanted)
         settings["spark.jars"] = ",".join(str(path) for path in paths)
     if short:
-        # With one compiler the code cache would be 48 MB: Spark fills it, and spends a fifth of its time on making room.
+        # With one compiler the code cache would be 48 MB: Spark fills it, and spends a fifth of its
+        # time on making room.
         settings["spark.driver.extraJavaOptions"] = (
             "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
         )
@@ -184,7 +191,9 @@ def spark_session(
 def session_for(
     settings: RunsSpark, table_format: str, given: SparkSession | None, *, short: bool = False
 ) -> Iterator[SparkSession]:
-    """Yield *given*, or a session of the block's own, which ends with it; see :func:`spark_session`."""
+    """Yield *given*, or a session of the block's own, which ends with it; see
+    :func:`spark_session`.
+    """
     if given is not None:
         yield given
         return

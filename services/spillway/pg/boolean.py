@@ -12,7 +12,8 @@ _ON_OFF_LETTERS: Final = 2
 
 
 def parse_bool(text: str) -> bool | None:
-    """Parse a boolean: true, false, yes, no, on, off, 1, 0 and beginnings of the words that are unique.
+    """Parse a boolean: true, false, yes, no, on, off, 1, 0 and beginnings of the words that are
+    unique.
 
     Case does not matter, blanks do. None: *text* is not a boolean.
     """

@@ -1,7 +1,9 @@
-"""Types of the extensions that come with PostgreSQL: hstore, ltree with its queries, intarray's queries, seg.
+"""Types of the extensions that come with PostgreSQL: hstore, ltree with its queries, intarray's
+queries, seg.
 
-Source: hstore_out (contrib/hstore/hstore_io.c), hstore.h; deparse_ltree, deparse_lquery (contrib/ltree/ltree_io.c),
-infix (ltxtquery_io.c), ltree.h; infix (contrib/intarray/_int_bool.c), _int.h; seg_out, restore (contrib/seg/seg.c)
+Source: hstore_out (contrib/hstore/hstore_io.c), hstore.h; deparse_ltree, deparse_lquery
+(contrib/ltree/ltree_io.c), infix (ltxtquery_io.c), ltree.h; infix (contrib/intarray/_int_bool.c),
+_int.h; seg_out, restore (contrib/seg/seg.c)
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _HENTRY_POSMASK: Final = 0x3FFFFFFF
 #: struct ltree without its length word, aligned to 8 with it
 _LTREE_HEADER: Final = 4
 _LTREE_LEVEL_HEADER: Final = 2
-#: struct lquery without its length word, aligned to 8 with it; lquery_level; lquery_variant: steps and its name
+#: struct lquery without its length word, aligned to 8 with it; lquery_level; lquery_variant: steps
+#: and its name
 _LQUERY_HEADER: Final = 12
 _LQUERY_LEVEL_HEADER: Final = 16
 _LQUERY_VARIANT_HEADER: Final = 8
@@ -43,8 +46,8 @@ _SEG_EXPONENT_MAX: Final = 4
 def hstore_text(data: bytes) -> str:
     """Return ``"key"=>"value", "key"=>NULL``.
 
-    A value is a count, an entry each for key, value, key, value… that says where its string ends, and
-    the strings.
+    A value is a count, an entry each for key, value, key, value… that says where its string ends,
+    and the strings.
 
     Raises:
         ValueError, struct.error: *data* is malformed, or of the format before PostgreSQL 9.0.
@@ -195,7 +198,8 @@ def _infix(
 
 
 def seg_text(data: bytes, settings: TextSettings) -> str:
-    """Return what seg_out prints: bounds with the certainty and the digits that they were given with.
+    """Return what seg_out prints: bounds with the certainty and the digits that they were given
+    with.
 
     Raises:
         UnicodeDecodeError, struct.error: *data* is malformed.
@@ -212,7 +216,8 @@ def seg_text(data: bytes, settings: TextSettings) -> str:
     if upper_sign != b"-":
         text += " "
         fixed = prints_upper_certainty(settings.server_version_num)
-        # Before, the server looked for the lower bound's ~, and its string ended where it then printed no sign.
+        # Before, the server looked for the lower bound's ~, and its string ended where it then
+        # printed no sign.
         if upper_sign in {b"<", b">"} or (upper_sign if fixed else lower_sign) == b"~":
             if upper_sign == b"\0":
                 return text

@@ -23,8 +23,12 @@ class ServerEncoding(NamedTuple):
 assert euc_codecs
 
 _CODECS: Final = {
-    "UTF8": "utf-8", "EUC_CN": "gb2312", "EUC_JP": "spillway_euc_jp", "EUC_JIS_2004": "spillway_euc_jis_2004",
-    "EUC_KR": "spillway_euc_kr", "LATIN1": "iso8859-1", "LATIN2": "iso8859-2", "LATIN3": "iso8859-3",
+    "UTF8": "utf-8", "EUC_CN": "gb2312", "EUC_JP": "spillway_euc_jp", "EUC_JIS_2004": (
+        "spillway_euc_jis_2004"
+    ),
+    "EUC_KR": (
+        "spillway_euc_kr"
+    ), "LATIN1": "iso8859-1", "LATIN2": "iso8859-2", "LATIN3": "iso8859-3",
     "LATIN4": "iso8859-4", "LATIN5": "iso8859-9", "LATIN6": "iso8859-10", "LATIN7": "iso8859-13",
     "LATIN8": "iso8859-14", "LATIN9": "iso8859-15", "LATIN10": "iso8859-16",
     "ISO_8859_5": "iso8859-5", "ISO_8859_6": "iso8859-6", "ISO_8859_7": "iso8859-7",
@@ -39,26 +43,34 @@ _SQL_ASCII: Final = ServerEncoding("utf-8", "surrogateescape")
 #: enum pg_enc: pg_database.encoding is a place in it
 _NAMES: Final = (
     "SQL_ASCII", "EUC_JP", "EUC_CN", "EUC_KR", "EUC_TW", "EUC_JIS_2004", "UTF8", "MULE_INTERNAL",
-    "LATIN1", "LATIN2", "LATIN3", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9", "LATIN10",
-    "WIN1256", "WIN1258", "WIN866", "WIN874", "KOI8R", "WIN1251", "WIN1252", "ISO_8859_5", "ISO_8859_6",
+    "LATIN1", "LATIN2", "LATIN3", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9",
+    "LATIN10",
+    "WIN1256", "WIN1258", "WIN866", "WIN874", "KOI8R", "WIN1251", "WIN1252", "ISO_8859_5",
+    "ISO_8859_6",
     "ISO_8859_7", "ISO_8859_8", "WIN1250", "WIN1253", "WIN1254", "WIN1255", "WIN1257", "KOI8U",
 )  # fmt: skip
 
 
 def server_encoding_name(number: int) -> str:
-    """Return the name of the encoding that pg_database gives the number of (pg_encoding_to_char)."""
+    """Return the name of the encoding that pg_database gives the number of
+    (pg_encoding_to_char).
+    """
     return _NAMES[number] if 0 <= number < len(_NAMES) else f"number {number}"
 
 
 def server_encoding_number(encoding: ServerEncoding) -> int:
-    """Return the number that pg_database and pg_collation have for what :func:`server_encoding` gave."""
+    """Return the number that pg_database and pg_collation have for what :func:`server_encoding`
+    gave.
+    """
     if encoding == _SQL_ASCII:
         return 0
     return _NAMES.index(next(name for name, codec in _CODECS.items() if codec == encoding.codec))
 
 
 def readable(text: str) -> str:
-    r"""Return *text* with each byte that is no character as ``\xff``: what JSON, protobuf and a page can hold."""
+    r"""Return *text* with each byte that is no character as ``\xff``: what JSON, protobuf and a
+    page can hold.
+    """
     try:
         data = text.encode(errors="surrogateescape")
     except UnicodeEncodeError:

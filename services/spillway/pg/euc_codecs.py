@@ -1,8 +1,10 @@
-"""EUC_JP, EUC_JIS_2004 and EUC_KR as PostgreSQL converts them to UTF-8, where Python's codecs differ.
+"""EUC_JP, EUC_JIS_2004 and EUC_KR as PostgreSQL converts them to UTF-8, where Python's codecs
+differ.
 
-PostgreSQL's EUC_JP is that of Microsoft: with NEC's row 13, IBM's extensions and the wide forms of a few signs. The
-codecs here are Python's with those characters put right, under names of their own (``spillway_euc_jp``), which
-:mod:`spillway.pg.encoding` gives out. Text without such a character costs what Python's codec costs.
+PostgreSQL's EUC_JP is that of Microsoft: with NEC's row 13, IBM's extensions and the wide forms of
+a few signs. The codecs here are Python's with those characters put right, under names of their own
+(``spillway_euc_jp``), which :mod:`spillway.pg.encoding` gives out. Text without such a character
+costs what Python's codec costs.
 
 Source: src/backend/utils/mb/Unicode/euc_{jp,kr}_to_utf8.map, euc_jis_2004_to_utf8.map
 """
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 _SINGLE_SHIFT_2, _SINGLE_SHIFT_3, _TWO_BYTES = 0x8E, 0x8F, 0xA1
 _ROW_CELLS: Final = range(94)
 
-#: IBM's extensions in Shift JIS; those that are in no JIS set follow one another in EUC from 8FF3F3 on.
+#: IBM's extensions in Shift JIS; those that are in no JIS set follow one another in EUC from 8FF3F3
+#: on.
 _IBM_SHIFT_JIS: Final = (0xFA40, 0xFC4B)
 _IBM_START: Final = (0xF3, 0xF3)
 #: Two of them have a place elsewhere, one has two.

@@ -1,7 +1,8 @@
-"""How PostgreSQL writes names, in double quotes where its grammar asks for them, and literals; how it reads lists of names.
+"""How PostgreSQL writes names, in double quotes where its grammar asks for them, and literals; how
+it reads lists of names.
 
-Source: quote_identifier, quote_qualified_identifier (src/backend/utils/adt/ruleutils.c); quote_literal_cstr
-(src/backend/utils/adt/quote.c)
+Source: quote_identifier, quote_qualified_identifier (src/backend/utils/adt/ruleutils.c);
+quote_literal_cstr (src/backend/utils/adt/quote.c)
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _FOLD: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def quote_identifier(name: str, server_version_num: int) -> str:
-    """Return *name* as it has to stand in SQL: in double quotes unless it is plain and no keyword."""
+    """Return *name* as it has to stand in SQL: in double quotes unless it is plain and no
+    keyword.
+    """
     if _SAFE.fullmatch(name) and name not in quoted_keywords(server_version_num):
         return name
     return '"' + name.replace('"', '""') + '"'
@@ -37,14 +40,15 @@ def quote_literal(text: str) -> str:
 
 def quote_qualified_identifier(schema: str, name: str, server_version_num: int) -> str:
     """Return ``schema.name``, each part quoted by itself."""
-    return f"{quote_identifier(schema, server_version_num)}.{quote_identifier(name, server_version_num)}"
+    return f"{quote_identifier(schema, server_version_num)}.{quote_identifier(name, server_version_num)}"  # noqa: E501
 
 
 def split_identifiers(text: str) -> tuple[str, ...] | None:
-    """Split a list of names with commas between as PostgreSQL splits its settings; None when *text* is no such list.
+    """Split a list of names with commas between as PostgreSQL splits its settings; None when *text*
+    is no such list.
 
-    Names without quotes are folded to lower case, blanks around names do not count, and each is cut to the 63 bytes
-    that a name can have. A blank text is a list of no names.
+    Names without quotes are folded to lower case, blanks around names do not count, and each is cut
+    to the 63 bytes that a name can have. A blank text is a list of no names.
 
     Source: SplitIdentifierString (src/backend/utils/adt/varlena.c)
     """

@@ -1,8 +1,8 @@
 """Keywords of PostgreSQL's grammar that can't stand as an identifier without quotes.
 
 quote_identifier quotes every keyword that is not *unreserved*; the categories are those of
-pg_get_keywords(), taken from servers of each major. A word, once reserved in some way, has stayed so from
-14 to 18; the table says which came with which version.
+pg_get_keywords(), taken from servers of each major. A word, once reserved in some way, has stayed
+so from 14 to 18; the table says which came with which version.
 
 Source: src/include/parser/kwlist.h of the release branches
 """
@@ -33,7 +33,9 @@ xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize
 #: server_version_num → what that major added
 _ADDED: Final = {
     Since.SQL_JSON_CONSTRUCTORS: "json_array json_arrayagg json_object json_objectagg system_user",
-    Since.SQL_JSON_QUERIES: "json json_exists json_query json_scalar json_serialize json_table json_value merge_action",
+    Since.SQL_JSON_QUERIES: (
+        "json json_exists json_query json_scalar json_serialize json_table json_value merge_action"
+    ),
 }
 
 

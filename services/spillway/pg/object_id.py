@@ -1,8 +1,9 @@
 """Types that store oids, xids or privileges and print what those stand for.
 
 The names behind regclass, regproc and their kin are in catalogs; descriptors hold those that count
-(``catalog/object_names``), and the kernel ``values/text/container`` prints them. What is here prints values whose descriptor has
-none, from tools that have no catalog at hand: the number, which PostgreSQL reads as the same value.
+(``catalog/object_names``), and the kernel ``values/text/container`` prints them. What is here
+prints values whose descriptor has none, from tools that have no catalog at hand: the number, which
+PostgreSQL reads as the same value.
 
 Source: regprocout and others (src/backend/utils/adt/regproc.c), pg_snapshot_out (xid8funcs.c)
 """

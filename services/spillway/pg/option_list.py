@@ -1,4 +1,6 @@
-"""Options of an output plugin as a command line has them: ``NAME=VALUE``, as pg_recvlogical's ``--option``."""
+"""Options of an output plugin as a command line has them: ``NAME=VALUE``, as pg_recvlogical's
+``--option``.
+"""
 
 from __future__ import annotations
 

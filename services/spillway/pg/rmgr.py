@@ -1,8 +1,8 @@
 """Resource managers and the info codes of their records, named as PostgreSQL names them.
 
-``rmid`` says whose record it is, ``info & 0xF0`` which of that resource manager's. These ids and codes
-are the same in PostgreSQL 14 to 18; where the *meaning* of a code moved (heap2's 0x10 to 0x30), or a
-code exists from some version on only, ``pg/versions.py`` says so.
+``rmid`` says whose record it is, ``info & 0xF0`` which of that resource manager's. These ids and
+codes are the same in PostgreSQL 14 to 18; where the *meaning* of a code moved (heap2's 0x10 to
+0x30), or a code exists from some version on only, ``pg/versions.py`` says so.
 
 Source: src/include/access/rmgrlist.h, heapam_xlog.h, xact.h, xlog.h (catalog/pg_control.h),
 storage/standbydefs.h, catalog/storage_xlog.h, utils/relmapper.h, access/multixact.h,
@@ -144,8 +144,8 @@ XLOG_HEAP_INPLACE: Final = 0x70
 XLOG_HEAP_OPMASK: Final = 0x70
 XLOG_HEAP_INIT_PAGE: Final = 0x80
 
-# RM_HEAP2_ID. 0x10 to 0x30 are prune, vacuum and freeze records of their own up to 16, one family of
-# prune records from 17 on: WalVersion.prune_family.
+# RM_HEAP2_ID. 0x10 to 0x30 are prune, vacuum and freeze records of their own up to 16, one family
+# of prune records from 17 on: WalVersion.prune_family.
 XLOG_HEAP2_REWRITE: Final = 0x00
 XLOG_HEAP2_PRUNE: Final = 0x10
 XLOG_HEAP2_VACUUM: Final = 0x20

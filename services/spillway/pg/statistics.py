@@ -1,9 +1,11 @@
-"""Extended statistics, which a table may copy out of pg_statistic_ext_data: pg_ndistinct and pg_dependencies.
+"""Extended statistics, which a table may copy out of pg_statistic_ext_data: pg_ndistinct and
+pg_dependencies.
 
-Both are magic, type, a count, and items without alignment: a float8, how many attributes, their numbers.
+Both are magic, type, a count, and items without alignment: a float8, how many attributes, their
+numbers.
 
-Source: pg_ndistinct_out, statext_ndistinct_serialize (src/backend/statistics/mvdistinct.c), pg_dependencies_out,
-statext_dependencies_serialize (dependencies.c)
+Source: pg_ndistinct_out, statext_ndistinct_serialize (src/backend/statistics/mvdistinct.c),
+pg_dependencies_out, statext_dependencies_serialize (dependencies.c)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """tsvector and tsquery: from their stored form to text.
 
 A tsvector is a count, an entry a lexeme (has positions: 1 bit, length: 11, offset: 20) and the
-lexemes' bytes; a lexeme's positions follow it, 2-byte aligned: a count, then 14 bits of position and 2 of
-weight each. A tsquery is a count, 12-byte items in prefix order with an operator's right operand first, and
-the operands' bytes.
+lexemes' bytes; a lexeme's positions follow it, 2-byte aligned: a count, then 14 bits of position
+and 2 of weight each. A tsquery is a count, 12-byte items in prefix order with an operator's right
+operand first, and the operands' bytes.
 
 Source: tsvectorout (src/backend/utils/adt/tsvector.c), infix (tsquery.c), tsearch/ts_type.h
 """

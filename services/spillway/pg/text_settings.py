@@ -1,7 +1,7 @@
 """The settings that change what PostgreSQL's type output functions print.
 
-A server-side slot prints with the session's settings; Spillway's slots carry theirs as plugin options
-of the same names, and print with PostgreSQL's built-in defaults otherwise (TimeZone: UTC).
+A server-side slot prints with the session's settings; Spillway's slots carry theirs as plugin
+options of the same names, and print with PostgreSQL's built-in defaults otherwise (TimeZone: UTC).
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ _INTERVAL_STYLES: Final = ("postgres", "postgres_verbose", "sql_standard", "iso_
 #: A word of DateStyle (*: and what begins so), the style and the order that it means.
 _DATE_STYLE_WORDS: Final = (
     ("ISO", "ISO", ""), ("SQL", "SQL", ""), ("POSTGRES*", "Postgres", ""), ("GERMAN", "German", ""),
-    ("YMD", "", "YMD"), ("DMY", "", "DMY"), ("EURO*", "", "DMY"), ("MDY", "", "MDY"), ("US", "", "MDY"),
+    ("YMD", "", "YMD"), ("DMY", "", "DMY"), ("EURO*", "", "DMY"), ("MDY", "", "MDY"),
+    ("US", "", "MDY"),
     ("NONEURO*", "", "MDY"), ("DEFAULT", "", ""),
 )  # fmt: skip
 
 
-#: What search_path finds by default, "$user" left out: no schema is called as a role that replicates.
+#: What search_path finds by default, "$user" left out: no schema is called as a role that
+#: replicates.
 DEFAULT_VISIBLE_SCHEMAS: Final = frozenset({"pg_catalog", "public"})
 _SEARCH_PATHS: Final = {
     (): frozenset({"pg_catalog"}),
@@ -55,7 +57,8 @@ class TextSettings:
     interval_style: str = "postgres"
     #: the schemas whose names are written alone
     visible_schemas: frozenset[str] = DEFAULT_VISIBLE_SCHEMAS
-    #: Python's codec of the database's encoding: names are written in it, as the values beside them are
+    #: Python's codec of the database's encoding: names are written in it, as the values beside them
+    #: are
     encoding: str = "utf-8"
 
     @classmethod
@@ -98,7 +101,9 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def _visible_schemas(value: str) -> frozenset[str]:
-    """Return the schemas that are searched; which of two of a name comes first is known of pg_catalog and public only."""
+    """Return the schemas that are searched; which of two of a name comes first is known of
+    pg_catalog and public only.
+    """
     names = split_identifiers(value)
     # An empty name is in the list that set_config makes of ''.
     found = None if names is None else _SEARCH_PATHS.get(tuple(name for name in names if name))

@@ -1,15 +1,16 @@
 """Time zones as tables of transitions, for kernels that print timestamptz values.
 
-Zones are those of the tzdata package, whatever the machine has, so that a slot prints the same everywhere. The server's
-may be of another release of the IANA database: its own, that of its minor version, or its machine's.
+Zones are those of the tzdata package, whatever the machine has, so that a slot prints the same
+everywhere. The server's may be of another release of the IANA database: its own, that of its minor
+version, or its machine's.
 
 PostgreSQL knows a zone as a TZif file with a rule for the time after its last transition. Python's
 zoneinfo reads the same files but only answers one question: the offset at an instant. The table is
-made from its answers, offset and abbreviation: sampled every three days (no zone has changed its mind twice in less)
-and, where two samples differ, bisected to the second. It ends with one whole cycle of the calendar, 400 years, in which
-nothing but a zone's present rule counts; that is enough for all time to come, see
-``_kernels/values/text/datetime``. A time before the first sample has the zone's first offset, local mean time as a
-rule, as in PostgreSQL.
+made from its answers, offset and abbreviation: sampled every three days (no zone has changed its
+mind twice in less) and, where two samples differ, bisected to the second. It ends with one whole
+cycle of the calendar, 400 years, in which nothing but a zone's present rule counts; that is enough
+for all time to come, see ``_kernels/values/text/datetime``. A time before the first sample has the
+zone's first offset, local mean time as a rule, as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ BEGINNING: Final = -(1 << 63)
 
 _UTC_NAMES: Final = {"UTC": "UTC", "ETC/UTC": "UTC", "ZULU": "UTC", "GMT": "GMT"}
 
-#: Start in microseconds since 2000-01-01 00:00 UTC; from then on, seconds east of UTC and the abbreviation.
+#: Start in microseconds since 2000-01-01 00:00 UTC; from then on, seconds east of UTC and the
+#: abbreviation.
 Transition = tuple[int, int, str]
 
 

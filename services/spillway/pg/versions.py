@@ -1,20 +1,22 @@
 """What differs between PostgreSQL's major versions: in WAL and in output, one table each.
 
-Nothing else in Spillway asks for a version number to read WAL. A :class:`WalVersion` is chosen by the
-server's version or by a page's magic when a source or a directory is opened, and handed down; code
-reads a field that says *what* is different, so that a new major is a new row here and, where its
-format is new, the code that a new field asks for.
+Nothing else in Spillway asks for a version number to read WAL. A :class:`WalVersion` is chosen by
+the server's version or by a page's magic when a source or a directory is opened, and handed down;
+code reads a field that says *what* is different, so that a new major is a new row here and, where
+its format is new, the code that a new field asks for.
 
-What plugins and types print is compared with a member of :class:`Since`, which says what came with which
-major; rules that came with minor releases have a function each, at the end. docs/explanation/majors.md
-lists all of them, with PostgreSQL's function, ours and the test of each. A test of the architecture forbids comparisons of versions with numbers elsewhere.
+What plugins and types print is compared with a member of :class:`Since`, which says what came with
+which major; rules that came with minor releases have a function each, at the end.
+docs/explanation/majors.md lists all of them, with PostgreSQL's function, ours and the test of each.
+A test of the architecture forbids comparisons of versions with numbers elsewhere.
 
-Not in the table because 14 to 18 agree: page and record headers, block headers other than image bits,
-heap tuple headers, xl_heap_insert/update/delete/multi_insert/lock, xl_running_xacts, SMGR and multixact
-records, xl_xact_xinfo bits (but for the one from 15 on), resource manager ids.
+Not in the table because 14 to 18 agree: page and record headers, block headers other than image
+bits, heap tuple headers, xl_heap_insert/update/delete/multi_insert/lock, xl_running_xacts, SMGR and
+multixact records, xl_xact_xinfo bits (but for the one from 15 on), resource manager ids.
 
 Source: src/include/access/{xlog_internal,xlogrecord,heapam_xlog,xact}.h,
-src/backend/utils/cache/{relmapper,syscache}.c, src/backend/replication/pgoutput/pgoutput.c of the release branches.
+src/backend/utils/cache/{relmapper,syscache}.c, src/backend/replication/pgoutput/pgoutput.c of the
+release branches.
 """
 
 from __future__ import annotations
@@ -54,11 +56,12 @@ class WalVersion:
     custom_rmgrs: bool
 
     # Heap2, info 0x10 to 0x30.
-    #: one family of XLOG_HEAP2_PRUNE_* records with XLHP_* sub-records, instead of PRUNE, VACUUM and
-    #: FREEZE_PAGE records each with a layout of its own
+    #: one family of XLOG_HEAP2_PRUNE_* records with XLHP_* sub-records, instead of PRUNE, VACUUM
+    #: and FREEZE_PAGE records each with a layout of its own
     prune_family: bool
-    #: FREEZE_PAGE holds plans (12 bytes: xmax, infomask2, infomask, frzflags, ntuples) and then offsets;
-    #: else one 12-byte xl_heap_freeze_tuple (xmax, offset, infomask2, infomask, frzflags) a tuple
+    #: FREEZE_PAGE holds plans (12 bytes: xmax, infomask2, infomask, frzflags, ntuples) and then
+    #: offsets; else one 12-byte xl_heap_freeze_tuple (xmax, offset, infomask2, infomask, frzflags)
+    #: a tuple
     freeze_plans: bool
 
     #: an XLOG_HEAP_INPLACE with an xid gives its transaction a base snapshot and catalog changes
@@ -87,19 +90,19 @@ class WalVersion:
     #: name, attlen and attalign of pg_attribute's columns up to attalign
     pg_attribute: tuple[tuple[str, int, str], ...]
     # Which invalidation messages have pgoutput announce tables again.
-    #: numbers of the system caches (SysCacheIdentifier) that it watches: PUBLICATIONOID, PUBLICATIONRELMAP and
-    #: PUBLICATIONNAMESPACEMAP in 15 to 17, NAMESPACEOID from 16 on
+    #: numbers of the system caches (SysCacheIdentifier) that it watches: PUBLICATIONOID,
+    #: PUBLICATIONRELMAP and PUBLICATIONNAMESPACEMAP in 15 to 17, NAMESPACEOID from 16 on
     invalidating_caches: frozenset[int]
     #: the catalogs that those caches are of
     invalidating_catalogs: frozenset[int]
-    #: caches that pgoutput reads publications through, by number: PUBLICATIONOID, PUBLICATIONRELMAP and
-    #: PUBLICATIONNAMESPACEMAP (15 and later), with the catalog of each
+    #: caches that pgoutput reads publications through, by number: PUBLICATIONOID, PUBLICATIONRELMAP
+    #: and PUBLICATIONNAMESPACEMAP (15 and later), with the catalog of each
     publication_caches: Mapping[int, int]
     #: a relcache message for all relations counts; before 15 it finds no entry
     relcache_reset_counts: bool
 
-    #: ReorderBufferPrepare calls prepare for a transaction of which nothing is replayed, without begin_prepare;
-    #: which releases of the major do not, :func:`skips_empty_prepared` says
+    #: ReorderBufferPrepare calls prepare for a transaction of which nothing is replayed, without
+    #: begin_prepare; which releases of the major do not, :func:`skips_empty_prepared` says
     announces_empty_prepare: bool
 
     def knows_rmgr(self, rmid: int) -> bool:
@@ -113,11 +116,15 @@ _PG_ATTRIBUTE_BEGIN: Final[tuple[tuple[str, int, str], ...]] = (
     ("atttypid", 4, "i"),
 )
 _PG_ATTRIBUTE_14: Final = (
-    *_PG_ATTRIBUTE_BEGIN, ("attstattarget", 4, "i"), ("attlen", 2, "s"), ("attnum", 2, "s"), ("attndims", 4, "i"),
+    *_PG_ATTRIBUTE_BEGIN, ((
+        "attstattarget"
+    ), 4, "i"), ("attlen", 2, "s"), ("attnum", 2, "s"), ("attndims", 4, "i"),
     ("attcacheoff", 4, "i"), ("atttypmod", 4, "i"), ("attbyval", 1, "c"), ("attalign", 1, "c"),
 )  # fmt: skip
 _PG_ATTRIBUTE_16: Final = (
-    *_PG_ATTRIBUTE_BEGIN, ("attlen", 2, "s"), ("attnum", 2, "s"), ("attcacheoff", 4, "i"), ("atttypmod", 4, "i"),
+    *_PG_ATTRIBUTE_BEGIN, ("attlen", 2, "s"), ("attnum", 2, "s"), ((
+        "attcacheoff"
+    ), 4, "i"), ("atttypmod", 4, "i"),
     ("attndims", 2, "s"), ("attbyval", 1, "c"), ("attalign", 1, "c"),
 )  # fmt: skip
 _PG_ATTRIBUTE_18: Final = tuple(column for column in _PG_ATTRIBUTE_16 if column[0] != "attcacheoff")
@@ -287,7 +294,8 @@ class Since(IntEnum):
     DEFERRABLE_PRIMARY_KEY_INDEX = 170000
 
     # Tables.
-    #: a partitioned table's primary key is one before all partitions have theirs, too (RelationGetIndexList)
+    #: a partitioned table's primary key is one before all partitions have theirs, too
+    #: (RelationGetIndexList)
     PARTITIONED_PRIMARY_KEY_NOT_VALID_YET = 180000
 
     # pgoutput.
@@ -311,7 +319,8 @@ class Since(IntEnum):
     PGOUTPUT_MISSING_PUBLICATION_WARNS = 180000
 
 
-#: The minor releases of August 2026, by major; what the functions below say of them is so in later majors from the start.
+#: The minor releases of August 2026, by major; what the functions below say of them is so in later
+#: majors from the start.
 _AUGUST_2026: Final = {14: 140024, 15: 150019, 16: 160015, 17: 170011, 18: 180006}
 #: As above, of November 2026; seen on 15.20, of which the others are counterparts.
 _NOVEMBER_2026: Final = {14: 140025, 15: 150020, 16: 160016, 17: 170012, 18: 180007}
@@ -320,8 +329,9 @@ _NOVEMBER_2026: Final = {14: 140025, 15: 150020, 16: 160016, 17: 170012, 18: 180
 def skips_empty_prepared(server_version_num: int) -> bool:
     """Say whether such a server passes over prepared transactions of which nothing is replayed.
 
-    Before, COMMIT PREPARED and ROLLBACK PREPARED came alone, in 18 behind a PREPARE without its BEGIN.
-    Source: ReorderBufferFinishPrepared, ReorderBufferPrepare, src/backend/replication/logical/reorderbuffer.c
+    Before, COMMIT PREPARED and ROLLBACK PREPARED came alone, in 18 behind a PREPARE without its
+    BEGIN. Source: ReorderBufferFinishPrepared, ReorderBufferPrepare,
+    src/backend/replication/logical/reorderbuffer.c
     """
     return _of_august_2026(server_version_num)
 
@@ -335,7 +345,8 @@ def prints_upper_certainty(server_version_num: int) -> bool:
 
 
 def refuses_empty_proto_version(server_version_num: int) -> bool:
-    """Say whether such a server refuses a proto_version without a character; before, that was 0 (in 14 it never was).
+    """Say whether such a server refuses a proto_version without a character; before, that was 0 (in
+    14 it never was).
 
     Source: parse_output_parameters, src/backend/replication/pgoutput/pgoutput.c
     """
@@ -376,8 +387,8 @@ def version_of_magic(page_magic: int) -> WalVersion:
     """Return the WAL format that begins its pages with *page_magic*.
 
     Raises:
-        UnsupportedWal: no supported version does; the text tells WAL of another version from what is
-            no WAL at all.
+        UnsupportedWal: no supported version does; the text tells WAL of another version from what
+            is no WAL at all.
     """
     version = _BY_MAGIC.get(page_magic)
     if version is None:

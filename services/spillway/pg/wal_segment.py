@@ -1,10 +1,11 @@
 """WAL segment files: their sizes, their names, and where an LSN falls in them.
 
-The WAL is one byte string; on disk it is cut into files of ``wal_segment_size`` bytes. A file's name is
-24 hexadecimal digits: timeline, then the high 32 bits of the position, then the segment's number within
-those 4 GiB. A timeline's history is in ``<timeline>.history``.
+The WAL is one byte string; on disk it is cut into files of ``wal_segment_size`` bytes. A file's
+name is 24 hexadecimal digits: timeline, then the high 32 bits of the position, then the segment's
+number within those 4 GiB. A timeline's history is in ``<timeline>.history``.
 
-Source: src/include/access/xlog_internal.h (XLogFileName, XLogSegNoOffsetToRecPtr, IsValidWalSegSize)
+Source: src/include/access/xlog_internal.h (XLogFileName, XLogSegNoOffsetToRecPtr,
+IsValidWalSegSize)
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def segment_name(timeline: int, number: int, segment_size: int) -> str:
 def parse_segment_name(name: str, segment_size: int) -> tuple[int, int] | None:
     """Split a file name into timeline and segment number; None if the name is not a segment's.
 
-    A name whose last part is out of range for *segment_size* (a file of a cluster with smaller segments)
-    is not a segment's either.
+    A name whose last part is out of range for *segment_size* (a file of a cluster with smaller
+    segments) is not a segment's either.
     """
     match = _SEGMENT_NAME.fullmatch(name)
     if match is None:

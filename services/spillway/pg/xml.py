@@ -1,7 +1,7 @@
 """xml: stored as it came in, printed without its encoding.
 
-Output is in the client's encoding, whatever a declaration says, so the server prints the declaration anew
-without one, and leaves it out altogether when it says nothing beyond the default.
+Output is in the client's encoding, whatever a declaration says, so the server prints the
+declaration anew without one, and leaves it out altogether when it says nothing beyond the default.
 
 Source: xml_out_internal, parse_xml_decl, print_xml_decl (src/backend/utils/adt/xml.c)
 """

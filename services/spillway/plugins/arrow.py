@@ -1,17 +1,17 @@
 r"""The ``arrow`` output plugin: changes as columns, one batch a table.
 
-A message is a complete Arrow IPC stream: a schema and one record batch with changes of one table, in the
-order in which they were made. ``arrow_schema.py`` says what its columns are. Rows are gathered over
-transactions until a bound is reached or the reader asks for what there is, so that a message is worth
-its overhead; a transaction is cut only when it alone is larger than the bound.
+A message is a complete Arrow IPC stream: a schema and one record batch with changes of one table,
+in the order in which they were made. ``arrow_schema.py`` says what its columns are. Rows are
+gathered over transactions until a bound is reached or the reader asks for what there is, so that a
+message is worth its overhead; a transaction is cut only when it alone is larger than the bound.
 
 A message's lsn is the end of the last transaction in it, or that of its last change when this
-transaction goes on in the next message; its xid is that transaction's. Tables are emitted together, and a
-transaction's rows may be spread over several messages of one step: what a consumer may confirm is
-the stream's ``confirm_lsn``, never a message's lsn.
+transaction goes on in the next message; its xid is that transaction's. Tables are emitted together,
+and a transaction's rows may be spread over several messages of one step: what a consumer may
+confirm is the stream's ``confirm_lsn``, never a message's lsn.
 
-A TRUNCATE is one row in each of its tables, all their columns null. Logical decoding messages have no table
-and are left out.
+A TRUNCATE is one row in each of its tables, all their columns null. Logical decoding messages have
+no table and are left out.
 
 Options, beside PostgreSQL's settings for values that are printed (TimeZone, bytea_output, …):
 
@@ -83,7 +83,8 @@ class ArrowPlugin(OutputPlugin):
         for option, value in rest.items():
             raise InvalidOption(
                 f'option "{option}" = "{value}" is unknown',
-                hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as, temporal_as and not_utf8.",
+                hint="The arrow plugin knows batch_bytes, batch_rows, numeric_as, temporal_as and "
+                "not_utf8.",
                 option=option,
             )
         self._encoder = Encoder(
@@ -136,7 +137,8 @@ class ArrowPlugin(OutputPlugin):
         tables = self._encoder.take()
         if not tables:
             return
-        # The transaction at hand, if any, ends later than all others: tables with rows of it come last.
+        # The transaction at hand, if any, ends later than all others: tables with rows of it come
+        # last.
         cut = tables[-1].commit_end_lsn if self._encoder.in_transaction else None
         for table in tables:
             lsn = table.last_lsn if table.commit_end_lsn == cut else table.commit_end_lsn

@@ -1,9 +1,10 @@
 """A table as the ``arrow`` plugin would show its rows, read with COPY instead of from WAL.
 
-A consumer that loads a table and then follows its changes must get the same type and the same value for a row
-whichever way it came. So both ways share the plan (:mod:`~spillway.plugins.arrow_schema`) and the column builders: what has an
-Arrow type is copied in PostgreSQL's binary form and goes through the plugin's own kernels; what the plugin prints is
-printed by the server itself, whose output functions are the plugin's model, under the slot's settings.
+A consumer that loads a table and then follows its changes must get the same type and the same value
+for a row whichever way it came. So both ways share the plan (:mod:`~spillway.plugins.arrow_schema`)
+and the column builders: what has an Arrow type is copied in PostgreSQL's binary form and goes
+through the plugin's own kernels; what the plugin prints is printed by the server itself, whose
+output functions are the plugin's model, under the slot's settings.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 #: What printed names of objects are relative to, as in the plugin (``object_names``).
 _SEARCH_PATH: Final = "pg_catalog, public"
-#: Settings of the copying session, beside those that the slot has; one that the server doesn't know is left out.
+#: Settings of the copying session, beside those that the slot has; one that the server doesn't know
+#: is left out.
 _SESSION: Final = {
     "search_path": _SEARCH_PATH,
     # A policy that hides rows from the role must be an error, not a smaller table.
@@ -49,10 +51,11 @@ def session_settings(settings: TextSettings) -> dict[str, str]:
 
 
 def copy_statement(plan: TablePlan, first_block: int, end_block: int | None) -> sql.Composed:
-    """Return the COPY of a table's rows in blocks [*first_block*, *end_block*); without an end: all the rest.
+    """Return the COPY of a table's rows in blocks [*first_block*, *end_block*); without an end: all
+    the rest.
 
-    What :class:`~spillway._kernels.encoders.arrow.copy.CopiedRows` reads: ctid, then the plan's columns. A TID range scan reads
-    these blocks and no others.
+    What :class:`~spillway._kernels.encoders.arrow.copy.CopiedRows` reads: ctid, then the plan's
+    columns. A TID range scan reads these blocks and no others.
     """
     fields = sql.SQL(", ").join([sql.SQL("ctid"), *map(_field, plan.columns)])
     table = sql.Identifier(plan.descriptor.schema, plan.descriptor.name)
@@ -68,8 +71,8 @@ def _field(column: ColumnPlan) -> sql.Composable:
     name = sql.Identifier(column.column.name)
     if column.kind != "printed":
         return name
-    # A cast to text is not the output function for every type (inet, "char"); format() is. It makes '' of null, and a
-    # composite of nulls, which IS NULL, is none.
+    # A cast to text is not the output function for every type (inet, "char"); format() is. It makes
+    # '' of null, and a composite of nulls, which IS NULL, is none.
     return sql.SQL(
         "CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {0}) END"
     ).format(name)
@@ -78,7 +81,9 @@ def _field(column: ColumnPlan) -> sql.Composable:
 def take_columns(
     rows: CopiedRows, columns: Sequence[ColumnPlan]
 ) -> tuple[pa.Array, list[pa.Array]]:
-    """Return the rows' ctids, as int64 that sort as they do, and their columns; then forget the rows."""
+    """Return the rows' ctids, as int64 that sort as they do, and their columns; then forget the
+    rows.
+    """
     length = rows.rows
     places = pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(rows.places())])
     arrays = []

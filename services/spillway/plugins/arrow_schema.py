@@ -1,8 +1,8 @@
 r"""What a table looks like in Arrow: the schema of its batches, made once a relation descriptor.
 
-A batch has the change's own columns first (:data:`CHANGE_FIELDS`), then ``_old_key``, then the table's live
-columns under their names. ``_old_key`` is a struct of the replica identity's columns and is left out for a
-table without any.
+A batch has the change's own columns first (:data:`CHANGE_FIELDS`), then ``_old_key``, then the
+table's live columns under their names. ``_old_key`` is a struct of the replica identity's columns
+and is left out for a table without any.
 
 ======================================  =====================================================
 PostgreSQL                              Arrow
@@ -23,12 +23,12 @@ anything else                           utf8: what PostgreSQL prints
 No value is changed to fit: one that its Arrow type cannot hold is an error, and the options
 ``numeric_as=text`` and ``temporal_as=text`` make all such columns utf8.
 
-Arrow's text and names are UTF-8, into which those of a database in another encoding are converted, as the server does for
-a client. Bytes that are no characters, which a database in SQL_ASCII may have, are ``\xff`` in names; in values they are
-an error, or the same with ``not_utf8=escape``.
+Arrow's text and names are UTF-8, into which those of a database in another encoding are converted,
+as the server does for a client. Bytes that are no characters, which a database in SQL_ASCII may
+have, are ``\xff`` in names; in values they are an error, or the same with ``not_utf8=escape``.
 
-A table's column that is named like one of the change's is written with one underscore more: ``_op`` as
-``__op``, ``__op`` as ``___op``. Virtual generated columns are left out: WAL does not have them.
+A table's column that is named like one of the change's is written with one underscore more: ``_op``
+as ``__op``, ``__op`` as ``___op``. Virtual generated columns are left out: WAL does not have them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from spillway.catalog.descriptor import ColumnDescriptor, RelationDescriptor, TypeDescriptor
 
 #: I, U, D, T; where the change is in WAL; its transaction's commit record, that record's end, its
-#: top-level xid; the change's number in the transaction, from 0; when it committed; the columns that are
-#: null here because their TOAST value did not change and so is not in WAL.
+#: top-level xid; the change's number in the transaction, from 0; when it committed; the columns
+#: that are null here because their TOAST value did not change and so is not in WAL.
 CHANGE_FIELDS: Final = (
     pa.field("_op", pa.utf8(), nullable=False),
     pa.field("_lsn", pa.uint64(), nullable=False),
@@ -164,7 +164,8 @@ def plan_table(descriptor: RelationDescriptor, options: SchemaOptions) -> TableP
         "replica_identity": descriptor.replica_identity,
         "primary_key": [by_attnum[n].name for n in descriptor.primary_key if n in by_attnum],
         "identity_columns": [plan.name for plan in key_columns],
-        # Dropped ones included: a table has another schema after ADD and DROP COLUMN than before them.
+        # Dropped ones included: a table has another schema after ADD and DROP COLUMN than before
+        # them.
         "attributes": len(descriptor.columns),
     }
     schema = pa.schema(fields, metadata={"spillway.relation": json.dumps(relation)})
@@ -238,12 +239,14 @@ def _missing_text(
 ) -> str:
     """Print what rows show that were written before ADD COLUMN … DEFAULT.
 
-    A printed column's as its values are; others' with PostgreSQL's defaults, which a reader can rely on.
+    A printed column's as its values are; others' with PostgreSQL's defaults, which a reader can
+    rely on.
     """
     plain = TextSettings(options.server_version_num)
     settings = (options.settings or plain) if plan.kind == "printed" else plain
     if plan.column.length == -1:
-        # Out of an array, so never compressed or out of line. A short header is one byte, with its lowest bit set.
+        # Out of an array, so never compressed or out of line. A short header is one byte, with its
+        # lowest bit set.
         missing = missing[1:] if missing[:1] and missing[0] & 1 else missing[_VARHDRSZ:]
     encoding = (options.settings or plain).encoding
     text = datum_text(plan.column, types, settings, missing)

@@ -1,8 +1,8 @@
 """Drives a :class:`~spillway.plugins.callbacks.CallbackPlugin` as an output plugin.
 
-Chunks come in, are cut into changes, and each becomes one call. What a callback raises becomes PluginFailed with the plugin's
-name, the callback's and the LSN; a row that can't be decoded stays a DecodingError, for that is not the plugin's
-doing. Memory: the changes of one chunk, copied once.
+Chunks come in, are cut into changes, and each becomes one call. What a callback raises becomes
+PluginFailed with the plugin's name, the callback's and the LSN; a row that can't be decoded stays a
+DecodingError, for that is not the plugin's doing. Memory: the changes of one chunk, copied once.
 """
 
 from __future__ import annotations
@@ -332,7 +332,9 @@ class CallbackDriver(OutputPlugin):
     def _printer(
         self, relation_id: int, relation: RelationDescriptor
     ) -> tuple[RowPrinter[Unchanged], tuple[str, ...]]:
-        """Return what prints rows of *relation*, and the names of its replica identity's columns."""
+        """Return what prints rows of *relation*, and the names of its replica identity's
+        columns.
+        """
         known = self._printers.get(relation_id)
         if known is None or known[0].descriptor is not relation:
             if len(self._printers) >= _PRINTERS_MAX:
@@ -396,7 +398,8 @@ def _relation(
     relation = relations.get(relation_id)
     if relation is None:
         raise DecodingError(
-            f"the change at {lsn} is of relation {relation_id}, whose descriptor did not come with it",
+            f"the change at {lsn} is of relation {relation_id}, whose descriptor did not come with "
+            "it",
             lsn=str(lsn),
         )
     return relation

@@ -1,9 +1,11 @@
-"""Output plugins written as PostgreSQL's are: one callback for each thing that happens, one call a change.
+"""Output plugins written as PostgreSQL's are: one callback for each thing that happens, one call a
+change.
 
-A plugin derives from :class:`CallbackPlugin`, overrides ``change`` and what else it cares for, and is registered
-by an entry point (``plugins/registry.py``). ``callback_driver.py`` calls it. Compared with an
-:class:`~spillway.plugins.interface.OutputPlugin`, which is handed whole chunks for its kernel, it is easy to write and
-slow: every change costs some Python objects and calls, and a row that is looked at costs a string a value.
+A plugin derives from :class:`CallbackPlugin`, overrides ``change`` and what else it cares for, and
+is registered by an entry point (``plugins/registry.py``). ``callback_driver.py`` calls it. Compared
+with an :class:`~spillway.plugins.interface.OutputPlugin`, which is handed whole chunks for its
+kernel, it is easy to write and slow: every change costs some Python objects and calls, and a row
+that is looked at costs a string a value.
 
 Order of calls, repeated for each transaction; in brackets what need not come::
 
@@ -16,13 +18,14 @@ Order of calls, repeated for each transaction; in brackets what need not come::
       stream_abort* | stream_prepare | stream_commit
     shutdown                                                           once, after all others, on every path
 
-A callback writes messages with :meth:`CallbackPlugin.write`, any number of them. What it raises ends the reader with
-``plugin_failed``, which names plugin, callback and LSN; nothing of that batch is confirmed, so that
-it comes again. Delivery is at least once: after a failure or a restart the same transactions may come again, to
-a new instance. All calls of one instance come from one thread at a time.
+A callback writes messages with :meth:`CallbackPlugin.write`, any number of them. What it raises
+ends the reader with ``plugin_failed``, which names plugin, callback and LSN; nothing of that batch
+is confirmed, so that it comes again. Delivery is at least once: after a failure or a restart the
+same transactions may come again, to a new instance. All calls of one instance come from one thread
+at a time.
 
 Source: struct OutputPluginCallbacks, src/include/replication/output_plugin.h
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -41,8 +44,9 @@ if TYPE_CHECKING:
     from spillway.pg.text_settings import TextSettings
     from spillway.plugins.interface import PluginContext
 
-#: What ``filter_by_origin`` is given for a change that came through an origin within a transaction that did not:
-#: which one it was is not known. It is PostgreSQL's DoNotReplicateId, which no origin ever has.
+#: What ``filter_by_origin`` is given for a change that came through an origin within a transaction
+#: that did not: which one it was is not known. It is PostgreSQL's DoNotReplicateId, which no origin
+#: ever has.
 UNKNOWN_ORIGIN: Final = 0xFFFF
 
 
@@ -68,10 +72,11 @@ class Action(StrEnum):
 
 
 class Row(Mapping[str, Value]):
-    """A row: column → value, in the table's order. Dropped and virtual generated columns are left out.
+    """A row: column → value, in the table's order. Dropped and virtual generated columns are left
+    out.
 
-    Nothing is deformed or printed until the first value is asked for; then all are. A row may be kept for longer than
-    the callback; it is read by one thread at a time.
+    Nothing is deformed or printed until the first value is asked for; then all are. A row may be
+    kept for longer than the callback; it is read by one thread at a time.
     """
 
     __slots__ = ("_change", "_columns", "_lsn", "_old", "_printer", "_values")
@@ -132,8 +137,9 @@ class Change:
     xid: int
     #: the row afterwards; None for DELETE
     new: Row | None
-    #: the row before, as far as WAL has it: all of it under REPLICA IDENTITY FULL, the identity's columns (the
-    #: primary key's by default) for a DELETE and for an UPDATE that changes them; None otherwise
+    #: the row before, as far as WAL has it: all of it under REPLICA IDENTITY FULL, the identity's
+    #: columns (the primary key's by default) for a DELETE and for an UPDATE that changes them; None
+    #: otherwise
     old: Row | None
     #: ``old`` has the replica identity's columns only
     old_is_key: bool
@@ -162,17 +168,21 @@ class LogicalMessage:
 
 
 class CallbackPlugin:
-    """Base of output plugins with one callback for each thing that happens; all but ``change`` may be left out.
+    """Base of output plugins with one callback for each thing that happens; all but ``change`` may
+    be left out.
 
-    ``txn`` is a :class:`~spillway.decoding.transaction.TransactionHeader`: xid, LSNs, commit_time, origin_id and origin_name,
-    what was said at PREPARE. ``relation`` is a :class:`~spillway.catalog.descriptor.RelationDescriptor` as of the change.
+    ``txn`` is a :class:`~spillway.decoding.transaction.TransactionHeader`: xid, LSNs, commit_time,
+    origin_id and origin_name, what was said at PREPARE. ``relation`` is a
+    :class:`~spillway.catalog.descriptor.RelationDescriptor` as of the change.
     """
 
     #: set by ``startup``: messages are bytes that only a program reads
     binary: bool = False
-    #: the callbacks of two-phase commit are called: all are there, and the slot has two_phase; ``startup`` may refuse
+    #: the callbacks of two-phase commit are called: all are there, and the slot has two_phase;
+    #: ``startup`` may refuse
     two_phase: bool = False
-    #: large transactions come while they are in progress: all callbacks are there; ``startup`` may refuse
+    #: large transactions come while they are in progress: all callbacks are there; ``startup`` may
+    #: refuse
     streaming: bool = False
 
     context: PluginContext
@@ -213,8 +223,9 @@ class CallbackPlugin:
     def write(self, message: str | bytes) -> None:  # noqa: ARG002 - the driver replaces it
         """Send one message; text goes out as UTF-8.
 
-        It bears the LSN and xid that PostgreSQL gives messages of the callback at hand: a change's own LSN, the first
-        one of the transaction in begin, the end of the record in commit and its like.
+        It bears the LSN and xid that PostgreSQL gives messages of the callback at hand: a change's
+        own LSN, the first one of the transaction in begin, the end of the record in commit and its
+        like.
 
         Raises:
             RuntimeError: called in startup, shutdown or a filter.
@@ -226,8 +237,8 @@ class CallbackPlugin:
     def startup(self, options: Mapping[str, str]) -> None:
         """Take the slot's options; settings of text output (TimeZone, …) are taken out before.
 
-        Called once an instance. When the slot is created, one instance is made to check the options and shut
-        down at once. By default no option is known.
+        Called once an instance. When the slot is created, one instance is made to check the options
+        and shut down at once. By default no option is known.
 
         Raises:
             InvalidOption: an option, or its value, is not known.
@@ -235,15 +246,20 @@ class CallbackPlugin:
         for option, value in options.items():
             raise InvalidOption(
                 f'option "{option}" = "{value}" is unknown',
-                hint="This plugin knows the settings of text output only: TimeZone, DateStyle and so on.",
+                hint="This plugin knows the settings of text output only: TimeZone, DateStyle and "
+                "so on.",
                 option=option,
             )
 
     def shutdown(self) -> None:
-        """Let go of what startup took; called once, however the reader ended. What it raises is only logged."""
+        """Let go of what startup took; called once, however the reader ended. What it raises is
+        only logged.
+        """
 
     def filter_by_origin(self, origin_id: int, origin_name: str) -> bool:  # noqa: ARG002
-        """Say whether to leave out what came through this origin; 0 and '' for what came through none."""
+        """Say whether to leave out what came through this origin; 0 and '' for what came through
+        none.
+        """
         return False
 
     def begin(self, txn: TransactionHeader) -> None:
@@ -259,7 +275,9 @@ class CallbackPlugin:
         """Take a TRUNCATE."""
 
     def message(self, txn: TransactionHeader, message: LogicalMessage) -> None:
-        """Take a logical message; a non-transactional one comes by itself, in a *txn* of kind MESSAGE."""
+        """Take a logical message; a non-transactional one comes by itself, in a *txn* of kind
+        MESSAGE.
+        """
 
     def commit(self, txn: TransactionHeader) -> None:
         """End a transaction."""

@@ -1,10 +1,11 @@
 """The contract between a slot's reader and an output plugin.
 
 A plugin turns transactions into messages at delivery. It is called per transaction and per chunk of
-changes, never per row from Python: the loop over a chunk is in a kernel. A plugin instance serves one
-reader, is called from one thread at a time and keeps no state that outlives it.
+changes, never per row from Python: the loop over a chunk is in a kernel. A plugin instance serves
+one reader, is called from one thread at a time and keeps no state that outlives it.
 
-Call order, repeated in the order of ``header.final_lsn`` (``decoding/transaction.py`` has the kinds of headers)::
+Call order, repeated in the order of ``header.final_lsn`` (``decoding/transaction.py`` has the kinds
+of headers)::
 
     begin(header, out)          →  changes(header, chunk, relations, out)*  →  commit(header, out)
     begin_prepare(header, out)  →  changes(…)*                              →  prepare(header, out)
@@ -13,20 +14,21 @@ Call order, repeated in the order of ``header.final_lsn`` (``decoding/transactio
     stream_abort(header, out)
     stream_commit(header, out)  |  stream_prepare(header, out)
 
-The second and third line happen only to a plugin whose ``two_phase`` is true, for transactions that its
-``filter_prepare`` does not refuse; the others are given whole, with begin and commit, at COMMIT PREPARED. The last
-three lines happen only to a plugin whose ``streaming`` is true. What was not streamed yet when a streamed
-transaction ends comes in one more part before stream_commit or stream_prepare. During ``changes`` within a
-part, a change's own xid is the subtransaction's.
+The second and third line happen only to a plugin whose ``two_phase`` is true, for transactions that
+its ``filter_prepare`` does not refuse; the others are given whole, with begin and commit, at COMMIT
+PREPARED. The last three lines happen only to a plugin whose ``streaming`` is true. What was not
+streamed yet when a streamed transaction ends comes in one more part before stream_commit or
+stream_prepare. During ``changes`` within a part, a change's own xid is the subtransaction's.
 
-A transaction that changed tables' definitions has INVALIDATION changes also where its other changes were handed out
-before: ``changes`` with nothing else comes then before commit_prepared, rollback_prepared and stream_abort, and
-before a stream_commit or stream_prepare with nothing left to stream, without an opening call.
+A transaction that changed tables' definitions has INVALIDATION changes also where its other changes
+were handed out before: ``changes`` with nothing else comes then before commit_prepared,
+rollback_prepared and stream_abort, and before a stream_commit or stream_prepare with nothing left
+to stream, without an opening call.
 
 ``transactions(run, out, …)`` stands for the first line, repeated.
 
 ``flush(out)`` may come between transactions: emit whatever was held back to make larger messages.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -55,12 +57,13 @@ class PluginContext:
     database: str
     #: PG_VERSION_NUM of the source, 180004 for one
     server_version_num: int
-    #: Python's codec of the database's encoding (``pg/encoding.py``). Text in changes is in it, messages are
-    #: in UTF-8; a byte that is no character of it passes unchanged.
+    #: Python's codec of the database's encoding (``pg/encoding.py``). Text in changes is in it,
+    #: messages are in UTF-8; a byte that is no character of it passes unchanged.
     encoding: str = "utf-8"
     #: the slot was created with two_phase
     two_phase: bool = False
-    #: The source captures only what these publish, so that others' tables are not in the changes; () for everything.
+    #: The source captures only what these publish, so that others' tables are not in the changes;
+    #: () for everything.
     captured_publications: tuple[str, ...] = ()
 
 
@@ -68,15 +71,15 @@ class OutputPlugin(ABC):
     """Base of every output plugin; found by name in ``plugins.registry``."""
 
     name: ClassVar[str]
-    #: true when messages are bytes that only a program reads (REST shows them as ``\\x…``); an instance's
-    #: options may decide it
+    #: true when messages are bytes that only a program reads (REST shows them as ``\\x…``); an
+    #: instance's options may decide it
     binary: bool
     #: wants prepared transactions at their PREPARE; the slot and the instance's options decide it
     two_phase: bool = False
     #: wants large transactions while they are in progress; the instance's options decide it
     streaming: bool = False
-    #: hears nothing of prepared transactions of which nothing is replayed (``header.prepared.empty``): the source's
-    #: release decides it, see ``create_plugin``
+    #: hears nothing of prepared transactions of which nothing is replayed
+    #: (``header.prepared.empty``): the source's release decides it, see ``create_plugin``
     skips_empty_prepared: bool = False
 
     @abstractmethod
@@ -89,7 +92,8 @@ class OutputPlugin(ABC):
 
     @classmethod
     def validate(cls, options: Mapping[str, str], context: PluginContext) -> None:
-        """Check options that a slot is to keep, before there is anything to read; a reader's come over them.
+        """Check options that a slot is to keep, before there is anything to read; a reader's come
+        over them.
 
         A plugin with options that must be given overrides this: they may come with the reader.
 
@@ -112,8 +116,8 @@ class OutputPlugin(ABC):
     ) -> None:
         """Encode a chunk of the change format; pass over actions that are not this plugin's matter.
 
-        The same id may mean another descriptor later on: compare the descriptor's identity before using what was
-        compiled for an id.
+        The same id may mean another descriptor later on: compare the descriptor's identity before
+        using what was compiled for an id.
         """
 
     @abstractmethod
@@ -127,10 +131,11 @@ class OutputPlugin(ABC):
         batch_bytes: int,
         message_limit: int | None = None,
     ) -> None:
-        """Encode ordinary transactions from *run*, begin to commit, until one of them ends with enough in *out*.
+        """Encode ordinary transactions from *run*, begin to commit, until one of them ends with
+        enough in *out*.
 
-        Enough are *batch_bytes* of payload, or *message_limit* messages. The same as the three calls for each; plugins
-        whose kernel can go through a run by itself override it.
+        Enough are *batch_bytes* of payload, or *message_limit* messages. The same as the three
+        calls for each; plugins whose kernel can go through a run by itself override it.
         """
         for transaction in run:
             header = transaction.header
@@ -147,28 +152,36 @@ class OutputPlugin(ABC):
         """Emit what was held back."""
 
     def shutdown(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of what was taken; called once, when the reader closes, on every path. Must not raise."""
+        """Let go of what was taken; called once, when the reader closes, on every path. Must not
+        raise.
+        """
 
     # ---- sharing
 
     def state(self) -> object | None:
-        """Return what the messages of transactions to come depend on, beside options and the transactions; None: not known.
+        """Return what the messages of transactions to come depend on, beside options and the
+        transactions; None: not known.
 
-        Asked between two transactions, after ``flush``. Two instances with equal options and equal states make the same messages of
-        the same transactions, and have equal states afterwards. Readers at the same place then need only one of them.
+        Asked between two transactions, after ``flush``. Two instances with equal options and equal
+        states make the same messages of the same transactions, and have equal states afterwards.
+        Readers at the same place then need only one of them.
         """
         return None
 
     def resume(self, state: object) -> None:
-        """Go on as an instance that returned *state*; called before anything else, never for None."""
+        """Go on as an instance that returned *state*; called before anything else, never for
+        None.
+        """
         raise NotImplementedError
 
     # ---- two_phase
 
     def filter_prepare(self, header: TransactionHeader) -> bool:  # noqa: ARG002
-        """Say whether to take this prepared transaction only at its COMMIT PREPARED, as PostgreSQL's callback.
+        """Say whether to take this prepared transaction only at its COMMIT PREPARED, as
+        PostgreSQL's callback.
 
-        Asked at each of its records; the answer may depend on ``header.xid`` and ``header.prepared.gid`` alone.
+        Asked at each of its records; the answer may depend on ``header.xid`` and
+        ``header.prepared.gid`` alone.
         """
         return False
 
@@ -179,8 +192,8 @@ class OutputPlugin(ABC):
     def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """End what ``begin_prepare`` began.
 
-        PostgreSQL 18.0 to 18.4 call it without a beginning for a transaction of which nothing is replayed
-        (``header.prepared.empty``), and so do we for a source of these versions.
+        PostgreSQL 18.0 to 18.4 call it without a beginning for a transaction of which nothing is
+        replayed (``header.prepared.empty``), and so do we for a source of these versions.
         """
         raise NotImplementedError
 

@@ -1,12 +1,15 @@
 """jsonpath: from its stored form to text.
 
-A value is a word of version and mode and then nodes. A node begins with its type and, 4-byte aligned, the
-distance to the next node of its path; what follows depends on the type: operands (as distances from the
-node, 0 for none), a string, a number. The first node is the path's head, not its operator.
+A value is a word of version and mode and then nodes. A node begins with its type and, 4-byte
+aligned, the distance to the next node of its path; what follows depends on the type: operands (as
+distances from the node, 0 for none), a string, a number. The first node is the path's head, not its
+operator.
 
-Node types are numbered by the order in which versions added them, which is on disk and never changes.
+Node types are numbered by the order in which versions added them, which is on disk and never
+changes.
 
-Source: jsonpath_out, printJsonPathItem, jspInitByBuffer (src/backend/utils/adt/jsonpath.c), utils/jsonpath.h
+Source: jsonpath_out, printJsonPathItem, jspInitByBuffer (src/backend/utils/adt/jsonpath.c),
+utils/jsonpath.h
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ _DECIMAL: Final = 46
 
 #: Binary operators: sign and priority.
 _BINARY: Final = {
-    4: ("&&", 1), 5: ("||", 0), 8: ("==", 2), 9: ("!=", 2), 10: ("<", 2), 11: (">", 2), 12: ("<=", 2), 13: (">=", 2),
+    4: ("&&", 1), 5: ("||", 0), 8: ("==", 2), 9: ("!=", 2), 10: ("<", 2), 11: (">", 2),
+    12: ("<=", 2), 13: (">=", 2),
     14: ("+", 3), 15: ("-", 3), 16: ("*", 4), 17: ("/", 4), 18: ("%", 4), 41: ("starts with", 2),
 }  # fmt: skip
 _UNARY_PRIORITY: Final = 5
@@ -196,7 +200,10 @@ class _Printer:
 
     def _like_regex(self, node: int) -> str:
         flags, expression, length = self._ints(node, 3)
-        text = f"{self._ranked(node, expression, _HIGHEST_PRIORITY)} like_regex {self._text(node, 12, length)}"
+        text = (
+            f"{self._ranked(node, expression, _HIGHEST_PRIORITY)} like_regex "
+            f"{self._text(node, 12, length)}"
+        )
         if flags:
             letters = "".join(letter for bit, letter in _REGEX_FLAGS if flags & bit)
             text += f' flag "{letters}"'

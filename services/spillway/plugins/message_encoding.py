@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 
 class ConvertedMessages:
-    """A buffer for text in *encoding*, whose messages go into another one in UTF-8 at the end of a ``with``.
+    """A buffer for text in *encoding*, whose messages go into another one in UTF-8 at the end of a
+    ``with``.
 
-    A byte that is no character of the encoding passes unchanged. For UTF-8 it is the other buffer itself.
+    A byte that is no character of the encoding passes unchanged. For UTF-8 it is the other buffer
+    itself.
     """
 
     def __init__(self, encoding: str) -> None:

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EncodedBatch:
-    """Messages back to back, as an output plugin made them. Arrays are little-endian, one element a message.
+    """Messages back to back, as an output plugin made them. Arrays are little-endian, one element a
+    message.
 
-    Nobody changes them. But whoever serialises a batch that others will want too may keep the result in *serialised*, and put views of
-    it in place of what it has in it, so that it is in memory once.
+    Nobody changes them. But whoever serialises a batch that others will want too may keep the
+    result in *serialised*, and put views of it in place of what it has in it, so that it is in
+    memory once.
     """
 
     payload: bytes | memoryview

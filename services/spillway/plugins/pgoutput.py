@@ -1,18 +1,21 @@
-"""The output plugin ``pgoutput``: PostgreSQL's logical replication protocol, versions 1 to 4, byte for byte.
+"""The output plugin ``pgoutput``: PostgreSQL's logical replication protocol, versions 1 to 4, byte
+for byte.
 
 This is what ``CREATE SUBSCRIPTION`` and the change data capture tools consume. Four parts make it:
-``pgoutput_options`` reads the options, ``pgoutput_publications`` keeps publications as the server's caches do,
-``pgoutput_relation`` combines them into how one table is published, the kernel ``pgoutput`` encodes changes. Here is what frames them: a message or two at the beginning and the end of a
-transaction, of a prepared one, and of each part of one that is streamed while in progress.
+``pgoutput_options`` reads the options, ``pgoutput_publications`` keeps publications as the server's
+caches do, ``pgoutput_relation`` combines them into how one table is published, the kernel
+``pgoutput`` encodes changes. Here is what frames them: a message or two at the beginning and the
+end of a transaction, of a prepared one, and of each part of one that is streamed while in progress.
 
 Each major version of PostgreSQL has a pgoutput of its own; the source's decides:
 
-- 14 frames every transaction, also those of which nothing is published; later ones hold BEGIN back until something is.
-- 15 brings prepared transactions, row filters and column lists; 16 parallel streaming and the option origin;
-  18 generated columns, and patience with a publication that is not there (yet).
+- 14 frames every transaction, also those of which nothing is published; later ones hold BEGIN back
+  until something is.
+- 15 brings prepared transactions, row filters and column lists; 16 parallel streaming and the
+  option origin; 18 generated columns, and patience with a publication that is not there (yet).
 
-Beyond PostgreSQL's options, the session settings of ``pg/text_settings.py`` are options too: a slot has no session to
-take them from.
+Beyond PostgreSQL's options, the session settings of ``pg/text_settings.py`` are options too: a slot
+has no session to take them from.
 
 Source: src/backend/replication/pgoutput/pgoutput.c; src/backend/replication/logical/proto.c
 """
@@ -121,7 +124,8 @@ class Pgoutput(OutputPlugin):
 
         Raises:
             DecodingError: a change is malformed; the details have its lsn and relation.
-            UnknownPublication: an option names a publication that is not there, before PostgreSQL 18.
+            UnknownPublication: an option names a publication that is not there, before
+                PostgreSQL 18.
             ConflictingPublications: publications contradict each other about a table.
         """
         del header
@@ -151,7 +155,9 @@ class Pgoutput(OutputPlugin):
     # ---- sharing
 
     def state(self) -> object | None:
-        """Return what the consumer was told and what caches hold; streamed transactions leave more behind."""
+        """Return what the consumer was told and what caches hold; streamed transactions leave more
+        behind.
+        """
         if self.streaming:
             return None
         changes = self._encoder.state_changes
@@ -169,7 +175,9 @@ class Pgoutput(OutputPlugin):
     # ---- prepared transactions
 
     def begin_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
-        """Write BEGIN PREPARE: also of an empty transaction, whose COMMIT PREPARED would otherwise surprise."""
+        """Write BEGIN PREPARE: also of an empty transaction, whose COMMIT PREPARED would otherwise
+        surprise.
+        """
         self._skip = self._filtered(header)
         if self._skip:
             self._encoder.begin_skipped(header.xid)
@@ -253,7 +261,8 @@ class Pgoutput(OutputPlugin):
         if self._options.streaming is StreamingMode.PARALLEL:
             message += _ABORT_INFO.pack(header.end_lsn, header.commit_time)
         out.append(header.end_lsn, aborted_xid, message)
-        # Of the whole transaction, even if only a subtransaction aborted: its announcements come again.
+        # Of the whole transaction, even if only a subtransaction aborted: its announcements come
+        # again.
         self._encoder.forget_streamed(header.xid, committed=False)
 
     def stream_prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
@@ -287,14 +296,16 @@ class Pgoutput(OutputPlugin):
         if self._version < Since.PGOUTPUT_MISSING_PUBLICATION_WARNS:
             raise UnknownPublication(
                 f'publication "{name}" does not exist',
-                hint="It has to exist at this point of the WAL. Create it, and advance the slot to pg_current_wal_lsn() as it is "
-                "then: what was written before can't be read by it. Or name publications that exist here.",
+                hint="It has to exist at this point of the WAL. Create it, and advance the slot to "
+                "pg_current_wal_lsn() as it is then: what was written before can't be read by it. "
+                "Or name publications that exist here.",
                 publication=name,
             )
         if name not in self._warned:
             self._warned.add(name)
             log.warning(
-                "slot %s: publication %s does not exist at this point of the WAL; reading goes on without it",
+                "slot %s: publication %s does not exist at this point of the WAL; reading goes on "
+                "without it",
                 self._slot,
                 name,
             )
@@ -311,8 +322,8 @@ def _read(
     if captured and (missing := sorted(set(parsed.publication_names) - set(captured))):
         raise NotCaptured(
             f"the source does not capture what {', '.join(missing)} publishes",
-            hint=f"Its capture filter names {', '.join(captured)}, and is fixed: name of these, or drop the source, with "
-            "its slots, and add it again with a capture that has more.",
+            hint=f"Its capture filter names {', '.join(captured)}, and is fixed: name of these, or "
+            "drop the source, with its slots, and add it again with a capture that has more.",
             slot=context.slot_name,
             publications=missing,
             captured_publications=list(captured),
@@ -321,7 +332,9 @@ def _read(
 
 
 def _origin(header: TransactionHeader, origin_lsn: int) -> bytes:
-    """The message ORIGIN; there is none for an origin that was dropped since, and so has no name."""
+    """The message ORIGIN; there is none for an origin that was dropped since, and so has no
+    name.
+    """
     return _ORIGIN.pack(b"O", origin_lsn) + _string(header.origin_name)
 
 

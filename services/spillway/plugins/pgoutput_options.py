@@ -1,7 +1,7 @@
 """pgoutput's options: what each version knows, and PostgreSQL's own words for what it refuses.
 
-Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming and protocol 4 with
-16), in how a number is read, and in when and how something missing is noticed.
+Versions differ in what there is (two_phase and protocol 3 came with 15; origin, parallel streaming
+and protocol 4 with 16), in how a number is read, and in when and how something missing is noticed.
 
 Source: parse_output_parameters, pgoutput_startup (src/backend/replication/pgoutput/pgoutput.c);
 defGetBoolean (src/backend/commands/define.c); defGetStreamingMode (commands/subscriptioncmds.c)
@@ -63,8 +63,8 @@ def parse_options(
     Args:
         options: names and values, in the order in which they were given: the first mistake counts.
         server_version_num: PG_VERSION_NUM of the server.
-        complete: all options are there. Otherwise others may come over them; only those that are there are
-            looked at.
+        complete: all options are there. Otherwise others may come over them; only those that are
+            there are looked at.
 
     Raises:
         InvalidOption: an option or its value is not known, is missing, or does not go with another.
@@ -79,7 +79,8 @@ def parse_options(
                 if names is None:
                     raise _refused(
                         "invalid publication_names syntax",
-                        "Give names with commas between; those that are no plain lower-case words in double quotes.",
+                        "Give names with commas between; those that are no plain lower-case words "
+                        "in double quotes.",
                         option,
                     )
                 values[option] = names
@@ -94,8 +95,8 @@ def parse_options(
             case _:
                 raise _refused(
                     f"unrecognized pgoutput option: {option}",
-                    "pgoutput knows proto_version, publication_names, binary, messages and streaming,"
-                    " from PostgreSQL 15 on two_phase, from 16 on origin.",
+                    "pgoutput knows proto_version, publication_names, binary, messages and "
+                    "streaming, from PostgreSQL 15 on two_phase, from 16 on origin.",
                     option,
                 )
     if complete and server_version_num >= Since.PGOUTPUT_NAMES_MISSING_OPTIONS:

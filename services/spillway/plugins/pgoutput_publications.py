@@ -1,22 +1,27 @@
 """The publications of one pgoutput session, as PostgreSQL's caches hold them.
 
-In come tables' descriptors, as of the change at hand, and what the server threw out of its caches; out comes how
-the slot's publications publish a table. That would be the descriptor's to say, if PostgreSQL looked publications up for
-each change. It does when nothing is cached, with the snapshot of the change at hand; what it has found it keeps
-until it is invalidated, for transactions with older snapshots too. So a transaction that began before ALTER PUBLICATION
-may be published by newer rules, because another has had them loaded. There are three layers:
+In come tables' descriptors, as of the change at hand, and what the server threw out of its caches;
+out comes how the slot's publications publish a table. That would be the descriptor's to say, if
+PostgreSQL looked publications up for each change. It does when nothing is cached, with the snapshot
+of the change at hand; what it has found it keeps until it is invalidated, for transactions with
+older snapshots too. So a transaction that began before ALTER PUBLICATION may be published by newer
+rules, because another has had them loaded. There are three layers:
 
-- how one table is published (RelationSyncEntry): the kernel keeps it, and asks here when it has to be found anew;
+- how one table is published (RelationSyncEntry): the kernel keeps it, and asks here when it has to
+  be found anew;
 - the slot's publications (``data->publications``): until any row of pg_publication changes;
-- below them the system caches: pg_publication by oid, one by one (PUBLICATIONOID, PUBLICATIONNAME), so that another
-  publication's change has the list put together again, but of the same rows; the memberships of each table and each
-  schema, all of which go with any change of pg_publication_rel or pg_publication_namespace (a CatCList).
+- below them the system caches: pg_publication by oid, one by one (PUBLICATIONOID, PUBLICATIONNAME),
+  so that another publication's change has the list put together again, but of the same rows; the
+  memberships of each table and each schema, all of which go with any change of pg_publication_rel
+  or pg_publication_namespace (a CatCList).
 
-Memory: the slot's publications, and the memberships of :data:`_TABLES_MAX` tables met since one of them changed last.
+Memory: the slot's publications, and the memberships of :data:`_TABLES_MAX` tables met since one of
+them changed last.
 
-Source: get_rel_sync_entry, LoadPublications, publication_invalidation_cb, src/backend/replication/pgoutput/pgoutput.c;
-GetRelationPublications, GetSchemaPublications, src/backend/catalog/pg_publication.c; CatCacheInvalidate,
-CatalogCacheComputeHashValue, src/backend/utils/cache/catcache.c; murmurhash32, src/include/common/hashfn.h
+Source: get_rel_sync_entry, LoadPublications, publication_invalidation_cb,
+src/backend/replication/pgoutput/pgoutput.c; GetRelationPublications, GetSchemaPublications,
+src/backend/catalog/pg_publication.c; CatCacheInvalidate, CatalogCacheComputeHashValue,
+src/backend/utils/cache/catcache.c; murmurhash32, src/include/common/hashfn.h
 """
 
 from __future__ import annotations
@@ -47,7 +52,9 @@ class PublicationCache:
     """What a session has loaded of publications; it begins with nothing."""
 
     def __init__(self, names: Iterable[str], missing: Callable[[str], None]) -> None:
-        """Look for publications by *names*; *missing* is called for one that does not exist, and may raise."""
+        """Look for publications by *names*; *missing* is called for one that does not exist, and
+        may raise.
+        """
         self._names: Final = tuple(dict.fromkeys(names))
         self._missing: Final = missing
         #: None: to be loaded before the next use
@@ -70,7 +77,8 @@ class PublicationCache:
             self._schemas.clear()
 
     def published(self, descriptor: RelationDescriptor) -> tuple[PublicationDescriptor, ...]:
-        """Say how the session's publications, in its order, publish a table; those that don't are left out.
+        """Say how the session's publications, in its order, publish a table; those that don't are
+        left out.
 
         Raises:
             UnknownPublication: if that is what ``missing`` raises.

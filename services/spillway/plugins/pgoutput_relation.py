@@ -1,16 +1,17 @@
-"""How pgoutput publishes one table: by which rules, under which name, with which columns, and how it is announced.
+"""How pgoutput publishes one table: by which rules, under which name, with which columns, and how
+it is announced.
 
-A slot names publications; a table's descriptor says how each publication of the database publishes it. Here they
-are combined. A table may be in several of them: its actions add up, and among partitions the topmost ancestor that any
-of them publishes gives changes their name, their columns and their filters. Column lists do not add up: they must be
-the same.
+A slot names publications; a table's descriptor says how each publication of the database publishes
+it. Here they are combined. A table may be in several of them: its actions add up, and among
+partitions the topmost ancestor that any of them publishes gives changes their name, their columns
+and their filters. Column lists do not add up: they must be the same.
 
-PostgreSQL works this out once per table and keeps it until an invalidation; the kernel does the same. What
-publications say, which PostgreSQL caches too, comes from ``pgoutput_publications``.
+PostgreSQL works this out once per table and keeps it until an invalidation; the kernel does the
+same. What publications say, which PostgreSQL caches too, comes from ``pgoutput_publications``.
 
-Source: get_rel_sync_entry, check_and_init_gencol, pgoutput_column_list_init, pgoutput_row_filter_init,
-send_relation_and_attrs (src/backend/replication/pgoutput/pgoutput.c); logicalrep_write_rel, logicalrep_write_typ,
-logicalrep_should_publish_column (logical/proto.c)
+Source: get_rel_sync_entry, check_and_init_gencol, pgoutput_column_list_init,
+pgoutput_row_filter_init, send_relation_and_attrs (src/backend/replication/pgoutput/pgoutput.c);
+logicalrep_write_rel, logicalrep_write_typ, logicalrep_should_publish_column (logical/proto.c)
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     )
     from spillway.plugins.row_filter import RowFilter
 
-#: Types from here on are not the same in every database (FirstGenbkiObjectId): consumers are told their names.
+#: Types from here on are not the same in every database (FirstGenbkiObjectId): consumers are told
+#: their names.
 _FIRST_GENBKI_OID: Final = 10000
 
 _U16: Final = struct.Struct(">H")
@@ -54,21 +56,24 @@ class Publishing:
     columns: frozenset[int] | None = None
     #: without a column list: stored generated columns, too
     generated: bool = False
-    #: row filters of each action (pg_node_tree): a row is published if any of them is true; (): all rows are
+    #: row filters of each action (pg_node_tree): a row is published if any of them is true; (): all
+    #: rows are
     insert_filters: tuple[str, ...] = ()
     update_filters: tuple[str, ...] = ()
     delete_filters: tuple[str, ...] = ()
 
     def target(self, descriptor: RelationDescriptor) -> RelationDescriptor:
-        """Return the table under whose name changes of *descriptor* go out: itself, or one of its ancestors."""
+        """Return the table under whose name changes of *descriptor* go out: itself, or one of its
+        ancestors.
+        """
         if self.publish_as == descriptor.oid:
             return descriptor
         for ancestor in descriptor.ancestors:
             if ancestor.oid == self.publish_as:
                 return ancestor
         raise DecodingError(
-            f"table {descriptor.schema}.{descriptor.name} is published as {self.publish_as}, which is none of its"
-            " ancestors"
+            f"table {descriptor.schema}.{descriptor.name} is published as {self.publish_as}, which "
+            "is none of its ancestors"
         )
 
     def publishes(self, column: ColumnDescriptor) -> bool:
@@ -85,7 +90,8 @@ def publishing_of(
     publications: Sequence[PublicationDescriptor],
     server_version_num: int,
 ) -> Publishing:
-    """Combine what *publications*, in the order of the slot's option, say of a table that they publish.
+    """Combine what *publications*, in the order of the slot's option, say of a table that they
+    publish.
 
     Raises:
         ConflictingPublications: they contradict each other; the text is PostgreSQL's own.
@@ -190,7 +196,8 @@ def with_ancestor(descriptor: RelationDescriptor, target: RelationDescriptor) ->
 
 
 def published_attnums(descriptor: RelationDescriptor, publishing: Publishing) -> tuple[int, ...]:
-    """Return the attnums of the columns to send, in the order of the table under whose name they go out.
+    """Return the attnums of the columns to send, in the order of the table under whose name they go
+    out.
 
     A partition has its root's columns by name, maybe at other places.
     """
@@ -238,7 +245,8 @@ def _row_filter(
 
 
 def announcement(descriptor: RelationDescriptor, publishing: Publishing) -> tuple[bytes, ...]:
-    """Return the messages that tell a consumer what a table is: TYPE and RELATION, its root's first.
+    """Return the messages that tell a consumer what a table is: TYPE and RELATION, its root's
+    first.
 
     Without the xid after their first byte that they have within a streamed transaction.
     """
@@ -249,8 +257,9 @@ def announcement(descriptor: RelationDescriptor, publishing: Publishing) -> tupl
 
 
 def _announce(table: RelationDescriptor, publishing: Publishing) -> Iterator[bytes]:
-    # A column list has attnums of the table under whose name changes go out; PostgreSQL applies it to the
-    # partition's own announcement as it stands, even where the partition's attnums are others.
+    # A column list has attnums of the table under whose name changes go out; PostgreSQL applies it
+    # to the partition's own announcement as it stands, even where the partition's attnums are
+    # others.
     columns = [c for c in table.columns if publishing.publishes(c)]
     for column in columns:
         if column.type_oid >= _FIRST_GENBKI_OID:
@@ -274,7 +283,8 @@ def _type_message(table: RelationDescriptor, column: ColumnDescriptor) -> bytes:
         descriptor = table.types.get(descriptor.base_oid)
     if descriptor is None:
         raise DecodingError(
-            f"type {column.type_oid} of column {table.schema}.{table.name}.{column.name} did not come with its table"
+            f"type {column.type_oid} of column {table.schema}.{table.name}.{column.name} did not "
+            "come with its table"
         )
     return b"Y" + _U32.pack(column.type_oid) + _schema(descriptor.schema) + _string(descriptor.name)
 

@@ -1,8 +1,8 @@
 """Output plugins by name: the built-in ones, and those that installed packages register.
 
-A package adds a plugin through the entry point group ``spillway.output_plugins``: the entry's name is
-the plugin's, its value the class: an :class:`OutputPlugin`, or a :class:`CallbackPlugin`, which gets its driver
-here. A built-in name can't be taken over.
+A package adds a plugin through the entry point group ``spillway.output_plugins``: the entry's name
+is the plugin's, its value the class: an :class:`OutputPlugin`, or a :class:`CallbackPlugin`, which
+gets its driver here. A built-in name can't be taken over.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def validate_options(name: str, options: Mapping[str, str], context: PluginConte
 
 
 def wants_streaming(name: str, options: Mapping[str, str], context: PluginContext) -> bool:
-    """Say whether an instance with *options* takes transactions in progress; not while options are missing.
+    """Say whether an instance with *options* takes transactions in progress; not while options are
+    missing.
 
     Raises:
         UnknownPlugin, PluginFailed: as :func:`create_plugin`.

@@ -1,19 +1,21 @@
-"""Row filters: which rows of a table a publication's WHERE lets through, for a whole chunk of changes at once.
+"""Row filters: which rows of a table a publication's WHERE lets through, for a whole chunk of
+changes at once.
 
-A slot's publications may give a table several filters for an action; a row passes when any of them is true
-(:func:`compile_row_filter` takes them all). A plugin that meets a change of such a table in a chunk asks once::
+A slot's publications may give a table several filters for an action; a row passes when any of them
+is true (:func:`compile_row_filter` takes them all). A plugin that meets a change of such a table in
+a chunk asks once::
 
     verdicts = row_filter.verdicts(chunk, relation_id, change_format.UPDATE, only_local=False)
 
-and gets a byte for each change of that relation by that action in the chunk, in order: whether it is published, and
-for an UPDATE as what. A DELETE that bears no old tuple can't be published and has no byte; with *only_local* neither
-have changes under an origin.
+and gets a byte for each change of that relation by that action in the chunk, in order: whether it
+is published, and for an UPDATE as what. A DELETE that bears no old tuple can't be published and has
+no byte; with *only_local* neither have changes under an origin.
 
-An UPDATE that brings a row into the filter is an INSERT for the consumer, one that takes it out a DELETE. The row
-that is then inserted takes unchanged TOAST values from the old tuple.
+An UPDATE that brings a row into the filter is an INSERT for the consumer, one that takes it out a
+DELETE. The row that is then inserted takes unchanged TOAST values from the old tuple.
 
-Filters look at the table under whose name changes go out, which may be the root of the partition that was written to: its
-columns are found by name.
+Filters look at the table under whose name changes go out, which may be the root of the partition
+that was written to: its columns are found by name.
 
 Source: pgoutput_row_filter, pgoutput_row_filter_init, src/backend/replication/pgoutput/pgoutput.c
 """
@@ -53,7 +55,9 @@ class RowFilter:
         expression: Expression,
         columns: Sequence[tuple[int, int, int]],
     ) -> None:
-        """Take *columns*: attnum in the filter, attnum in the tuples, type; see :func:`compile_row_filter`."""
+        """Take *columns*: attnum in the filter, attnum in the tuples, type; see
+        :func:`compile_row_filter`.
+        """
         self._name = f"{descriptor.schema}.{descriptor.name}"
         self._expression = expression
         self._columns = columns
@@ -99,8 +103,8 @@ class RowFilter:
             why = "division by zero" if "divide by zero" in str(error) else "integer out of range"
             raise DecodingError(
                 f"a row filter of {self._name} can't be evaluated: {why}",
-                hint="PostgreSQL's own decoding fails here, too. Change the publication's WHERE; rows that were"
-                " written before need the slot to go past them.",
+                hint="PostgreSQL's own decoding fails here, too. Change the publication's WHERE; "
+                "rows that were written before need the slot to go past them.",
             ) from error
         return pc.fill_null(result, False)
 
@@ -117,7 +121,8 @@ def compile_row_filter(
     *target* is the table under whose name changes go out: *descriptor* or one of its ancestors.
 
     Raises:
-        UnsupportedFeature: a filter can't be evaluated exactly; it says which publication's and what part.
+        UnsupportedFeature: a filter can't be evaluated exactly; it says which publication's and
+            what part.
         DecodingError: a node tree can't be understood.
     """
     attnums: set[int] = set()
@@ -130,8 +135,9 @@ def compile_row_filter(
             raise UnsupportedFeature(
                 f"the row filter of table {target.schema}.{target.name} in publication"
                 f" {', '.join(publications) or '?'} can't be evaluated: {error.message}",
-                hint="Write the publication's WHERE with comparisons, AND, OR, NOT, IS NULL, IN, LIKE and integer"
-                " arithmetic, or take the filter off and filter where the changes arrive.",
+                hint="Write the publication's WHERE with comparisons, AND, OR, NOT, IS NULL, IN, "
+                "LIKE and integer arithmetic, or take the filter off and filter where the changes "
+                "arrive.",
                 table=f"{target.schema}.{target.name}",
                 publications=publications,
             ) from error
@@ -140,12 +146,14 @@ def compile_row_filter(
     for attnum in sorted(attnums):
         if attnum > len(target.columns) or target.columns[attnum - 1].dropped:
             raise DecodingError(
-                f"a row filter of {target.schema}.{target.name} names column {attnum}, which is not there"
+                f"a row filter of {target.schema}.{target.name} names column {attnum}, which is "
+                "not there"
             )
         column = target.columns[attnum - 1]
         if column.generated == "v":
             raise UnsupportedFeature(
-                f"a row filter of {target.schema}.{target.name} names {column.name}, a virtual generated column",
+                f"a row filter of {target.schema}.{target.name} names {column.name}, a virtual "
+                "generated column",
                 hint="Write the column's expression into the publication's WHERE.",
             )
         columns.append((attnum, attnum_of[column.name], column.type_oid))

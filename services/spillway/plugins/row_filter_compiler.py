@@ -1,10 +1,11 @@
-"""Row filters: node trees → expressions over Arrow columns, with PostgreSQL's semantics or not at all.
+"""Row filters: node trees → expressions over Arrow columns, with PostgreSQL's semantics or not at
+all.
 
-An expression is evaluated over all rows of a chunk at once by Arrow's compute functions. Null is unknown, AND and
-OR are Kleene's, and stop where PostgreSQL's do (``row_filter_expression``).
+An expression is evaluated over all rows of a chunk at once by Arrow's compute functions. Null is
+unknown, AND and OR are Kleene's, and stop where PostgreSQL's do (``row_filter_expression``).
 
-What can't be done exactly is refused, naming the part: text that is ordered by a language's rules, arithmetic of
-numerics and floats, functions that are not in ``row_filter_functions``.
+What can't be done exactly is refused, naming the part: text that is ordered by a language's rules,
+arithmetic of numerics and floats, functions that are not in ``row_filter_functions``.
 
 Source: src/backend/executor/{execExpr,execExprInterp}.c; src/include/nodes/primnodes.h
 """
@@ -45,7 +46,8 @@ _INTEGERS: Final[Mapping[int, str]] = {
 #: array type → element type, of arrays that a constant may be
 _ARRAYS: Final[Mapping[int, int]] = {
     1000: fn.BOOL, 1001: fn.BYTEA, 1003: fn.NAME, 1005: fn.INT2, 1007: fn.INT4, 1009: fn.TEXT,
-    1014: fn.BPCHAR, 1015: fn.VARCHAR, 1016: fn.INT8, 1021: fn.FLOAT4, 1022: fn.FLOAT8, 1028: fn.OID,
+    1014: fn.BPCHAR, 1015: fn.VARCHAR, 1016: fn.INT8, 1021: fn.FLOAT4, 1022: fn.FLOAT8,
+    1028: fn.OID,
     1115: fn.TIMESTAMP, 1182: fn.DATE, 1183: fn.TIME, 1185: fn.TIMESTAMPTZ, 1187: fn.INTERVAL,
     1231: fn.NUMERIC, 2951: fn.UUID,
 }  # fmt: skip
@@ -72,7 +74,8 @@ def compile_filter(node_tree: str, encoding: str, attnums: set[int]) -> Expressi
     except (ValueError, KeyError, IndexError, pa.ArrowException) as error:
         raise DecodingError(
             f"a row filter can't be understood: {error}",
-            hint="The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+            hint="The catalog mirror went wrong: bootstrap this database again, and report it as a "
+            "bug.",
         ) from error
     if compiled.type_oid != fn.BOOL:
         raise DecodingError(f"a row filter has type {compiled.type_oid}, not boolean")

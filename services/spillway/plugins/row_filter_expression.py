@@ -1,8 +1,8 @@
 """Expressions of row filters, evaluated over columns: what the compiler puts together.
 
 PostgreSQL stops evaluating AND, OR, CASE and COALESCE where the result is known, so that
-``a <> 0 AND 10 / a > 1`` never divides by zero. Here operands that may raise are evaluated only for the rows that get
-there; the others for all, which is cheaper.
+``a <> 0 AND 10 / a > 1`` never divides by zero. Here operands that may raise are evaluated only for
+the rows that get there; the others for all, which is cheaper.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression that can be evaluated for many rows; the result is an array or, of a constant, a scalar."""
+    """An expression that can be evaluated for many rows; the result is an array or, of a constant,
+    a scalar.
+    """
 
     type_oid: int
     evaluate: Callable[[Rows], Any]
@@ -50,7 +52,9 @@ class Expression:
 
 
 def combine(operands: Sequence[Expression], *, any_of: bool) -> Expression:
-    """OR (*any_of*) or AND of boolean expressions, the later ones only where the former leave it open."""
+    """OR (*any_of*) or AND of boolean expressions, the later ones only where the former leave it
+    open.
+    """
     operation = pc.or_kleene if any_of else pc.and_kleene
 
     def evaluate(rows: Rows) -> Any:
@@ -73,7 +77,9 @@ def combine(operands: Sequence[Expression], *, any_of: bool) -> Expression:
 def branches(
     type_oid: int, cases: Sequence[tuple[Expression, Expression]], default: Expression | None
 ) -> Expression:
-    """The result of the first branch whose condition is true; of each only for the rows that get there."""
+    """The result of the first branch whose condition is true; of each only for the rows that get
+    there.
+    """
     arrow = fn.ARROW_TYPES.get(type_oid)
     if arrow is None:
         raise unsupported(f"CASE and COALESCE of type {type_oid}")

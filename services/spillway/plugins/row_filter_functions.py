@@ -1,11 +1,13 @@
-"""The built-in functions that row filters may use here: their oids, which no release changes, and what they do.
+"""The built-in functions that row filters may use here: their oids, which no release changes, and
+what they do.
 
-Values are Arrow arrays: integers, floats and booleans as such; date, time and timestamps as PostgreSQL's integers, whose
-order is theirs, infinity included; text and bytea as bytes; char(n) without its padding; numeric and interval as bytes
-that sort as they do. A float compares as in PostgreSQL: NaN equals NaN and is above all others.
+Values are Arrow arrays: integers, floats and booleans as such; date, time and timestamps as
+PostgreSQL's integers, whose order is theirs, infinity included; text and bytea as bytes; char(n)
+without its padding; numeric and interval as bytes that sort as they do. A float compares as in
+PostgreSQL: NaN equals NaN and is above all others.
 
-Functions are strict: null for a null argument. What may raise says so, because it must not be evaluated for rows that
-PostgreSQL does not evaluate it for.
+Functions are strict: null for a null argument. What may raise says so, because it must not be
+evaluated for rows that PostgreSQL does not evaluate it for.
 
 Source: src/include/catalog/pg_proc.dat, pg_operator.dat
 """
@@ -147,7 +149,9 @@ def _compare_floats(operator: str, a: Any, b: Any) -> Any:
 
 
 def timestamps_of_dates(value: Any) -> Any:
-    """Dates as timestamps to compare with: infinity stays, what is later than the last is above all but infinity."""
+    """Dates as timestamps to compare with: infinity stays, what is later than the last is above all
+    but infinity.
+    """
     days = pc.cast(value, pa.int64())
     microseconds = pc.multiply(pc.min_element_wise(days, pa.scalar(_DAYS_MAX)), pa.scalar(_DAY_US))
     microseconds = pc.if_else(
@@ -166,7 +170,8 @@ def _arithmetic(operation: Callable[[Any, Any], Any], result: pa.DataType) -> Ca
 def _modulo(result: pa.DataType) -> Callable[..., Any]:
     def modulo(a: Any, b: Any) -> Any:
         a, b = pc.cast(a, result), pc.cast(b, result)
-        # Of the lowest integer and -1 the quotient would not fit; the remainder is 0 for any dividend.
+        # Of the lowest integer and -1 the quotient would not fit; the remainder is 0 for any
+        # dividend.
         negated = pc.equal(b, pa.scalar(-1, result))
         divisor = pc.if_else(negated, pa.scalar(1, result), b)
         quotient = pc.divide_checked(a, divisor)

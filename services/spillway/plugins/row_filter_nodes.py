@@ -1,8 +1,9 @@
 """Row filters as PostgreSQL stores them: pg_node_tree text → a tree of nodes.
 
-The text is what nodeToString() writes: ``{NAME :field value :field value …}``, lists in parentheses, datums as a
-length and bytes in brackets, ``<>`` for nothing. Field names and their order differ between majors, so nodes keep
-their fields by name, and whoever reads a node takes those it knows.
+The text is what nodeToString() writes: ``{NAME :field value :field value …}``, lists in
+parentheses, datums as a length and bytes in brackets, ``<>`` for nothing. Field names and their
+order differ between majors, so nodes keep their fields by name, and whoever reads a node takes
+those it knows.
 
 Source: src/backend/nodes/{outfuncs,readfuncs,read}.c
 """
@@ -18,7 +19,8 @@ from spillway.errors import DecodingError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: A word of the text: a bracket of a node or list, or text in which a backslash takes the next character as it is.
+#: A word of the text: a bracket of a node or list, or text in which a backslash takes the next
+#: character as it is.
 _WORD: Final = re.compile(r"[(){}]|(?:\\.|[^\s(){}\\])+", re.DOTALL)
 #: As deep as a filter may be nested: PostgreSQL's own limit is its stack.
 _DEPTH_MAX: Final = 200
@@ -142,5 +144,6 @@ class _Parser:
 def _malformed(why: str) -> DecodingError:
     return DecodingError(
         f"a row filter can't be understood: {why}",
-        hint="The catalog mirror went wrong: bootstrap this database again, and report it as a bug.",
+        hint="The catalog mirror went wrong: bootstrap this database again, and report it as a "
+        "bug.",
     )

@@ -1,11 +1,12 @@
 """The output plugin ``test_decoding``: contrib/test_decoding's text, byte for byte.
 
 It takes contrib's options and refuses what contrib refuses, in its words. One of them has nothing
-to do here, and is only checked: ``include-rewrites``; rows that ALTER TABLE or VACUUM FULL copies into a new table's
-storage are not decoded.
+to do here, and is only checked: ``include-rewrites``; rows that ALTER TABLE or VACUUM FULL copies
+into a new table's storage are not decoded.
 
 Beyond contrib's, the session settings of ``pg/text_settings.py`` (TimeZone, DateStyle,
-IntervalStyle, bytea_output, extra_float_digits) are options too: a slot has no session to take them from.
+IntervalStyle, bytea_output, extra_float_digits) are options too: a slot has no session to take them
+from.
 
 Source: pg_decode_startup, pg_decode_filter (contrib/test_decoding/test_decoding.c)
 """
@@ -154,7 +155,8 @@ class TestDecoding(OutputPlugin):
     def prepare(self, header: TransactionHeader, out: MessageBuffer) -> None:
         """Write PREPARE TRANSACTION, if BEGIN was written."""
         assert header.prepared is not None
-        # For an empty one that no BEGIN preceded, PostgreSQL 18's own crashes when empty ones are to be skipped.
+        # For an empty one that no BEGIN preceded, PostgreSQL 18's own crashes when empty ones are
+        # to be skipped.
         wrote = self._encoder.wrote_changes and not header.prepared.empty
         if not self._encoder.skip_empty_xacts or wrote:
             self._write_prepared("PREPARE TRANSACTION", header, out)
@@ -213,7 +215,9 @@ class TestDecoding(OutputPlugin):
             self._encoder.news(data, header.end_lsn, header.xid, header.commit_time, out)
 
     def _ends_streamed(self, header: TransactionHeader, *, ended: bool = True) -> bool:
-        """Say whether to write of the end of a streamed transaction: not when nothing was written of it before."""
+        """Say whether to write of the end of a streamed transaction: not when nothing was written
+        of it before.
+        """
         wrote = header.xid in self._wrote_changes
         if ended:
             self._wrote_changes.discard(header.xid)
@@ -234,7 +238,9 @@ class TestDecoding(OutputPlugin):
         return self._only_local and header.origin_id != 0
 
     def _text(self, gid: str) -> str:
-        """Read an identifier, which a header has as bytes of the database's encoding in disguise."""
+        """Read an identifier, which a header has as bytes of the database's encoding in
+        disguise.
+        """
         return gid.encode(errors="surrogateescape").decode(self._encoding, "surrogateescape")
 
 

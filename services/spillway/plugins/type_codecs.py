@@ -1,19 +1,21 @@
 r"""Codecs of types whose text is made in Python: rare types, and those of extensions.
 
-The kernels in ``values/text/`` print the types that matter for speed. What is left comes here, found by the
-type's oid when it is built in, and by the name of its output function when it comes from an extension
-(an extension's oids differ from database to database, its functions' names do not).
+The kernels in ``values/text/`` print the types that matter for speed. What is left comes here,
+found by the type's oid when it is built in, and by the name of its output function when it comes
+from an extension (an extension's oids differ from database to database, its functions' names do
+not).
 
-A codec takes a value's payload (a varlena without its header, detoasted) and the settings, and returns the
-text that the type's output function prints. Text is in the database's encoding: decode and expect
-``surrogateescape``, so that bytes which are no UTF-8 pass unchanged. A codec may raise anything on malformed bytes; the
-caller turns that into DecodingError.
+A codec takes a value's payload (a varlena without its header, detoasted) and the settings, and
+returns the text that the type's output function prints. Text is in the database's encoding: decode
+and expect ``surrogateescape``, so that bytes which are no UTF-8 pass unchanged. A codec may raise
+anything on malformed bytes; the caller turns that into DecodingError.
 
-A package adds codecs through the entry point group ``spillway.type_codecs``: each entry's name is an
-output function (``hstore_out``), its value a :data:`TextCodec`.
+A package adds codecs through the entry point group ``spillway.type_codecs``: each entry's name is
+an output function (``hstore_out``), its value a :data:`TextCodec`.
 
-The send format (binary) of an extension's type is added through the group ``spillway.send_codecs`` likewise: the name of
-the send function (``hstore_send``), and a :data:`SendCodec`. A column of a type without one is sent as text.
+The send format (binary) of an extension's type is added through the group ``spillway.send_codecs``
+likewise: the name of the send function (``hstore_send``), and a :data:`SendCodec`. A column of
+a type without one is sent as text.
 
 A type without a codec is printed as ``raw:schema.type:\x…``, the payload in hexadecimal: never a
 wrong value, and nothing lost. The log says so once a type.
@@ -70,7 +72,8 @@ _BUILT_IN: Final[dict[int, TextCodec]] = {
     3615: _plain(tsquery_text),
     4072: jsonpath_text,
     5038: _plain(snapshot_text),
-    # regproc, regprocedure, regclass, regtype, regconfig, regdictionary, regnamespace, regrole, regcollation
+    # regproc, regprocedure, regclass, regtype, regconfig, regdictionary, regnamespace, regrole,
+    # regcollation
     **dict.fromkeys((24, 2202, 2205, 2206, 3734, 3769, 4089, 4096, 4191), _plain(reg_text)),
     # regoper, regoperator
     **dict.fromkeys((2203, 2204), _plain(reg_operator_text)),
@@ -111,7 +114,9 @@ def _send_codecs() -> dict[str, SendCodec]:
 
 
 def raw_prefix(type_descriptor: TypeDescriptor | None, oid: int) -> str:
-    """Return what comes before the hexadecimal digits of a type without a codec, and log it once."""
+    """Return what comes before the hexadecimal digits of a type without a codec, and log it
+    once.
+    """
     schema, name = (
         ("pg_type", str(oid))
         if type_descriptor is None
@@ -120,8 +125,8 @@ def raw_prefix(type_descriptor: TypeDescriptor | None, oid: int) -> str:
     if (schema, name) not in _warned:
         _warned.add((schema, name))
         logger.warning(
-            "no text codec for type %s.%s (oid %d): its values are printed as raw bytes; a package adds one"
-            " through the entry point group %s",
+            "no text codec for type %s.%s (oid %d): its values are printed as raw bytes; a package "
+            "adds one through the entry point group %s",
             schema,
             name,
             oid,

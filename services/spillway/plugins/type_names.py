@@ -1,6 +1,8 @@
-"""Names of types as PostgreSQL shows them to people: ``integer``, ``text[]``, ``"Odd schema".mood``.
+"""Names of types as PostgreSQL shows them to people: ``integer``, ``text[]``,
+``"Odd schema".mood``.
 
-Source: format_type_be, format_type_with_typemod (src/backend/utils/adt/format_type.c) and the typmodout functions
+Source: format_type_be, format_type_with_typemod (src/backend/utils/adt/format_type.c) and the
+typmodout functions
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ _INTERVAL_FULL_PRECISION: Final = 0xFFFF
 #: int2vector and oidvector, the arrays of plain storage.
 _VECTORS: Final = frozenset({22, 30})
 
-#: Types of pg_catalog that people may name something of theirs after, a table called ``line`` for one: what
-#: is called so in public is hidden behind it. (Names with pg_ and _ are left out.) The same in 14 to 18.
+#: Types of pg_catalog that people may name something of theirs after, a table called ``line`` for
+#: one: what is called so in public is hidden behind it. (Names with pg_ and _ are left out.) The
+#: same in 14 to 18.
 _CATALOG_TYPE_NAMES: Final = """
 aclitem any anyarray anycompatible anycompatiblearray anycompatiblemultirange
 anycompatiblenonarray anycompatiblerange anyelement anyenum anymultirange anynonarray anyrange
@@ -94,10 +97,12 @@ def format_type_with_typmod(
     server_version_num: int,
     visible: frozenset[str] = DEFAULT_VISIBLE_SCHEMAS,
 ) -> str:
-    """Return a type's name with its modifier, ``numeric(10,2)[]``, as format_type_with_typemod does.
+    """Return a type's name with its modifier, ``numeric(10,2)[]``, as format_type_with_typemod
+    does.
 
     -1 is a modifier too: ``character`` would mean ``character(1)``, so bpchar without one is called
-    ``bpchar``. A modifier whose typmodout function is an extension's is printed as the number it is.
+    ``bpchar``. A modifier whose typmodout function is an extension's is printed as the number it
+    is.
     """
     descriptor = types.get(oid)
     element = _element(descriptor) if descriptor is not None else 0
@@ -116,7 +121,9 @@ def format_type_with_typmod(
 
 
 def numeric_typmod(typmod: int) -> tuple[int, int]:
-    """Split numeric's modifier; the scale has 11 bits with a sign since 15, and was below 1001 before."""
+    """Split numeric's modifier; the scale has 11 bits with a sign since 15, and was below 1001
+    before.
+    """
     value = typmod - _VARHDRSZ
     return (value >> 16) & 0xFFFF, ((value & 0x7FF) ^ 0x400) - 0x400
 
@@ -134,7 +141,9 @@ def _modifier(oid: int, typmod: int) -> str:
 
 
 def _element(descriptor: TypeDescriptor) -> int:
-    """The element of an array that is called after it: not a fixed-length one (point), not one of plain storage."""
+    """The element of an array that is called after it: not a fixed-length one (point), not one of
+    plain storage.
+    """
     if descriptor.is_array and descriptor.oid not in _VECTORS:
         return descriptor.element_oid
     return 0

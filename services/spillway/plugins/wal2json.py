@@ -1,18 +1,20 @@
 """The output plugin ``wal2json``: the original's JSON in both formats, byte for byte.
 
-The original (github.com/eulerto/wal2json) is a plugin that many consumers were written for. It is followed
-where its output is no valid JSON too, for there are consumers that have learnt to live with it; what the
-next release mended is had with ``wal2json-version`` = 2.6:
+The original (github.com/eulerto/wal2json) is a plugin that many consumers were written for. It is
+followed where its output is no valid JSON too, for there are consumers that have learnt to live
+with it; what the next release mended is had with ``wal2json-version`` = 2.6:
 
-- Format 1 put a comma before a non-transactional message that follows a transaction of several changes.
+- Format 1 put a comma before a non-transactional message that follows a transaction of several
+  changes.
 - Format 1 showed a primary key (include-pk) only where it was the replica identity.
 
-Format 1 writes a transaction as one message, at its commit, unless write-in-chunks is on; format 2 writes
-each change as one. Neither streams transactions in progress nor knows two-phase commit: a prepared transaction comes at its
-COMMIT PREPARED.
+Format 1 writes a transaction as one message, at its commit, unless write-in-chunks is on; format 2
+writes each change as one. Neither streams transactions in progress nor knows two-phase commit: a
+prepared transaction comes at its COMMIT PREPARED.
 
-Not here: include-default, which prints expressions that only the server can (pg_get_expr). Origins are filtered by
-the origin of the transaction's commit; a transaction whose records bear different origins is shown or left out as a whole.
+Not here: include-default, which prints expressions that only the server can (pg_get_expr). Origins
+are filtered by the origin of the transaction's commit; a transaction whose records bear different
+origins is shown or left out as a whole.
 
 Beyond the original's, the session settings of ``pg/text_settings.py`` are options.
 

@@ -1,10 +1,12 @@
-"""Options of wal2json, read as the original reads them: the same values, the same refusals in the same words.
+"""Options of wal2json, read as the original reads them: the same values, the same refusals in the
+same words.
 
-Lists are separated by commas, blanks around their items do not count, and a backslash keeps the character
-behind it from separating. In names of tables the backslash is then taken away; in message prefixes and
-actions it stays a part of the item, as in the original.
+Lists are separated by commas, blanks around their items do not count, and a backslash keeps the
+character behind it from separating. In names of tables the backslash is then taken away; in message
+prefixes and actions it stays a part of the item, as in the original.
 
-Source: the plugin's startup callback (wal2json 2.5, eulerto/wal2json); parse_int (src/backend/utils/misc/guc.c)
+Source: the plugin's startup callback (wal2json 2.5, eulerto/wal2json); parse_int
+(src/backend/utils/misc/guc.c)
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ class Wal2JsonOptions:
         """Parse plugin options.
 
         Raises:
-            InvalidOption: an option or its value is not known, or can't be had outside of the server.
+            InvalidOption: an option or its value is not known, or can't be had outside of the
+                server.
         """
         values: dict[str, object] = {}
         for option, value in options.items():
@@ -107,7 +110,9 @@ class Wal2JsonOptions:
 
 
 def split_list(text: str) -> list[str] | None:
-    """Split a list at its commas; backslashes stay. None: an item is empty or has a blank inside."""
+    """Split a list at its commas; backslashes stay. None: an item is empty or has a blank
+    inside.
+    """
     text = text.lstrip(_BLANKS)
     if not text:
         return []
@@ -126,7 +131,9 @@ def split_list(text: str) -> list[str] | None:
 
 
 def split_tables(text: str) -> tuple[TableName, ...] | None:
-    """Parse ``schema.table`` names, ``*`` for any. None: not a list, or a name without its schema."""
+    """Parse ``schema.table`` names, ``*`` for any. None: not a list, or a name without its
+    schema.
+    """
     items = split_list(text)
     if items is None:
         return None
@@ -158,7 +165,9 @@ def split_numbers(text: str) -> frozenset[int] | None:
 
 
 def parse_int(text: str) -> int | None:
-    """Read a number as PostgreSQL reads a setting: decimal, octal, hexadecimal, or rounded from a fraction."""
+    """Read a number as PostgreSQL reads a setting: decimal, octal, hexadecimal, or rounded from a
+    fraction.
+    """
     stripped = text.strip(_BLANKS)
     match = re.fullmatch(r"([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", stripped)
     if match:
@@ -175,7 +184,9 @@ def parse_int(text: str) -> int | None:
 
 
 def _item_end(text: str) -> int:
-    """Where the item at the start of *text* ends: at a comma or a blank that no backslash protects."""
+    """Where the item at the start of *text* ends: at a comma or a blank that no backslash
+    protects.
+    """
     position = 0
     while position < len(text) and text[position] != "," and text[position] not in _BLANKS:
         position += 2 if text[position] == "\\" else 1
@@ -183,7 +194,9 @@ def _item_end(text: str) -> int:
 
 
 def _unescape(text: str, stop: str) -> tuple[str, str | None]:
-    """Take backslashes out of *text* up to the character *stop*; return that and what is behind *stop*."""
+    """Take backslashes out of *text* up to the character *stop*; return that and what is behind
+    *stop*.
+    """
     result, position = "", 0
     while position < len(text):
         if text[position] == "\\":

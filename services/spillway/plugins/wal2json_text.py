@@ -1,12 +1,14 @@
-"""The text around values in wal2json's messages: what depends on options and descriptors, made once.
+"""The text around values in wal2json's messages: what depends on options and descriptors, made
+once.
 
-Format 1 is one JSON object a transaction, a change an object in its array; a row's columns are arrays of
-names, types and so on beside an array of values (:class:`Section`). Format 2 is one object a change, a row's
-columns an array of objects (:class:`Cell`). The kernel (``_kernels/encoders/wal2json/encoder.pyx``) puts these pieces
-together with values.
+Format 1 is one JSON object a transaction, a change an object in its array; a row's columns are
+arrays of names, types and so on beside an array of values (:class:`Section`). Format 2 is one
+object a change, a row's columns an array of objects (:class:`Cell`). The kernel
+(``_kernels/encoders/wal2json/encoder.pyx``) puts these pieces together with values.
 
-Which columns are shown: in a new row all; as the identity of a row those of the replica identity's index,
-or all where there is no such index (the original takes an empty set of columns for no restriction).
+Which columns are shown: in a new row all; as the identity of a row those of the replica identity's
+index, or all where there is no such index (the original takes an empty set of columns for no
+restriction).
 
 Source: tuple_to_stringinfo, pk_to_stringinfo, pg_decode_write_tuple (eulerto/wal2json, 2.5)
 """
@@ -166,7 +168,9 @@ class _Relation:
         return "???" if descriptor is None else descriptor.name
 
     def shown_type(self, column: ColumnDescriptor) -> int:
-        """Return the type by which format 1 prints a column's value and oid: a domain's base where it names that."""
+        """Return the type by which format 1 prints a column's value and oid: a domain's base where
+        it names that.
+        """
         base = self._shown_base(column) if self.options.include_types else None
         return column.type_oid if base is None else base[0]
 
@@ -182,8 +186,9 @@ class _Relation:
 
 
 def _quoted_type(name: str, *, arrays: bool) -> str:
-    """Write a type's name as a string of JSON. One that SQL quotes is taken to be quoted already, as in the
-    original, which makes an exception for arrays, but (*arrays* false) not among the primary key's types.
+    """Write a type's name as a string of JSON. One that SQL quotes is taken to be quoted already,
+    as in the original, which makes an exception for arrays, but (*arrays* false) not among the
+    primary key's types.
     """
     if name.startswith('"') and not (arrays and name.endswith("]")):
         return name

@@ -1,16 +1,18 @@
-"""A WAL archive: a directory of complete segment files, as archive_command or pg_receivewal leave them.
+"""A WAL archive: a directory of complete segment files, as archive_command or pg_receivewal leave
+them.
 
-The receiver falls back to it for WAL that the primary has removed, and offline decoding reads from it. It
-is read like the store (:meth:`WalArchive.read`), but nothing is believed because of its name alone: each
-segment's first page says which cluster, which position and which segment size it is of, and an archive in
-the wrong place is found out before its bytes mix with ours.
+The receiver falls back to it for WAL that the primary has removed, and offline decoding reads from
+it. It is read like the store (:meth:`WalArchive.read`), but nothing is believed because of its name
+alone: each segment's first page says which cluster, which position and which segment size it is of,
+and an archive in the wrong place is found out before its bytes mix with ours.
 
-Where the archive holds a segment on several timelines, the one that leads to *timeline* counts, by that
-timeline's history file; without one, the highest timeline that is not above it.
+Where the archive holds a segment on several timelines, the one that leads to *timeline* counts, by
+that timeline's history file; without one, the highest timeline that is not above it.
 
 Files that are still being written (``.partial``) or compressed are not looked at.
 
-Source: src/include/access/xlog_internal.h (XLogLongPageHeaderData), src/backend/access/transam/xlogarchive.c
+Source: src/include/access/xlog_internal.h (XLogLongPageHeaderData),
+src/backend/access/transam/xlogarchive.c
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from spillway.receiver.timeline_history import TimelineFork, parse_history
 if TYPE_CHECKING:
     import os
 
-#: xlp_magic, xlp_info, xlp_tli, xlp_pageaddr, xlp_rem_len, padding, xlp_sysid, xlp_seg_size, xlp_xlog_blcksz
+#: xlp_magic, xlp_info, xlp_tli, xlp_pageaddr, xlp_rem_len, padding, xlp_sysid, xlp_seg_size,
+#: xlp_xlog_blcksz
 _LONG_PAGE_HEADER: Final = struct.Struct("<HHIQI4xQII")
 _XLP_LONG_HEADER: Final = 0x0002
 
@@ -71,7 +74,8 @@ class WalArchive:
         self._timelines_of()  # an unreadable archive is an error now, not in an emergency
 
     def read(self, lsn: int, max_bytes: int) -> bytes:
-        """Return up to *max_bytes* from *lsn* on, not beyond the segment's end; ``b""`` when the archive lacks it.
+        """Return up to *max_bytes* from *lsn* on, not beyond the segment's end; ``b""`` when the
+        archive lacks it.
 
         Raises:
             SystemIdMismatch: the segment is another cluster's.
@@ -97,7 +101,8 @@ class WalArchive:
         numbers = self._timelines_of()
         return Lsn(min(numbers) * self._segment_size) if numbers else None
 
-    # -- choosing a file -----------------------------------------------------------------------------
+    # -- choosing a
+    # file -----------------------------------------------------------------------------
 
     def _timelines_of(self) -> dict[int, list[int]]:
         """List the archive: segment number → timelines, ascending."""
@@ -113,7 +118,9 @@ class WalArchive:
         return found
 
     def _find(self, number: int) -> Path | None:
-        """Return the file of segment *number* on our branch of history. Looked up anew: archives grow."""
+        """Return the file of segment *number* on our branch of history. Looked up anew: archives
+        grow.
+        """
         target = self._timeline
         if target is None:
             target = max(
@@ -134,7 +141,8 @@ class WalArchive:
         except FileNotFoundError:
             return None
 
-    # -- believing a file ----------------------------------------------------------------------------
+    # -- believing a
+    # file ----------------------------------------------------------------------------
 
     def _check(self, file: SegmentFile, number: int) -> None:
         start = Lsn(number * self._segment_size)
@@ -166,7 +174,8 @@ class WalArchive:
             self.system_id = str(system_id)
         elif int(self.system_id) != system_id:
             raise SystemIdMismatch(
-                f"archived segment {file.path.name} is of cluster {system_id}, not of {self.system_id}",
+                f"archived segment {file.path.name} is of cluster {system_id}, not of "
+                f"{self.system_id}",
                 hint="Point the source at the archive of its own cluster.",
                 expected_system_id=self.system_id,
                 system_id=str(system_id),
@@ -182,11 +191,13 @@ class WalArchive:
 
 
 def _candidates(history: list[TimelineFork] | None, target: int, segment_end: int) -> list[int]:
-    """List the timelines whose file of a segment that ends at *segment_end* is on the way to *target*, best first.
+    """List the timelines whose file of a segment that ends at *segment_end* is on the way to
+    *target*, best first.
 
-    A fork inside the segment counts for the newer timeline, whose file has the older one's bytes before the
-    fork; so a timeline that was left before the segment's end is still good if the newer file is missing, but
-    only for what comes before the fork: it is left out, for a short answer beats a wrong one.
+    A fork inside the segment counts for the newer timeline, whose file has the older one's bytes
+    before the fork; so a timeline that was left before the segment's end is still good if the newer
+    file is missing, but only for what comes before the fork: it is left out, for a short answer
+    beats a wrong one.
     """
     if history is None:
         return list(range(target, 0, -1))

@@ -1,7 +1,9 @@
-"""WAL that a server has and is to send again, up to a known end: received until it is there, or the server is silent.
+"""WAL that a server has and is to send again, up to a known end: received until it is there, or the
+server is silent.
 
-For what is compared or fetched once (:mod:`~spillway.receiver.continuity`, :mod:`~spillway.receiver.refetch`). The stream that
-never ends, with its confirmations, is :mod:`spillway.receiver.walreceiver`'s.
+For what is compared or fetched once (:mod:`~spillway.receiver.continuity`,
+:mod:`~spillway.receiver.refetch`). The stream that never ends, with its confirmations, is
+:mod:`spillway.receiver.walreceiver`'s.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ _AGAIN: Final = "It is tried again by itself."
 def awaited_wal(
     connection: ReplicationConnection, start: int, end: int, silence_max_s: float
 ) -> Iterator[tuple[int, memoryview]]:
-    """Yield (LSN, bytes) of each message of the stream that was opened at *start*, until *end* is there.
+    """Yield (LSN, bytes) of each message of the stream that was opened at *start*, until *end* is
+    there.
 
-    The last one may go beyond *end*. Bytes are valid until the next one is asked for. Only WAL breaks the silence: a server
-    that is known to have these bytes sends nothing else before them.
+    The last one may go beyond *end*. Bytes are valid until the next one is asked for. Only WAL
+    breaks the silence: a server that is known to have these bytes sends nothing else before them.
 
     Raises:
-        CommandFailed: the server ended the stream with an error, such as that it has removed that WAL.
-        ReplicationFailed: it ended the stream otherwise, sent something else, or no WAL for *silence_max_s*.
+        CommandFailed: the server ended the stream with an error, such as that it has removed that
+            WAL.
+        ReplicationFailed: it ended the stream otherwise, sent something else, or no WAL for
+            *silence_max_s*.
     """
     lsn, heard_at = start, time.monotonic()
     while lsn < end:

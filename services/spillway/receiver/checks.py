@@ -1,8 +1,9 @@
-"""Whether a source can be decoded, and if not, everything that is missing and the SQL that mends it.
+"""Whether a source can be decoded, and if not, everything that is missing and the SQL that mends
+it.
 
-Someone who registers a source should not learn of three problems in three attempts. So the checks go on as
-far as they can: over SQL first, then a replication connection of its own, because whether pg_hba.conf lets the
-role stream is known only to the server that reads it.
+Someone who registers a source should not learn of three problems in three attempts. So the checks
+go on as far as they can: over SQL first, then a replication connection of its own, because whether
+pg_hba.conf lets the role stream is known only to the server that reads it.
 
 The role needs LOGIN and REPLICATION, no superuser. Nothing is changed on the source.
 """
@@ -105,7 +106,8 @@ def check_source(
             slot_exists = False
         else:
             found = connection.execute(
-                "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'physical'",
+                "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND slot_type = "
+                "'physical'",
                 [slot_name],
             )
             slot_exists = found.fetchone() is not None
@@ -127,20 +129,25 @@ def _problems(
         yield unsupported_version(facts["server_version_num"])
     if expected_system_id is not None and facts["system_id"] != expected_system_id:
         yield SystemIdMismatch(
-            f"the server is cluster {facts['system_id']}, the source is cluster {expected_system_id}",
-            hint="Point the source at the cluster it was created for, or drop it and create it again.",
+            f"the server is cluster {facts['system_id']}, the source is cluster "
+            f"{expected_system_id}",
+            hint="Point the source at the cluster it was created for, or drop it and create it "
+            "again.",
             expected_system_id=expected_system_id,
             system_id=facts["system_id"],
         )
     if facts["in_recovery"]:
         yield SourceInRecovery(
             "the server is a standby in recovery; Spillway streams from a primary",
-            hint="Point the DSN at the primary: host=a,b target_session_attrs=read-write finds it among several.",
+            hint="Point the DSN at the primary: host=a,b target_session_attrs=read-write finds it "
+            "among several.",
         )
     if facts["block_size"] != XLOG_BLCKSZ or facts["wal_block_size"] != XLOG_BLCKSZ:
         yield UnsupportedBuild(
-            f"the server was built with blocks of {facts['block_size']} and WAL blocks of {facts['wal_block_size']} bytes",
-            hint=f"Spillway decodes servers with PostgreSQL's own block sizes, {XLOG_BLCKSZ} bytes.",
+            f"the server was built with blocks of {facts['block_size']} and WAL blocks of "
+            f"{facts['wal_block_size']} bytes",
+            hint=f"Spillway decodes servers with PostgreSQL's own block sizes, {XLOG_BLCKSZ} "
+            "bytes.",
         )
     if facts["wal_level"] != "logical":
         yield WalLevelNotLogical(
@@ -158,8 +165,9 @@ def _problems(
     if facts["max_replication_slots"] <= facts["slots_in_use"] and not slot_exists:
         yield ReplicationSlotsExhausted(
             f"all {facts['max_replication_slots']} replication slots of the server are taken",
-            hint=f"ALTER SYSTEM SET max_replication_slots = {facts['max_replication_slots'] + 5}; -- then restart the "
-            "server; or drop one that nobody uses, pg_replication_slots lists them",
+            hint=f"ALTER SYSTEM SET max_replication_slots = {facts['max_replication_slots'] + 5}; "
+            "-- then restart the server; or drop one that nobody uses, pg_replication_slots lists "
+            "them",
             max_replication_slots=facts["max_replication_slots"],
         )
     if facts["max_wal_senders"] == 0:
@@ -178,11 +186,14 @@ def _no_wal_senders(facts: dict[str, Any]) -> WalSendersExhausted:
 def _replication_problems(
     dsn: str, facts: dict[str, Any], known: list[SourceError]
 ) -> Iterator[SourceError]:
-    """Try what the receiver will do; add the timeline to *facts* and yield what is not known yet."""
+    """Try what the receiver will do; add the timeline to *facts* and yield what is not known
+    yet.
+    """
     problem: SourceError
     try:
         with ReplicationConnection.connect(replication_conninfo(dsn), WakeUp()) as connection:
-            # pg_control_checkpoint would say the former timeline until the first checkpoint after a promotion.
+            # pg_control_checkpoint would say the former timeline until the first checkpoint after a
+            # promotion.
             facts["timeline"] = connection.identify_system().timeline
             return
     except CommandFailed as failure:

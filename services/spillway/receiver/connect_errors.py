@@ -1,8 +1,8 @@
 """What a failed connection means: libpq's message to a typed error.
 
-libpq reports a refused connection as text only, without the SQLSTATE. The server's wording has been stable
-over the supported versions but follows its lc_messages; what is not recognised stays ``source_unreachable``
-with the server's own words in it, which is safe: it is retried.
+libpq reports a refused connection as text only, without the SQLSTATE. The server's wording has been
+stable over the supported versions but follows its lc_messages; what is not recognised stays
+``source_unreachable`` with the server's own words in it, which is safe: it is retried.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def connect_error(
         message: libpq's text; secrets of *dsn* are masked.
         dsn: the connection string, for the masking.
         parameters: its parameters, for the hints.
-        password_rejected: libpq sent a password and no session came of it. Tells a wrong password when
-            the server speaks another language.
+        password_rejected: libpq sent a password and no session came of it. Tells a wrong password
+            when the server speaks another language.
     """
     # Its lines end without a full stop.
     text = re.sub(r"(?<=[\w)\"])\s*\n\s*", ". ", redact(message, dsn).strip())
@@ -91,13 +91,19 @@ def _make(
     quoted = quote_identifier(user) if user else "…"
     database = parameters.get("dbname", user)
     hint = {
-        SourceAuthFailed: f"Check user and password in the DSN; ALTER ROLE {quoted} PASSWORD '…'; sets a new one.",
+        SourceAuthFailed: (
+            f"Check user and password in the DSN; ALTER ROLE {quoted} PASSWORD '…'; sets a new one."
+        ),
         SourceNotPermitted: _not_permitted_hint(text, user, quoted, database),
         MissingReplicationPrivilege: f"ALTER ROLE {quoted} REPLICATION;",
         ReplicationNotAllowedByHba: hba_hint(user, _client_address(text)),
-        WalSendersExhausted: "ALTER SYSTEM SET max_wal_senders = 10; -- more than now; then restart the server",
+        WalSendersExhausted: (
+            "ALTER SYSTEM SET max_wal_senders = 10; -- more than now; then restart the server"
+        ),
         UnknownDatabase: "Name an existing database in the DSN.",
-        SourceUnreachable: "Check host and port in the DSN, that the server runs, and the firewall between.",
+        SourceUnreachable: (
+            "Check host and port in the DSN, that the server runs, and the firewall between."
+        ),
     }[kind]
     return kind(
         f"could not connect to the source at {host}:{port}: {text}",
@@ -120,7 +126,8 @@ def _not_permitted_hint(text: str, user: str, quoted_user: str, database: str) -
 
 
 def hba_hint(user: str, client_address: str | None) -> str:
-    """Return the pg_hba.conf line that lets *user* stream from *client_address* as the server sees it.
+    """Return the pg_hba.conf line that lets *user* stream from *client_address* as the server sees
+    it.
 
     ``[local]`` is a Unix-domain socket; None is unknown.
     """

@@ -1,7 +1,8 @@
 """Connection strings: what a source's DSN means, what may be shown of it, and how it connects.
 
-A DSN is what libpq takes: ``postgresql://…`` or ``key=value …``. It holds a password more often than not,
-so whatever leaves this package in a message, a log line or an API answer passes :func:`redact_dsn`.
+A DSN is what libpq takes: ``postgresql://…`` or ``key=value …``. It holds a password more often
+than not, so whatever leaves this package in a message, a log line or an API answer passes
+:func:`redact_dsn`.
 """
 
 from __future__ import annotations
@@ -73,28 +74,32 @@ def parse_dsn(dsn: str) -> dict[str, str]:
     """Parse a DSN into libpq's parameters.
 
     Raises:
-        InvalidDsn: libpq does not understand it. The message holds nothing of the DSN, which may be a password.
+        InvalidDsn: libpq does not understand it. The message holds nothing of the DSN, which may be
+            a password.
     """
     try:
         parsed = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         raise InvalidDsn(
             "the DSN can't be parsed as a PostgreSQL connection string",
-            hint="Write postgresql://user:password@host:port/database (special characters %-encoded) "
-            "or host=… port=… user=… dbname=….",
+            hint="Write postgresql://user:password@host:port/database (special characters "
+            "%-encoded) or host=… port=… user=… dbname=….",
         ) from None
     return {key: str(value) for key, value in parsed.items() if value is not None}
 
 
 def check_dsn(dsn: str, files: Path | None) -> None:
-    """Refuse what a source's DSN may not say: whoever may make a source must not thereby read or write the service's files.
+    """Refuse what a source's DSN may not say: whoever may make a source must not thereby read or
+    write the service's files.
 
-    libpq takes passwords from files (``passfile``, ``service``), writes a log of keys (``sslkeylogfile``), and loads what
-    it is told to load. The environment's own PGPASSFILE, PGSERVICE, … are the operator's, and apply.
+    libpq takes passwords from files (``passfile``, ``service``), writes a log of keys
+    (``sslkeylogfile``), and loads what it is told to load. The environment's own PGPASSFILE,
+    PGSERVICE, … are the operator's, and apply.
 
     Args:
         dsn: a new source's.
-        files: the operator's directory; certificates, keys and revocation lists below it may be named.
+        files: the operator's directory; certificates, keys and revocation lists below it may be
+            named.
 
     Raises:
         InvalidDsn: it can't be parsed, or names what is not allowed; the message says which.
@@ -104,8 +109,8 @@ def check_dsn(dsn: str, files: Path | None) -> None:
     if unknown:
         raise InvalidDsn(
             f"a source's DSN may not have {', '.join(unknown)}",
-            hint="It may say where the server is, who connects, and how TLS is spoken. Passwords belong into it, or into "
-            "the service's own ~/.pgpass.",
+            hint="It may say where the server is, who connects, and how TLS is spoken. Passwords "
+            "belong into it, or into the service's own ~/.pgpass.",
             parameters=unknown,
         )
     for name in sorted(_FILES & parameters.keys()):
@@ -114,14 +119,16 @@ def check_dsn(dsn: str, files: Path | None) -> None:
         if files is None or not Path(parameters[name]).resolve().is_relative_to(files.resolve()):
             raise InvalidDsn(
                 f"{name} of a source's DSN names a file that is not below SPILLWAY_DSN_FILES",
-                hint="Put the file into the directory that SPILLWAY_DSN_FILES names to the service; for sslrootcert, "
-                "the word system takes the system's CAs.",
+                hint="Put the file into the directory that SPILLWAY_DSN_FILES names to the "
+                "service; for sslrootcert, the word system takes the system's CAs.",
                 parameters=[name],
             )
 
 
 def odd_parameters(dsn: str, files: Path | None) -> list[str]:
-    """Name what :func:`check_dsn` would refuse in a DSN that was stored before there was such a check."""
+    """Name what :func:`check_dsn` would refuse in a DSN that was stored before there was such a
+    check.
+    """
     try:
         check_dsn(dsn, files)
     except InvalidDsn as error:
@@ -131,7 +138,9 @@ def odd_parameters(dsn: str, files: Path | None) -> list[str]:
 
 
 def redact_dsn(dsn: str) -> str:
-    """Return the DSN as ``key=value`` pairs with every secret masked; ``****`` for one that can't be parsed."""
+    """Return the DSN as ``key=value`` pairs with every secret masked; ``****`` for one that can't
+    be parsed.
+    """
     try:
         parameters = parse_dsn(dsn)
     except InvalidDsn:
@@ -142,7 +151,9 @@ def redact_dsn(dsn: str) -> str:
 
 
 def redact(text: str, dsn: str) -> str:
-    """Mask the DSN's secrets wherever they stand in *text*, a message of libpq or of the server for one."""
+    """Mask the DSN's secrets wherever they stand in *text*, a message of libpq or of the server for
+    one.
+    """
     try:
         parameters = parse_dsn(dsn)
     except InvalidDsn:
@@ -186,9 +197,10 @@ def replication_conninfo(dsn: str, *, connect_timeout_s: int = 10) -> str:
 def resolve_hosts(conninfo: str) -> str:
     """Return *conninfo* with ``hostaddr`` filled in, so that libpq does no name look-ups.
 
-    libpq's look-ups block inside calls that hold the interpreter's lock: an unresponsive name server would
-    stop the whole service, not one connection. Here only this thread waits. A host with several addresses
-    becomes as many entries. TLS verification and ~/.pgpass go on using the name.
+    libpq's look-ups block inside calls that hold the interpreter's lock: an unresponsive name
+    server would stop the whole service, not one connection. Here only this thread waits. A host
+    with several addresses becomes as many entries. TLS verification and ~/.pgpass go on using the
+    name.
 
     Raises:
         SourceUnreachable: no host name can be resolved.
@@ -233,8 +245,8 @@ def resolve_hosts(conninfo: str) -> str:
 def connection_attempts(conninfo: str) -> list[str]:
     """Return one connection string for each address to try, in order, names resolved.
 
-    libpq's own walk through several hosts shares one non-blocking handshake, where a silent first host uses
-    up the time of all.
+    libpq's own walk through several hosts shares one non-blocking handshake, where a silent first
+    host uses up the time of all.
 
     Raises:
         SourceUnreachable: no host name can be resolved.

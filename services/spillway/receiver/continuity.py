@@ -1,28 +1,31 @@
 """Whether a server's WAL goes on what is stored, before a byte of it is taken.
 
-A system identifier and a timeline's number do not name a history. A copy of the primary's files, a snapshot of its disk
-that was rolled back, a backup that was restored without archive recovery: each has both, and writes WAL of its own. So
-histories are compared first (:func:`check_history`), then bytes: the server is asked to begin a little before the store's
-end, and what it sends again must be what is stored (:class:`Overlap`)::
+A system identifier and a timeline's number do not name a history. A copy of the primary's files, a
+snapshot of its disk that was rolled back, a backup that was restored without archive recovery: each
+has both, and writes WAL of its own. So histories are compared first (:func:`check_history`), then
+bytes: the server is asked to begin a little before the store's end, and what it sends again must be
+what is stored (:class:`Overlap`)::
 
                   start                         end = received_lsn
     stored     ─────┼──────────────────────────────┤
     the server ─────┼══════════════════════════════┼──────────▶
                      compared, not taken            taken, once all before it was equal
 
-Bytes that a server has sent never change on its timeline. It sends what it has flushed, and it flushes whole pages or up to a
-record's end. Recovery after a crash begins to write where the last whole record ends, or, when a record was cut by the
-end of a page, at the next page, with a mark there that voids the first half (``XLOG_OVERWRITE_CONTRECORD``). Both are at or
-behind what was flushed. So a difference is never a crash of the primary. It may be damage of what is stored: then the
-stored records fail their own checks, which decoding names, and streaming goes on.
+Bytes that a server has sent never change on its timeline. It sends what it has flushed, and it
+flushes whole pages or up to a record's end. Recovery after a crash begins to write where the last
+whole record ends, or, when a record was cut by the end of a page, at the next page, with a mark
+there that voids the first half (``XLOG_OVERWRITE_CONTRECORD``). Both are at or behind what was
+flushed. So a difference is never a crash of the primary. It may be damage of what is stored: then
+the stored records fail their own checks, which decoding names, and streaming goes on.
 
-How much is compared: at most _BYTES_MAX, within the last segment that has stored bytes, which the physical slot keeps on
-the server; from the segment before, if it is still there, when that is less than _BYTES_MIN. When the server has removed even
-that (the store ends with a segment, and the server had a checkpoint since), there is nothing to compare. Streaming goes on,
-and the first record that comes must name the last one stored as the one before it (``xl_prev``), which decoding checks.
+How much is compared: at most _BYTES_MAX, within the last segment that has stored bytes, which the
+physical slot keeps on the server; from the segment before, if it is still there, when that is less
+than _BYTES_MIN. When the server has removed even that (the store ends with a segment, and the
+server had a checkpoint since), there is nothing to compare. Streaming goes on, and the first record
+that comes must name the last one stored as the one before it (``xl_prev``), which decoding checks.
 
-Source: src/backend/access/transam/xlog.c (XLogWrite, StartupXLOG, CreateOverwriteContrecordRecord), xlogrecovery.c
-(ReadRecord), src/backend/replication/walsender.c (StartReplication)
+Source: src/backend/access/transam/xlog.c (XLogWrite, StartupXLOG, CreateOverwriteContrecordRecord),
+xlogrecovery.c (ReadRecord), src/backend/replication/walsender.c (StartReplication)
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Sent again at each connect: little beside what a reconnect costs, much beside what two histories may have in common.
+#: Sent again at each connect: little beside what a reconnect costs, much beside what two histories
+#: may have in common.
 _BYTES_MAX: Final = 1 << 20
 #: Less may hold nothing but page headers and records that any copy writes alike.
 _BYTES_MIN: Final = 64 << 10
@@ -70,11 +74,12 @@ _SILENCE_MAX_S: Final = 60.0
 UNDEFINED_FILE: Final = "58P01"
 
 _NOT_THE_ORIGINAL: Final = (
-    "If the server is a copy of the source, or was set back to an older state: nothing of its WAL was taken. Point the "
-    "source at the original again (spillway source alter NAME DSN, or PATCH /v1/sources/NAME; with the same DSN if its "
-    "address leads there again), and receiving goes on where it stopped, with nothing lost. If this server is to take the "
-    "original's place, drop the source, create it again, and load its consumers anew: what was decoded of the "
-    "original need not exist here."
+    "If the server is a copy of the source, or was set back to an older state: nothing of its WAL "
+    "was taken. Point the source at the original again (spillway source alter NAME DSN, or PATCH "
+    "/v1/sources/NAME; with the same DSN if its address leads there again), and receiving goes on "
+    "where it stopped, with nothing lost. If this server is to take the original's place, drop the "
+    "source, create it again, and load its consumers anew: what was decoded of the original need "
+    "not exist here."
 )
 
 
@@ -95,7 +100,8 @@ def check_history(connection: ReplicationConnection, store: WalReader, end: int)
     if identity.system_id != store.system_id:
         raise SystemIdMismatch(
             f"the server is cluster {identity.system_id}, the source is cluster {store.system_id}",
-            hint="Point the source at the cluster it was created for, or drop it and create it again.",
+            hint="Point the source at the cluster it was created for, or drop it and create it "
+            "again.",
             expected_system_id=store.system_id,
             system_id=identity.system_id,
         )
@@ -109,8 +115,8 @@ def check_history(connection: ReplicationConnection, store: WalReader, end: int)
     if identity.timeline == store.timeline:
         if end > identity.flush_lsn:
             raise TimelineDiverged(
-                f"WAL up to {Lsn(end)} of timeline {store.timeline} was received, but the server has it only up to "
-                f"{identity.flush_lsn}",
+                f"WAL up to {Lsn(end)} of timeline {store.timeline} was received, but the server "
+                f"has it only up to {identity.flush_lsn}",
                 hint=_NOT_THE_ORIGINAL,
                 lsn=str(identity.flush_lsn),
                 received_lsn=str(Lsn(end)),
@@ -121,16 +127,18 @@ def check_history(connection: ReplicationConnection, store: WalReader, end: int)
     fork = fork_lsn(history, store.timeline)
     if fork is None:
         raise TimelineDiverged(
-            f"timeline {store.timeline} is not in the history of the server's timeline {identity.timeline}",
-            hint="The server was promoted or restored from another branch: drop the source and create it again.",
+            f"timeline {store.timeline} is not in the history of the server's timeline "
+            f"{identity.timeline}",
+            hint="The server was promoted or restored from another branch: drop the source and "
+            "create it again.",
             timeline=identity.timeline,
         )
     if end > fork:
         raise TimelineDiverged(
             f"WAL up to {Lsn(end)} of timeline {store.timeline} was received, but the server's "
             f"history has it only up to {fork}",
-            hint=f"What lies between was lost in a failover or a restore of the source; what was decoded beyond "
-            f"{fork} never existed there. Drop the source and create it again.",
+            hint="What lies between was lost in a failover or a restore of the source; what was "
+            f"decoded beyond {fork} never existed there. Drop the source and create it again.",
             lsn=str(fork),
             received_lsn=str(Lsn(end)),
             timeline=identity.timeline,
@@ -138,7 +146,9 @@ def check_history(connection: ReplicationConnection, store: WalReader, end: int)
 
 
 def overlaps(store: WalReader, end: int) -> Iterator[Overlap]:
-    """Yield what of the store may be compared, best first: the server may have removed where one begins."""
+    """Yield what of the store may be compared, best first: the server may have removed where one
+    begins.
+    """
     if end <= store.first_lsn:
         return
     within = max(segment_start(end - 1, store.segment_size), end - _BYTES_MAX)
@@ -148,7 +158,9 @@ def overlaps(store: WalReader, end: int) -> Iterator[Overlap]:
 
 
 class Overlap:
-    """What a server sends again of what is stored, in [*start*, *end*). Used once, by one thread."""
+    """What a server sends again of what is stored, in [*start*, *end*). Used once, by one
+    thread.
+    """
 
     def __init__(self, store: WalReader, start: int, end: int) -> None:
         self.start = start
@@ -157,12 +169,15 @@ class Overlap:
         self._damaged = False
 
     def compare(self, connection: ReplicationConnection) -> memoryview:
-        """Read the stream that was opened at *start* up to *end*; return what the last message has behind it.
+        """Read the stream that was opened at *start* up to *end*; return what the last message has
+        behind it.
 
         Raises:
             WalDiverged: the server sends something else than what is stored.
-            CommandFailed: the server ended the stream with an error, ``UNDEFINED_FILE`` if it has removed that WAL.
-            ReplicationFailed: it ended the stream otherwise, sent something else, or nothing any more.
+            CommandFailed: the server ended the stream with an error, ``UNDEFINED_FILE`` if it has
+                removed that WAL.
+            ReplicationFailed: it ended the stream otherwise, sent something else, or nothing any
+                more.
         """
         rest = memoryview(b"")
         for lsn, data in awaited_wal(connection, self.start, self._end, _SILENCE_MAX_S):
@@ -177,7 +192,8 @@ class Overlap:
             try:
                 stored = self._store.read(lsn, min(len(known), _READ_BYTES))
             except WalGap as error:
-                # Decoding names what it needs and can't find; the receiver is not the one to stop for it.
+                # Decoding names what it needs and can't find; the receiver is not the one to stop
+                # for it.
                 log.warning("WAL at %s can't be compared with the server's: %s", Lsn(lsn), error)
                 self._damaged = True
                 break
@@ -202,8 +218,9 @@ class Overlap:
         store = self._store
         since = f"{Lsn(lsn)} or before" if lsn == self.start else f"{Lsn(lsn)}"
         raise WalDiverged(
-            f"the server is not the one that WAL was received from, though it has its system identifier and its "
-            f"timeline {store.timeline}: their WAL differs from {since} on, and was received up to {Lsn(self._end)}",
+            "the server is not the one that WAL was received from, though it has its system "
+            f"identifier and its timeline {store.timeline}: their WAL differs from {since} on, and "
+            f"was received up to {Lsn(self._end)}",
             hint=_NOT_THE_ORIGINAL,
             lsn=str(Lsn(lsn)),
             received_lsn=str(Lsn(self._end)),
@@ -228,9 +245,11 @@ class Overlap:
 
 
 def check_continues(dsn: str, store: WalReader) -> None:
-    """Check that the server behind *dsn* has the WAL that is stored, and none instead of it. Blocking.
+    """Check that the server behind *dsn* has the WAL that is stored, and none instead of it.
+    Blocking.
 
-    Takes nothing and needs no slot: a receiver may be at work meanwhile. For a DSN that is to replace another.
+    Takes nothing and needs no slot: a receiver may be at work meanwhile. For a DSN that is to
+    replace another.
 
     Raises:
         WalDiverged: its WAL is another.

@@ -1,9 +1,11 @@
 """Which WAL the kernel may drop from its page cache: what is durable, and behind every reader.
 
-WAL is read once, just after it was written; only a restart reads some of it again. Left alone, its pages stay in memory until
-memory is short, and each MiB of WAL takes a MiB of memory that nothing has used before. Dropped at once, the same few MiB are written to
-again and again. On a virtual machine whose host gives it memory at the first touch, that is most of what receiving costs
-(docs/explanation/performance.md, "Pages of WAL"); anywhere it leaves memory to the transaction log, which slots read later.
+WAL is read once, just after it was written; only a restart reads some of it again. Left alone, its
+pages stay in memory until memory is short, and each MiB of WAL takes a MiB of memory that nothing
+has used before. Dropped at once, the same few MiB are written to again and again. On a virtual
+machine whose host gives it memory at the first touch, that is most of what receiving costs
+(docs/explanation/performance.md, "Pages of WAL"); anywhere it leaves memory to the transaction log,
+which slots read later.
 
 ::
 
@@ -11,9 +13,9 @@ again and again. On a virtual machine whose host gives it memory at the first to
     first_lsn         min(readers, flushed_lsn)      received_lsn
         |─────────────|───────────────|────────────────|
 
-A reader that never comes on holds everything back: then it is the kernel's to decide, as it would be without us. A restart reads from
-the disk what comes after its snapshot, 256 MB at most (EngineSettings.checkpoint_wal_bytes). No file changes: what is dropped can be read
-as before.
+A reader that never comes on holds everything back: then it is the kernel's to decide, as it would
+be without us. A restart reads from the disk what comes after its snapshot, 256 MB at most
+(EngineSettings.checkpoint_wal_bytes). No file changes: what is dropped can be read as before.
 """
 
 from __future__ import annotations
@@ -45,11 +47,14 @@ class PassedWal:
         self._segment_size = segment_size
         self._lock = threading.Lock()
         self._readers: dict[Hashable, int] = {}
-        # Everything before it was dropped, or is not ours: it was there when nobody had told us of readers.
+        # Everything before it was dropped, or is not ours: it was there when nobody had told us of
+        # readers.
         self._dropped_lsn = 0
 
     def note(self, reader: Hashable, lsn: int, flushed_lsn: int) -> None:
-        """Hear that *reader* has read what is before *lsn*; drop what everybody has read and is durable."""
+        """Hear that *reader* has read what is before *lsn*; drop what everybody has read and is
+        durable.
+        """
         with self._lock:
             begins = not self._readers
             self._readers[reader] = lsn
@@ -75,5 +80,6 @@ class PassedWal:
                 file = self._segments.reader(number)
             except (WalGap, OSError):
                 continue  # it was removed meanwhile, or is for whoever reads it to complain of
-            # From the segment's beginning: what was being written to the disk just now stays at the first attempt.
+            # From the segment's beginning: what was being written to the disk just now stays at the
+            # first attempt.
             file.drop_cached(min(size, passed - number * size))

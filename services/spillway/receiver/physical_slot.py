@@ -1,9 +1,9 @@
 """The physical slot on the primary: what keeps WAL there until Spillway has it, and nothing longer.
 
-One for each source, named ``spillway_<source>``. It holds no catalog_xmin and no xmin, so it never keeps
-VACUUM from anything; what it keeps is WAL from its restart_lsn on, which follows what the receiver
-confirms. Created with its WAL reserved at once, its restart_lsn is the last checkpoint's redo LSN, where the
-catalog's bootstrap begins.
+One for each source, named ``spillway_<source>``. It holds no catalog_xmin and no xmin, so it never
+keeps VACUUM from anything; what it keeps is WAL from its restart_lsn on, which follows what the
+receiver confirms. Created with its WAL reserved at once, its restart_lsn is the last checkpoint's
+redo LSN, where the catalog's bootstrap begins.
 
 All calls use plain SQL on the source's DSN and need the REPLICATION attribute. Blocking.
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _NAME_MAX: Final = 63
 _PREFIX: Final = "spillway_"
 _HASH_DIGITS: Final = 8
-#: A walsender whose client has gone ends at its next look at the socket: milliseconds on a healthy server.
+#: A walsender whose client has gone ends at its next look at the socket: milliseconds on a healthy
+#: server.
 _RELEASE_TIMEOUT_S: Final = 5.0
 _RELEASE_POLL_S: Final = 0.05
 _FIND: Final = (
@@ -58,9 +59,11 @@ class PhysicalSlot:
 
 
 def physical_slot_name(source: str) -> str:
-    """Return the slot's name for a source: ``spillway_<source>`` in the characters that a slot's name may have.
+    """Return the slot's name for a source: ``spillway_<source>`` in the characters that a slot's
+    name may have.
 
-    A name that had to be changed or cut ends with a hash of the original: two sources never share a slot.
+    A name that had to be changed or cut ends with a hash of the original: two sources never share a
+    slot.
     """
     plain = re.sub(r"[^a-z0-9_]", "_", source.lower())
     if plain == source and len(_PREFIX + plain) <= _NAME_MAX:
@@ -71,12 +74,14 @@ def physical_slot_name(source: str) -> str:
 
 
 def create_physical_slot(dsn: str, slot_name: str) -> PhysicalSlot:
-    """Create the slot with WAL reserved from now on, or take the one that is there. May be repeated.
+    """Create the slot with WAL reserved from now on, or take the one that is there. May be
+    repeated.
 
     Raises:
         PhysicalSlotUnusable: the name belongs to a logical or temporary slot.
         ReplicationSlotsExhausted: max_replication_slots is reached.
-        WalRemoved: our slot was invalidated (max_slot_wal_keep_size, idle_replication_slot_timeout).
+        WalRemoved: our slot was invalidated (max_slot_wal_keep_size,
+            idle_replication_slot_timeout).
         SourceError: no connection, or the server refused.
     """
     with source_session(dsn) as connection:
@@ -104,12 +109,14 @@ def get_physical_slot(dsn: str, slot_name: str) -> PhysicalSlot | None:
 
 
 def renew_physical_slot(dsn: str, slot_name: str) -> PhysicalSlot:
-    """As :func:`create_physical_slot`, but an invalidated slot of ours is dropped and created again.
+    """As :func:`create_physical_slot`, but an invalidated slot of ours is dropped and created
+    again.
 
     For a caller that has another way to the WAL which the old slot has lost.
 
     Raises:
-        PhysicalSlotUnusable, ReplicationSlotsExhausted, SourceError: as for :func:`create_physical_slot`.
+        PhysicalSlotUnusable, ReplicationSlotsExhausted, SourceError: as for
+            :func:`create_physical_slot`.
     """
     try:
         return create_physical_slot(dsn, slot_name)
@@ -139,17 +146,20 @@ def ensure_physical_slot_is_free(
 
 
 def take_physical_slot(dsn: str, slot_name: str) -> bool:
-    """End whoever streams from the slot; False when nobody does. Only for who may do so instead: the holder of the lease.
+    """End whoever streams from the slot; False when nobody does. Only for who may do so instead:
+    the holder of the lease.
 
-    A process that is paused keeps its connection, and the server learns of it only by ``wal_sender_timeout``.
+    A process that is paused keeps its connection, and the server learns of it only by
+    ``wal_sender_timeout``.
 
     Raises:
         SourceError: no connection, or the role may not: then the server's time-out ends it.
     """
     with source_session(dsn) as connection:
         ended = connection.execute(
-            "SELECT pg_catalog.pg_terminate_backend(active_pid) FROM pg_catalog.pg_replication_slots"
-            " WHERE slot_name = %s AND slot_type = 'physical' AND active_pid IS NOT NULL",
+            "SELECT pg_catalog.pg_terminate_backend(active_pid) FROM "
+            "pg_catalog.pg_replication_slots WHERE slot_name = %s AND slot_type = 'physical' AND "
+            "active_pid IS NOT NULL",
             [slot_name],
         ).fetchone()
     return ended is not None
@@ -160,7 +170,8 @@ def drop_physical_slot(
 ) -> bool:
     """Drop the slot; False if there was none. Stop the receiver first.
 
-    The server notices that a receiver has gone a moment later; *release_timeout_s* is waited for that.
+    The server notices that a receiver has gone a moment later; *release_timeout_s* is waited for
+    that.
 
     Raises:
         PhysicalSlotActive: it is in use.
@@ -195,7 +206,8 @@ def _create(connection: psycopg.Connection[tuple[Any, ...]], slot_name: str) -> 
     except psycopg.errors.ConfigurationLimitExceeded as error:
         raise ReplicationSlotsExhausted(
             f"the physical slot {slot_name} can't be created: {error.diag.message_primary}",
-            hint="ALTER SYSTEM SET max_replication_slots = 20; -- more than now; then restart the server",
+            hint="ALTER SYSTEM SET max_replication_slots = 20; -- more than now; then restart the "
+            "server",
             slot=slot_name,
         ) from None
     row = connection.execute(_FIND, [slot_name]).fetchone()
@@ -214,9 +226,11 @@ def _usable(slot_name: str, row: tuple[Any, ...]) -> PhysicalSlot:
         raise _not_ours(slot_name, row)
     if restart_lsn is None or wal_status == "lost":
         raise WalRemoved(
-            f"the source has invalidated the physical slot {slot_name}: WAL that was not received is removed",
+            f"the source has invalidated the physical slot {slot_name}: WAL that was not received "
+            "is removed",
             hint="All changes since then are lost to decoding unless a WAL archive has them. "
-            f"SELECT pg_drop_replication_slot('{slot_name}'); and create the source again; raise max_slot_wal_keep_size.",
+            f"SELECT pg_drop_replication_slot('{slot_name}'); and create the source again; raise "
+            "max_slot_wal_keep_size.",
             slot=slot_name,
         )
     return PhysicalSlot(slot_name, Lsn.parse(restart_lsn), active, active_pid, wal_status)

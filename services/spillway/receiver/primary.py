@@ -1,4 +1,6 @@
-"""Short questions to the primary: where its WAL ends, what it writes, which databases it has, what it keeps for us."""
+"""Short questions to the primary: where its WAL ends, what it writes, which databases it has, what
+it keeps for us.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,8 @@ def check_wal_level(dsn: str) -> None:
     if row is None or row[0] != "logical":
         raise WalLevelNotLogical(
             f"the source's wal_level is {row[0] if row else 'unknown'}",
-            hint="ALTER SYSTEM SET wal_level = 'logical'; then restart the server. Decoding begins anew by itself then, and "
-            "slots that missed something are invalidated.",
+            hint="ALTER SYSTEM SET wal_level = 'logical'; then restart the server. Decoding begins "
+            "anew by itself then, and slots that missed something are invalidated.",
         )
 
 
@@ -82,7 +84,9 @@ def find_database(dsn: str, name: str) -> SourceDatabase:
 
 
 class KeptByPrimary(NamedTuple):
-    """What the primary keeps for a physical slot; ages in transactions, None where the slot holds nothing back."""
+    """What the primary keeps for a physical slot; ages in transactions, None where the slot holds
+    nothing back.
+    """
 
     wal_bytes: int
     xmin_age: int | None
@@ -98,9 +102,9 @@ def kept_by_primary(dsn: str, slot_name: str) -> KeptByPrimary:
     """
     with source_session(dsn) as connection:
         row = connection.execute(
-            "SELECT coalesce(greatest(0, pg_current_wal_flush_lsn() - max(restart_lsn) FILTER (WHERE ours)), 0)::bigint,"
-            " max(age(xmin)) FILTER (WHERE ours), max(age(catalog_xmin)) FILTER (WHERE ours),"
-            " count(*) FILTER (WHERE slot_type = 'logical')"
+            "SELECT coalesce(greatest(0, pg_current_wal_flush_lsn() - max(restart_lsn) FILTER "
+            "(WHERE ours)), 0)::bigint, max(age(xmin)) FILTER (WHERE ours), max(age(catalog_xmin)) "
+            "FILTER (WHERE ours), count(*) FILTER (WHERE slot_type = 'logical')"
             " FROM (SELECT *, slot_name = %s AS ours FROM pg_replication_slots) AS slots",
             [slot_name],
         ).fetchone()

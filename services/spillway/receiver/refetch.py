@@ -31,9 +31,11 @@ _SILENCE_MAX_S: Final = 20.0
 def mend_segments(
     dsn: str, archive: WalArchive | None, store: WalWriter, first_lsn: int, last_lsn: int
 ) -> bool:
-    """Put right the stored segments from that of *first_lsn* to that of *last_lsn*; return whether any was wrong.
+    """Put right the stored segments from that of *first_lsn* to that of *last_lsn*; return whether
+    any was wrong.
 
-    What can't be had stays as it is: the reason is logged. Blocking; a receiver may be at work meanwhile.
+    What can't be had stays as it is: the reason is logged. Blocking; a receiver may be at work
+    meanwhile.
     """
     size = store.segment_size
     mended = False
@@ -97,7 +99,8 @@ def wal_of_primary(dsn: str, system_id: str, timeline: int, start: int, length: 
             identity = connection.identify_system()
             if identity.system_id != system_id:
                 raise SystemIdMismatch(
-                    f"the server is cluster {identity.system_id}, the source is cluster {system_id}",
+                    f"the server is cluster {identity.system_id}, the source is cluster "
+                    f"{system_id}",
                     hint="Point the source at the cluster it was created for.",
                 )
             connection.start_replication(None, start, timeline)

@@ -1,11 +1,12 @@
 """A physical replication connection: libpq without blocking, interruptible at every wait.
 
-psycopg has no replication API; its ``pq`` layer has all that is needed: the handshake in steps, simple
-queries, COPY BOTH. Nothing here waits inside libpq, whose calls hold the interpreter's lock: every wait
-is a ``poll()`` on the socket and on a :class:`WakeUp`, so that another thread can end it at once.
+psycopg has no replication API; its ``pq`` layer has all that is needed: the handshake in steps,
+simple queries, COPY BOTH. Nothing here waits inside libpq, whose calls hold the interpreter's lock:
+every wait is a ``poll()`` on the socket and on a :class:`WakeUp`, so that another thread can end it
+at once.
 
-What travels inside the COPY stream is :mod:`spillway.receiver.streaming_protocol`'s business, what an
-error means for the receiver is :mod:`spillway.receiver.walreceiver`'s.
+What travels inside the COPY stream is :mod:`spillway.receiver.streaming_protocol`'s business, what
+an error means for the receiver is :mod:`spillway.receiver.walreceiver`'s.
 
 Source: src/backend/replication/libpqwalreceiver/libpqwalreceiver.c
 """
@@ -142,7 +143,8 @@ class ReplicationConnection:
         self._events = 0
         self._unread = False
 
-    # -- connecting ----------------------------------------------------------------------------------
+    # --
+    # connecting ----------------------------------------------------------------------------------
 
     @classmethod
     def connect(cls, conninfo: str, wake_up: WakeUp) -> Self:
@@ -195,7 +197,8 @@ class ReplicationConnection:
         """PostgreSQL's version, 150018 for 15.18."""
         return self._pgconn.server_version
 
-    # -- commands ------------------------------------------------------------------------------------
+    # --
+    # commands ------------------------------------------------------------------------------------
 
     def identify_system(self) -> SystemIdentity:
         """IDENTIFY_SYSTEM: which cluster this is, on which timeline, how far its WAL is flushed."""
@@ -207,14 +210,18 @@ class ReplicationConnection:
         return self._row(f"TIMELINE_HISTORY {timeline}")[1]
 
     def create_physical_slot(self, slot_name: str, *, temporary: bool = False) -> None:
-        """CREATE_REPLICATION_SLOT … PHYSICAL RESERVE_WAL; a temporary one goes with this connection."""
+        """CREATE_REPLICATION_SLOT … PHYSICAL RESERVE_WAL; a temporary one goes with this
+        connection.
+        """
         kind = "TEMPORARY PHYSICAL" if temporary else "PHYSICAL"
         self._row(f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} {kind} RESERVE_WAL")
 
     def start_replication(
         self, slot_name: str | None, lsn: int, timeline: int
     ) -> TimelineEnd | None:
-        """Start streaming at *lsn*. None: the stream is open; else there is nothing on *timeline* from there on."""
+        """Start streaming at *lsn*. None: the stream is open; else there is nothing on *timeline*
+        from there on.
+        """
         slot = "" if slot_name is None else f"SLOT {quote_identifier(slot_name)} "
         command = f"START_REPLICATION {slot}PHYSICAL {Lsn(lsn)} TIMELINE {timeline}"
         self._send(command)
@@ -281,7 +288,8 @@ class ReplicationConnection:
         ]
         return CommandFailed(sqlstate.decode(), " ".join(filter(None, parts)))
 
-    # -- streaming -----------------------------------------------------------------------------------
+    # --
+    # streaming -----------------------------------------------------------------------------------
 
     def receive(self) -> memoryview | None:
         """Return the next message of the stream, None when the socket has none ready. Never waits.

@@ -1,9 +1,9 @@
 """Which segment files a WAL store has, and open handles to read them.
 
-Positions and durability are the store's business; here is the map from segment number to file. A segment
-may have files on several timelines, after a fork; the newest counts. Handles for reading are kept for the
-segments read last, at most ``_READERS_MAX``; a handle that a reader holds stays good when its file is
-removed or replaced meanwhile.
+Positions and durability are the store's business; here is the map from segment number to file. A
+segment may have files on several timelines, after a fork; the newest counts. Handles for reading
+are kept for the segments read last, at most ``_READERS_MAX``; a handle that a reader holds stays
+good when its file is removed or replaced meanwhile.
 
 Thread-safe.
 """
@@ -49,7 +49,8 @@ class SegmentDirectory:
         return number in self._timelines
 
     def load(self, state: StoreState) -> list[Path]:
-        """Find the files of ``[first_lsn, flushed_lsn)``; return those that are none of it, for removal.
+        """Find the files of ``[first_lsn, flushed_lsn)``; return those that are none of it, for
+        removal.
 
         One that is missing, or shorter than what is durable in it, is in :attr:`missing` then.
         """
@@ -79,7 +80,8 @@ class SegmentDirectory:
         return stale
 
     def find(self, state: StoreState) -> None:
-        """Find the files of ``[first_lsn, flushed_lsn)`` in a directory that another process writes: they come and go.
+        """Find the files of ``[first_lsn, flushed_lsn)`` in a directory that another process
+        writes: they come and go.
 
         Raises:
             OSError: it can't be read.
@@ -118,7 +120,9 @@ class SegmentDirectory:
             return self._take_out([known for known in sorted(self._timelines) if known < number])
 
     def replace_from(self, number: int, timeline: int | None) -> list[Path]:
-        """Forget the segments from *number* on, which becomes that of *timeline* if given; return the old files."""
+        """Forget the segments from *number* on, which becomes that of *timeline* if given; return
+        the old files.
+        """
         with self._lock:
             old = self._take_out([known for known in sorted(self._timelines) if known >= number])
             if timeline is not None:
@@ -180,13 +184,16 @@ class SegmentDirectory:
             self._readers.clear()
 
     def gap(self, number: int, what: str, timeline: int) -> WalGap:
-        """Make the error for a segment whose file *what*; *timeline* names it if it is not known."""
+        """Make the error for a segment whose file *what*; *timeline* names it if it is not
+        known.
+        """
         name = segment_name(self._timelines.get(number, timeline), number, self._segment_size)
         lsn = Lsn(number * self._segment_size)
         return WalGap(
             f"WAL from {lsn} on is missing: segment file {name} {what} in {self.path}",
-            hint=f"Copy {name} there from a WAL archive or a backup, and restart the service. Without it, decoding begins anew "
-            "behind it, and slots that need it are invalidated: spillway source restart SOURCE DATABASE.",
+            hint=f"Copy {name} there from a WAL archive or a backup, and restart the service. "
+            "Without it, decoding begins anew behind it, and slots that need it are invalidated: "
+            "spillway source restart SOURCE DATABASE.",
             lsn=str(lsn),
             path=str(self.path / name),
         )

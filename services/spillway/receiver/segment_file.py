@@ -1,11 +1,12 @@
 """One open WAL segment file.
 
-Files are preallocated to the segment's whole size, as PostgreSQL does: space runs out when a file is
-created, not in the middle of a record; a sync needs no new metadata; and tools such as pg_waldump can open
-the segment that is still being filled (what is not received yet reads as zeros).
+Files are preallocated to the segment's whole size, as PostgreSQL does: space runs out when a file
+is created, not in the middle of a record; a sync needs no new metadata; and tools such as
+pg_waldump can open the segment that is still being filled (what is not received yet reads as
+zeros).
 
-A file handle closes when its last user lets go of it. A reader in another thread that still holds one may
-finish after the file was removed or replaced; it never reads from a recycled descriptor.
+A file handle closes when its last user lets go of it. A reader in another thread that still holds
+one may finish after the file was removed or replaced; it never reads from a recycled descriptor.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class SegmentFile:
 
     @classmethod
     def open_tail(cls, path: Path, segment_size: int, keep_bytes: int) -> Self:
-        """Open the file that is being filled, cut to its first *keep_bytes*; what follows reads as zeros.
+        """Open the file that is being filled, cut to its first *keep_bytes*; what follows reads as
+        zeros.
 
         Its space is reserved again at once if there is any, else with the next write.
         """
@@ -99,7 +101,9 @@ class SegmentFile:
         return os.pread(self._fd, size, offset)
 
     def drop_cached(self, size: int) -> None:
-        """Let the kernel forget the first *size* bytes, those of them that are durable: the next read takes them from the disk."""
+        """Let the kernel forget the first *size* bytes, those of them that are durable: the next
+        read takes them from the disk.
+        """
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._fd, 0, size, os.POSIX_FADV_DONTNEED)
 

@@ -1,9 +1,11 @@
-"""Opening a WAL store: its state as it was written down, or made of its segment files when that is gone or damaged.
+"""Opening a WAL store: its state as it was written down, or made of its segment files when that is
+gone or damaged.
 
-Each segment's first page says of which cluster it is, and where. The newest run of segments without a gap counts; older
-ones are removed by the store. Files can't say where their durable part ends. The last one is therefore received again as
-a whole, unless every page of it was written: the primary's slot stands where the store confirmed, which is in the last
-segment, or at its end when that is complete.
+Each segment's first page says of which cluster it is, and where. The newest run of segments without
+a gap counts; older ones are removed by the store. Files can't say where their durable part ends.
+The last one is therefore received again as a whole, unless every page of it was written: the
+primary's slot stands where the store confirmed, which is in the last segment, or at its end when
+that is complete.
 
 Source: src/include/access/xlog_internal.h (XLogPageHeaderData, XLogLongPageHeaderData)
 """
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: xlp_magic, xlp_info, xlp_tli, xlp_pageaddr, xlp_rem_len, padding, xlp_sysid, xlp_seg_size, xlp_xlog_blcksz
+#: xlp_magic, xlp_info, xlp_tli, xlp_pageaddr, xlp_rem_len, padding, xlp_sysid, xlp_seg_size,
+#: xlp_xlog_blcksz
 _LONG_PAGE_HEADER: Final = struct.Struct("<HHIQI4xQII")
 _XLP_LONG_HEADER: Final = 0x0002
 _PAGE_ADDRESS_AT: Final = 8
@@ -49,7 +52,8 @@ def open_state(
     timeline: int,
     start_lsn: int | None,
 ) -> StateFile:
-    """Open the state file of the store in *directory*, or make it; see :class:`~spillway.receiver.wal_writer.WalWriter`.
+    """Open the state file of the store in *directory*, or make it; see
+    :class:`~spillway.receiver.wal_writer.WalWriter`.
 
     Raises:
         SystemIdMismatch, NotReady, InvalidRequest, StorageError: as there.
@@ -63,7 +67,8 @@ def open_state(
             found = state_of_segments(directory, int(system_id), segment_size)
             if found is not None:
                 log.error(  # noqa: TRY400 - where is in the message
-                    "the state of the WAL store is lost (%s); made of its segments, it is from %s to %s",
+                    "the state of the WAL store is lost (%s); made of its segments, it is from %s "
+                    "to %s",
                     error,
                     found.first_lsn,
                     found.flushed_lsn,
@@ -89,7 +94,8 @@ def open_state(
         file.close()
         raise SystemIdMismatch(
             f"the WAL store {directory} holds WAL of cluster {held.system_id}, not of {system_id}",
-            hint="Point the source at the cluster it was created for, or drop it and create it again.",
+            hint="Point the source at the cluster it was created for, or drop it and create it "
+            "again.",
             expected_system_id=str(held.system_id),
             system_id=system_id,
             path=str(directory),
@@ -97,8 +103,10 @@ def open_state(
     if segment_size is not None and segment_size != held.segment_size:
         file.close()
         raise StorageError(
-            f"the WAL store {directory} has segments of {held.segment_size} bytes, the cluster of {segment_size}",
-            hint="pg_resetwal --wal-segsize was run on the cluster: drop the source and create it again.",
+            f"the WAL store {directory} has segments of {held.segment_size} bytes, the cluster of "
+            f"{segment_size}",
+            hint="pg_resetwal --wal-segsize was run on the cluster: drop the source and create it "
+            "again.",
             path=str(directory),
         )
     return file

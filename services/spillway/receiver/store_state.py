@@ -1,17 +1,19 @@
 """The WAL store's state file: which bytes of the segment files may be believed after a crash.
 
-Segment files can't say where their durable part ends: they are preallocated, and after a power cut the
-bytes behind the last fsync are anything. So each sync of the store ends with one small durable write here,
-and only then is the position confirmed to the primary, which may recycle the WAL at once.
+Segment files can't say where their durable part ends: they are preallocated, and after a power cut
+the bytes behind the last fsync are anything. So each sync of the store ends with one small durable
+write here, and only then is the position confirmed to the primary, which may recycle the WAL at
+once.
 
-The file has two 4 kB pages. A state of generation *g* goes to page *g* mod 2: the page that is being
-written is never the one that holds the last durable state, so a torn write loses nothing that was
-confirmed. A state is read from the valid page with the higher generation. After a kill -9 that page may
-live only in the kernel's cache; :meth:`StateFile.open` therefore writes the *same bytes* to the *same page*
-again and syncs, before anything is built on it. Its sister page is not touched until that is durable.
+The file has two 4 kB pages. A state of generation *g* goes to page *g* mod 2: the page that is
+being written is never the one that holds the last durable state, so a torn write loses nothing that
+was confirmed. A state is read from the valid page with the higher generation. After a kill -9 that
+page may live only in the kernel's cache; :meth:`StateFile.open` therefore writes the *same bytes*
+to the *same page* again and syncs, before anything is built on it. Its sister page is not touched
+until that is durable.
 
-A failed fsync is never retried and believed: the kernel may have dropped the dirty page and marked it
-clean. The caller reopens, and the next write repeats the same generation in the same page.
+A failed fsync is never retried and believed: the kernel may have dropped the dirty page and marked
+it clean. The caller reopens, and the next write repeats the same generation in the same page.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _CHECKSUM: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What is durable: ``[first_lsn, flushed_lsn)`` of cluster *system_id*, ending on *timeline*."""
+    """What is durable: ``[first_lsn, flushed_lsn)`` of cluster *system_id*, ending on
+    *timeline*.
+    """
 
     system_id: int
     segment_size: int
@@ -97,7 +101,8 @@ class StateFile:
         return cls(path, fd, state, generation)
 
     def write(self, state: StoreState) -> None:
-        """Make *state* the durable one. When it raises, :attr:`state` is what it was; reopen, then write again.
+        """Make *state* the durable one. When it raises, :attr:`state` is what it was; reopen, then
+        write again.
 
         Raises:
             OSError: the write or the sync failed.
@@ -111,7 +116,9 @@ class StateFile:
         self.state = state
 
     def reopen(self) -> None:
-        """Take a new file handle after a failed sync, whose handle must not be believed any more."""
+        """Take a new file handle after a failed sync, whose handle must not be believed any
+        more.
+        """
         if self._fd < 0:
             return
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -148,7 +155,8 @@ def _latest(data: bytes, path: Path) -> tuple[StoreState, int]:
     if not valid:
         raise CorruptWalStore(
             f"the WAL store's state file {path} holds no valid state",
-            hint="It is made again of the segments beside it by itself; without any, WAL is received anew.",
+            hint="It is made again of the segments beside it by itself; without any, WAL is "
+            "received anew.",
             path=str(path),
         )
     return max(valid, key=lambda found: found[1])

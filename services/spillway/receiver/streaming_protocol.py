@@ -1,9 +1,10 @@
 """The messages inside a physical replication COPY stream: bytes to values and back, no I/O.
 
-The server sends XLogData (``w``) and keepalives (``k``); the client sends standby status updates (``r``).
-Integers are big-endian, times are microseconds since 2000-01-01 00:00 UTC.
+The server sends XLogData (``w``) and keepalives (``k``); the client sends standby status updates
+(``r``). Integers are big-endian, times are microseconds since 2000-01-01 00:00 UTC.
 
-Source: src/backend/replication/walsender.c, "Streaming Replication Protocol" in PostgreSQL's documentation
+Source: src/backend/replication/walsender.c, "Streaming Replication Protocol" in PostgreSQL's
+documentation
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Keepalive:
 
 
 def parse_xlog_data(message: memoryview) -> tuple[int, int, memoryview]:
-    """Parse a ``w`` message into (start of the data, end of WAL on the server, data). The data is not copied.
+    """Parse a ``w`` message into (start of the data, end of WAL on the server, data). The data is
+    not copied.
 
     Raises:
         ReplicationFailed: the message is shorter than its header.
@@ -66,7 +68,9 @@ def parse_keepalive(message: memoryview) -> Keepalive:
 def format_status(
     write_lsn: int, flush_lsn: int, apply_lsn: int = 0, *, reply_requested: bool = False
 ) -> bytes:
-    """Format a standby status update. *flush_lsn* lets the server recycle WAL; an *apply_lsn* of 0 says nothing."""
+    """Format a standby status update. *flush_lsn* lets the server recycle WAL; an *apply_lsn* of 0
+    says nothing.
+    """
     now_us = time.time_ns() // 1000 - _POSTGRES_EPOCH_US
     return _STATUS.pack(b"r", write_lsn, flush_lsn, apply_lsn, now_us, reply_requested)
 

@@ -14,7 +14,8 @@ def is_supported(server_version_num: int) -> bool:
 def unsupported_version(server_version_num: int) -> UnsupportedVersion:
     """Make the error for a server that can't."""
     return UnsupportedVersion(
-        f"the source is PostgreSQL {server_version_num // 10000} (server_version_num {server_version_num})",
+        f"the source is PostgreSQL {server_version_num // 10000} (server_version_num "
+        f"{server_version_num})",
         hint=f"Spillway decodes PostgreSQL {min(WAL_VERSIONS)} to {max(WAL_VERSIONS)}.",
         server_version_num=server_version_num,
     )

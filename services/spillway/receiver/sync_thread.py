@@ -1,7 +1,8 @@
-"""Syncs a WAL store beside its receiver, so that receiving, and with it decoding, does not wait for the disk.
+"""Syncs a WAL store beside its receiver, so that receiving, and with it decoding, does not wait for
+the disk.
 
-One sync at a time. What it raises waits here for the receiver, the only one who may go on: after a failed sync the store
-stands where it was durable last, and WAL must be asked for again from there.
+One sync at a time. What it raises waits here for the receiver, the only one who may go on: after a
+failed sync the store stands where it was durable last, and WAL must be asked for again from there.
 
 ::
 
@@ -56,7 +57,9 @@ class SyncThread:
         self._thread.join()
 
     def begin(self) -> bool:
-        """Begin a sync; False if one is under way, or failed and :meth:`check` was not called since."""
+        """Begin a sync; False if one is under way, or failed and :meth:`check` was not called
+        since.
+        """
         if not self._idle.is_set() or self._error is not None:
             return False
         self._idle.clear()

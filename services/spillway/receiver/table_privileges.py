@@ -1,8 +1,9 @@
-"""Whether a source's role may read tables whole, as an initial copy does; asked before anything is started for it.
+"""Whether a source's role may read tables whole, as an initial copy does; asked before anything is
+started for it.
 
-A copy needs USAGE on the schema and SELECT on the table. Row-level security needs more: a copy that got only the rows which
-a policy lets through would be wrong and look right, so it is made with ``row_security = off``, and the server refuses it
-to a role that policies apply to.
+A copy needs USAGE on the schema and SELECT on the table. Row-level security needs more: a copy that
+got only the rows which a policy lets through would be wrong and look right, so it is made with
+``row_security = off``, and the server refuses it to a role that policies apply to.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from spillway.receiver.source_session import source_session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Of an ordinary table that rows are copied from; a partitioned one's partitions are read by themselves.
+#: Of an ordinary table that rows are copied from; a partitioned one's partitions are read by
+#: themselves.
 _PRIVILEGES: Final = """
 SELECT nspname::text, relname::text, current_user::text,
        pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid,
@@ -47,12 +49,14 @@ class Lack(NamedTuple):
 
 
 def check_readable(dsn: str, tables: Sequence[str] | None) -> None:
-    """Check that the role of *dsn* may read each of *tables* (``schema.table``) whole; None: each of the database.
+    """Check that the role of *dsn* may read each of *tables* (``schema.table``) whole; None: each
+    of the database.
 
     Blocking: one connection, one query. A table that does not exist is not this function's matter.
 
     Raises:
-        TableNotReadable: the hint is the SQL that grants what is missing, for a superuser or the tables' owner.
+        TableNotReadable: the hint is the SQL that grants what is missing, for a superuser or the
+            tables' owner.
         SourceError: the source can't be asked.
     """
     names = None if tables is None else list(tables)

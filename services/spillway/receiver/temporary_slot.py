@@ -1,10 +1,12 @@
-"""A snapshot of the source together with its LSN, by a temporary logical slot: the server pairs the two.
+"""A snapshot of the source together with its LSN, by a temporary logical slot: the server pairs the
+two.
 
-``CREATE_REPLICATION_SLOT … TEMPORARY … EXPORT_SNAPSHOT`` waits for all transactions that run, prepared ones among them. It costs a
-WAL sender and a logical slot until the snapshot is imported. (The form of the command without parentheses is the only one that 14
-knows, and all later ones do.)
+``CREATE_REPLICATION_SLOT … TEMPORARY … EXPORT_SNAPSHOT`` waits for all transactions that run,
+prepared ones among them. It costs a WAL sender and a logical slot until the snapshot is imported.
+(The form of the command without parentheses is the only one that 14 knows, and all later ones do.)
 
-Source: CreateReplicationSlot (src/backend/replication/walsender.c), SnapBuildInitialSnapshot (logical/snapbuild.c)
+Source: CreateReplicationSlot (src/backend/replication/walsender.c), SnapBuildInitialSnapshot
+(logical/snapbuild.c)
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ _TELL_AFTER_S: Final = 3.0
 def exported_by_slot(
     dsn: str, slot_name: str, slow: Callable[[], None], over: Callable[[], SpillwayError | None]
 ) -> Iterator[tuple[Lsn, str]]:
-    """Make a temporary slot; yield its LSN, and the name by which the snapshot can be imported meanwhile. Blocking.
+    """Make a temporary slot; yield its LSN, and the name by which the snapshot can be imported
+    meanwhile. Blocking.
 
     Args:
         dsn: of a role with REPLICATION.
@@ -92,8 +95,8 @@ def _command(
         message = "" if result is None else result.get_error_message("utf-8")
         raise SourceError(
             f"the source gives no snapshot: {' '.join(message.split())}",
-            hint="It needs wal_level = logical, a role with REPLICATION, and a free replication slot and WAL sender for "
-            "a moment: max_replication_slots, max_wal_senders.",
+            hint="It needs wal_level = logical, a role with REPLICATION, and a free replication "
+            "slot and WAL sender for a moment: max_replication_slots, max_wal_senders.",
         )
     row = [(result.get_value(0, column) or b"").decode() for column in range(result.nfields)]
     while pgconn.get_result() is not None:

@@ -1,7 +1,7 @@
 """Timeline history files: where each timeline forked off its parent.
 
-A line is ``<parent timeline> <tab> <fork LSN> <tab> <reason>``; blank lines and lines that begin with ``#``
-are comments.
+A line is ``<parent timeline> <tab> <fork LSN> <tab> <reason>``; blank lines and lines that begin
+with ``#`` are comments.
 
 Source: src/backend/access/transam/timeline.c
 """

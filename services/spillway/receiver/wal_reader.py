@@ -1,7 +1,7 @@
 """Reading a WAL store: what everybody gets who does not write it.
 
-A :class:`WalReader` gives byte ranges to any number of threads, and waits for more. There are two, which differ in where the WAL
-ends for them:
+A :class:`WalReader` gives byte ranges to any number of threads, and waits for more. There are two,
+which differ in where the WAL ends for them:
 
 ::
 
@@ -10,18 +10,21 @@ ends for them:
             └──── FollowedWal ──────┘                  │     another process than the writer's
             └──────────────────── AppendedWal ─────────┘     the writer's
 
-* :class:`AppendedWal` is the writer's own side (``WalWriter.reader``). It reads what was appended, durable or not, and a condition
-  wakes it. When the process dies, readers and what they have made of it die with the writer.
-* :class:`FollowedWal` needs the directory alone. It reads what the writer has announced to be durable
-  (:mod:`spillway.storage.announcement`), so that it is never past what a writer that was killed, or whose sync failed, cuts off and
-  receives again. It looks for more at short intervals.
+* :class:`AppendedWal` is the writer's own side (``WalWriter.reader``). It reads what was appended,
+  durable or not, and a condition wakes it. When the process dies, readers and what they have made
+  of it die with the writer.
+* :class:`FollowedWal` needs the directory alone. It reads what the writer has announced to be
+  durable (:mod:`spillway.storage.announcement`), so that it is never past what a writer that was
+  killed, or whose sync failed, cuts off and receives again. It looks for more at short intervals.
 
-What is durable never changes, so bytes need no lock. Files do come and go: a segment is removed when nobody needs it, a fork
-gives a segment another file, and a store that lost its state receives its last segment again. The last of these replaces files
-below what was announced, so each opening of the store begins another *epoch*, before it touches a file, and a follower that finds
-another epoch behind a read than before it reads again.
+What is durable never changes, so bytes need no lock. Files do come and go: a segment is removed
+when nobody needs it, a fork gives a segment another file, and a store that lost its state receives
+its last segment again. The last of these replaces files below what was announced, so each opening
+of the store begins another *epoch*, before it touches a file, and a follower that finds another
+epoch behind a read than before it reads again.
 
-A reader holds nothing back. What is to stay is for the slots to say, and who is too late gets LsnNotRetained.
+A reader holds nothing back. What is to stay is for the slots to say, and who is too late gets
+LsnNotRetained.
 """
 
 from __future__ import annotations
@@ -125,7 +128,8 @@ class WalReader(ABC):
 
     @abstractmethod
     def read(self, lsn: int, max_bytes: int) -> bytes:
-        """Return up to *max_bytes* from *lsn* on, not beyond the segment's end; ``b""`` when there is nothing yet.
+        """Return up to *max_bytes* from *lsn* on, not beyond the segment's end; ``b""`` when there
+        is nothing yet.
 
         Raises:
             LsnNotRetained: the position was removed.
@@ -136,7 +140,8 @@ class WalReader(ABC):
 
     @abstractmethod
     def wait(self, lsn: int, timeout_s: float, called: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until there is a byte at *lsn*; False after *timeout_s*, when this is closed, or *called* says so.
+        """Wait until there is a byte at *lsn*; False after *timeout_s*, when this is closed, or
+        *called* says so.
 
         What *called* looks at has changed when :meth:`wake` is called.
         """
@@ -147,7 +152,9 @@ class WalReader(ABC):
 
     @abstractmethod
     def passed(self, reader: Hashable, lsn: int) -> None:
-        """Hear that *reader* has read what is before *lsn*, so that the kernel need not keep it in memory."""
+        """Hear that *reader* has read what is before *lsn*, so that the kernel need not keep it in
+        memory.
+        """
 
     @abstractmethod
     def leave(self, reader: Hashable) -> None:
@@ -155,7 +162,8 @@ class WalReader(ABC):
 
 
 class AppendedWal(WalReader):
-    """What the writer of this process has appended. The writer changes it, under :attr:`changed`; all others read.
+    """What the writer of this process has appended. The writer changes it, under :attr:`changed`;
+    all others read.
 
     Args:
         directory: the store's.
@@ -439,14 +447,17 @@ def _not_retained(lsn: int, first_lsn: int) -> LsnNotRetained:
 def storage_error(
     directory: Path, error: OSError, verb: str, lsn: int | None = None
 ) -> StorageError:
-    """Type what the system said of the WAL store in *directory*, as somebody was about to *verb* it at *lsn*."""
+    """Type what the system said of the WAL store in *directory*, as somebody was about to *verb* it
+    at *lsn*.
+    """
     where = "" if lsn is None else f" at {Lsn(lsn)}"
     typed = file_error(
         error,
         directory,
         f"{verb} the WAL store{where}:",
-        f"Free space on the file system of {directory}, or drop or advance the slot that retains most. "
-        "Receiving resumes by itself; until then the source keeps its WAL for the physical slot.",
+        f"Free space on the file system of {directory}, or drop or advance the slot that retains "
+        "most. Receiving resumes by itself; until then the source keeps its WAL for the physical "
+        "slot.",
     )
     if lsn is not None:
         typed.details["lsn"] = str(Lsn(lsn))

@@ -1,7 +1,9 @@
-"""Writing a WAL store: one cluster's WAL as ordinary segment files, durable, contiguous, readable by many.
+"""Writing a WAL store: one cluster's WAL as ordinary segment files, durable, contiguous, readable
+by many.
 
-In comes a contiguous byte stream from the receiver (:meth:`WalWriter.append`, then :meth:`WalWriter.sync`);
-out go byte ranges to any number of readers (:mod:`spillway.receiver.wal_reader`). Three positions bound it::
+In comes a contiguous byte stream from the receiver (:meth:`WalWriter.append`, then
+:meth:`WalWriter.sync`); out go byte ranges to any number of readers
+(:mod:`spillway.receiver.wal_reader`). Three positions bound it::
 
         first_lsn              flushed_lsn        received_lsn
             |------ durable --------|----- appended ---|
@@ -12,25 +14,29 @@ Invariants:
 
 * ``[first_lsn, received_lsn)`` is one timeline's history without a gap. ``append`` anywhere but at
   ``received_lsn`` is refused.
-* ``flushed_lsn`` moves only after the segment files, the directory entries of new ones and the state file
-  (see :mod:`spillway.receiver.store_state`) are synced, in that order. The primary may recycle what is
-  confirmed to it, so nothing else is ever confirmed.
-* Readers of this process (:attr:`WalWriter.reader`) read up to ``received_lsn``. Those of other processes read up to the
-  ``flushed_lsn`` that was announced to them, which happens after it is durable: what was not synced when this process died is
-  cut off and received again, and they must not have seen it.
-* On opening, the store ends where the state file says. What lies behind it in the files may be torn; it is
-  cut off and received again, which the primary, whose slot stands at what was confirmed, can always serve.
-* A failed fsync says nothing about what is on disk, and repeating it says less. The handles are dropped
-  and ``received_lsn`` falls back to ``flushed_lsn``; readers that are ahead simply wait.
-* What a disk lost does not stop the rest. Segments that are gone are in ``missing``, their readers get WalGap, and
-  :meth:`mend` puts them back; the last one is received again, for the primary's slot stands in it or behind. A state file
-  that is gone or damaged is made of the segment files (:mod:`spillway.receiver.store_opening`).
-* A full disk fails the one call, with :class:`~spillway.errors.DiskFull`; the store stands where it stood
-  and the call may be repeated.
+* ``flushed_lsn`` moves only after the segment files, the directory entries of new ones and the
+  state file (see :mod:`spillway.receiver.store_state`) are synced, in that order. The primary may
+  recycle what is confirmed to it, so nothing else is ever confirmed.
+* Readers of this process (:attr:`WalWriter.reader`) read up to ``received_lsn``. Those of other
+  processes read up to the ``flushed_lsn`` that was announced to them, which happens after it is
+  durable: what was not synced when this process died is cut off and received again, and they must
+  not have seen it.
+* On opening, the store ends where the state file says. What lies behind it in the files may be
+  torn; it is cut off and received again, which the primary, whose slot stands at what was
+  confirmed, can always serve.
+* A failed fsync says nothing about what is on disk, and repeating it says less. The handles are
+  dropped and ``received_lsn`` falls back to ``flushed_lsn``; readers that are ahead simply wait.
+* What a disk lost does not stop the rest. Segments that are gone are in ``missing``, their readers
+  get WalGap, and :meth:`mend` puts them back; the last one is received again, for the primary's
+  slot stands in it or behind. A state file that is gone or damaged is made of the segment files
+  (:mod:`spillway.receiver.store_opening`).
+* A full disk fails the one call, with :class:`~spillway.errors.DiskFull`; the store stands where it
+  stood and the call may be repeated.
 
-One thread writes (``append``, ``switch_timeline``). ``sync`` may run on another at the same time: it makes durable what was
-appended when it began, and if it fails, an ``append`` that is under way fails, too. Every other method is for any
-thread. An flock on the directory keeps a second writer out.
+One thread writes (``append``, ``switch_timeline``). ``sync`` may run on another at the same time:
+it makes durable what was appended when it began, and if it fails, an ``append`` that is under way
+fails, too. Every other method is for any thread. An flock on the directory keeps a second writer
+out.
 
 Memory: none for WAL; see :mod:`spillway.receiver.segment_directory` for open files, and
 :mod:`spillway.receiver.passed_wal` for the kernel's page cache.
@@ -90,13 +96,14 @@ class WalWriter:
 
     Args:
         directory: made if missing. Segment files, timeline histories and the state file live in it.
-        system_id: of the cluster whose WAL this is, as ``IDENTIFY_SYSTEM`` prints it. None takes what an
-            existing store says, for a caller that has no server to ask.
+        system_id: of the cluster whose WAL this is, as ``IDENTIFY_SYSTEM`` prints it. None takes
+            what an existing store says, for a caller that has no server to ask.
         segment_size: the cluster's ``wal_segment_size``; must agree with an existing store's.
         timeline: where a new store begins. An existing one knows its own.
         start_lsn: where a new store begins, taken down to its segment's start so that every file is
             whole. None opens an existing store only. An existing store ignores it.
-        max_bytes: the most that segment files may take, at least two of them; None leaves it to the disk.
+        max_bytes: the most that segment files may take, at least two of them; None leaves it to the
+            disk.
         admit: asked before a file of so many bytes is begun; it refuses by an OSError.
 
     Raises:
@@ -144,7 +151,8 @@ class WalWriter:
                 # Whoever follows must know before a file is touched.
                 self._announce()
                 self._segment_size = self._state_file.state.segment_size
-                # The one that is being filled is needed, so that with less nothing would ever be removed.
+                # The one that is being filled is needed, so that with less nothing would ever be
+                # removed.
                 self.max_bytes = (
                     None if max_bytes is None else max(max_bytes, 2 * self._segment_size)
                 )
@@ -160,7 +168,8 @@ class WalWriter:
         """What was appended, for readers of this process."""
         return self._shown
 
-    # -- opening -------------------------------------------------------------------------------------
+    # --
+    # opening -------------------------------------------------------------------------------------
 
     def _lock_directory(self) -> None:
         try:
@@ -168,7 +177,8 @@ class WalWriter:
         except BlockingIOError:
             raise WalStoreInUse(
                 f"the WAL store {self.directory} is in use by another process",
-                hint="Stop the other service that runs on this data directory, or give this one its own.",
+                hint="Stop the other service that runs on this data directory, or give this one "
+                "its own.",
                 path=str(self.directory),
             ) from None
 
@@ -199,9 +209,11 @@ class WalWriter:
         return tuple(sorted(self._segments.missing))
 
     def mend(self, number: int, data: bytes) -> bool:
-        """Put right what is durable of segment *number*: *data* is the segment as another has it, from its first byte on.
+        """Put right what is durable of segment *number*: *data* is the segment as another has it,
+        from its first byte on.
 
-        Return whether that was anything else than what is here. Any thread; bytes that are right already stay.
+        Return whether that was anything else than what is here. Any thread; bytes that are right
+        already stay.
 
         Raises:
             StorageError: it can't be written.
@@ -216,7 +228,8 @@ class WalWriter:
             raise self._storage_error(error, "mend", number * size) from error
         return mended
 
-    # -- what is there -------------------------------------------------------------------------------
+    # -- what is
+    # there -------------------------------------------------------------------------------
 
     @property
     def system_id(self) -> str:
@@ -245,7 +258,9 @@ class WalWriter:
 
     @property
     def received_lsn(self) -> Lsn:
-        """End of what is appended. Falls back to ``flushed_lsn`` when a sync fails, else only grows."""
+        """End of what is appended. Falls back to ``flushed_lsn`` when a sync fails, else only
+        grows.
+        """
         return self._shown.end_lsn
 
     @property
@@ -253,22 +268,27 @@ class WalWriter:
         """Disk space that the segment files take."""
         return len(self._segments) * self._segment_size
 
-    # -- writing: one thread -------------------------------------------------------------------------
+    # -- writing: one
+    # thread -------------------------------------------------------------------------
 
     def append(self, lsn: int, data: bytes | bytearray | memoryview) -> None:
-        """Take WAL bytes that begin at *lsn*, which must be ``received_lsn``. Readable in this process at once, not durable.
+        """Take WAL bytes that begin at *lsn*, which must be ``received_lsn``. Readable in this
+        process at once, not durable.
 
-        When it raises, ``received_lsn`` tells how much was taken (whole segments may have been): repeat with the rest.
+        When it raises, ``received_lsn`` tells how much was taken (whole segments may have been):
+        repeat with the rest.
 
         Raises:
             WalNotContiguous: *lsn* is not where the store ends.
             DiskFull: no space (WalStoreFull: no allowance); repeat when there is.
-            WalFlushFailed: a sync that ran beside it failed; ``received_lsn`` is back at ``flushed_lsn``.
+            WalFlushFailed: a sync that ran beside it failed; ``received_lsn`` is back at
+                ``flushed_lsn``.
             StorageError: the write failed otherwise.
         """
         if lsn != self._shown.end_lsn:
             raise WalNotContiguous(
-                f"WAL at {Lsn(lsn)} does not continue the WAL store, which ends at {self._shown.end_lsn}",
+                f"WAL at {Lsn(lsn)} does not continue the WAL store, which ends at "
+                f"{self._shown.end_lsn}",
                 hint="Request streaming from where the store ends.",
                 lsn=str(Lsn(lsn)),
                 received_lsn=str(self._shown.end_lsn),
@@ -287,8 +307,10 @@ class WalWriter:
                 self._shown.check_open()
                 if lsn != self._shown.end_lsn:
                     raise WalFlushFailed(
-                        f"a sync of the WAL store {self.directory} failed while WAL at {Lsn(lsn)} was written",
-                        hint="Check the disk and the kernel's log. What is not durable is received again.",
+                        f"a sync of the WAL store {self.directory} failed while WAL at {Lsn(lsn)} "
+                        "was written",
+                        hint="Check the disk and the kernel's log. What is not durable is received "
+                        "again.",
                         lsn=str(self.flushed_lsn),
                         path=str(self.directory),
                     )
@@ -313,7 +335,8 @@ class WalWriter:
             wanted = self.retained_bytes + (0 if known else size)
             if self.max_bytes is not None and wanted > self.max_bytes:
                 raise WalStoreFull(
-                    f"the WAL store {self.directory} holds {self.retained_bytes} bytes and may hold {self.max_bytes}",
+                    f"the WAL store {self.directory} holds {self.retained_bytes} bytes and may "
+                    f"hold {self.max_bytes}",
                     hint="Receiving resumes by itself, when what is stored is decoded."
                     if self.explain_full is None
                     else self.explain_full(self),
@@ -334,11 +357,13 @@ class WalWriter:
         return tail
 
     def sync(self) -> Lsn:
-        """Make all that was appended so far durable and return ``flushed_lsn``; cheap when nothing is new.
+        """Make all that was appended so far durable and return ``flushed_lsn``; cheap when nothing
+        is new.
 
         Raises:
             DiskFull: the kernel found no space for what it had accepted.
-            WalFlushFailed: any other failure. After either, ``received_lsn`` is back at ``flushed_lsn``.
+            WalFlushFailed: any other failure. After either, ``received_lsn`` is back at
+                ``flushed_lsn``.
         """
         with self._sync_lock:
             with self._shown.changed:
@@ -377,8 +402,8 @@ class WalWriter:
     def _fall_back(self) -> None:
         """Forget every handle with an unsure sync, and all bytes behind ``flushed_lsn``.
 
-        The files stay as they are: the state file may by now say on disk what it does not say to us, and the
-        same bytes will be written there again. New handles see new errors.
+        The files stay as they are: the state file may by now say on disk what it does not say to
+        us, and the same bytes will be written there again. New handles see new errors.
         """
         with self._shown.changed:
             self._dirty.clear()
@@ -388,10 +413,11 @@ class WalWriter:
         self._segments.drop_readers()
 
     def switch_timeline(self, timeline: int, lsn: int, history: bytes) -> None:
-        """Continue on *timeline*, which forked off at *lsn* = ``received_lsn``; *history* is its history file.
+        """Continue on *timeline*, which forked off at *lsn* = ``received_lsn``; *history* is its
+        history file.
 
-        The segment of the fork gets a file of the new timeline with what came before the fork in it, as on a
-        promoted server. Repeating a call that was interrupted is safe.
+        The segment of the fork gets a file of the new timeline with what came before the fork in
+        it, as on a promoted server. Repeating a call that was interrupted is safe.
 
         Raises:
             WalNotContiguous: the fork is not where the store ends.
@@ -399,8 +425,8 @@ class WalWriter:
         """
         if lsn != self._shown.end_lsn or timeline <= self.timeline:
             raise WalNotContiguous(
-                f"timeline {timeline} forks off at {Lsn(lsn)}, the WAL store ends at {self._shown.end_lsn} "
-                f"of timeline {self.timeline}",
+                f"timeline {timeline} forks off at {Lsn(lsn)}, the WAL store ends at "
+                f"{self._shown.end_lsn} of timeline {self.timeline}",
                 hint="Only WAL before the fork is in the new timeline's history.",
                 lsn=str(Lsn(lsn)),
             )
@@ -418,8 +444,9 @@ class WalWriter:
             self._write_state(timeline=timeline)
         except OSError as error:
             raise self._storage_error(error, "switch the timeline of", lsn) from error
-        # Files from the fork on are the old timeline's: the one just replaced, and those of WAL that a failed
-        # sync made us forget. A crash before they are unlinked leaves that to the next opening.
+        # Files from the fork on are the old timeline's: the one just replaced, and those of WAL
+        # that a failed sync made us forget. A crash before they are unlinked leaves that to the
+        # next opening.
         with self._shown.changed:
             stale = self._segments.replace_from(number, timeline if tail is not None else None)
             self._shown.tail = tail
@@ -429,13 +456,15 @@ class WalWriter:
     def _store_history(self, timeline: int, history: bytes) -> None:
         replace_file(self.directory / history_name(timeline), history)
 
-    # -- removing ------------------------------------------------------------------------------------
+    # --
+    # removing ------------------------------------------------------------------------------------
 
     def remove_before(self, lsn: int) -> None:
-        """Remove the segment files that lie wholly before *lsn*, never one with bytes not yet durable.
+        """Remove the segment files that lie wholly before *lsn*, never one with bytes not yet
+        durable.
 
-        ``first_lsn`` moves durably before the first file goes, so a crash in between leaves files too
-        many, which the next opening removes, never too few.
+        ``first_lsn`` moves durably before the first file goes, so a crash in between leaves files
+        too many, which the next opening removes, never too few.
         """
         self._shown.check_open()
         size = self._segment_size
@@ -451,10 +480,13 @@ class WalWriter:
         except OSError as error:
             raise self._storage_error(error, "remove segments of", lsn) from error
 
-    # -- closing and errors --------------------------------------------------------------------------
+    # -- closing and
+    # errors --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close without a sync (sync first to keep everything); readers of this process that wait wake. May be repeated."""
+        """Close without a sync (sync first to keep everything); readers of this process that wait
+        wake. May be repeated.
+        """
         with self._shown.changed:
             if self._shown.is_closed:
                 return
@@ -487,7 +519,8 @@ class WalWriter:
         if error.errno in NO_SPACE:
             return self._storage_error(error, "sync", self.flushed_lsn)
         return WalFlushFailed(
-            f"could not sync the WAL store {self.directory} beyond {self.flushed_lsn}: {error.strerror or error}",
+            f"could not sync the WAL store {self.directory} beyond {self.flushed_lsn}: "
+            f"{error.strerror or error}",
             hint="Check the disk and the kernel's log. What is not durable is received again.",
             lsn=str(self.flushed_lsn),
             path=str(self.directory),

@@ -1,7 +1,8 @@
 """The receiver: streams WAL from the primary into the WAL store and confirms what is durable there.
 
-A thread of its own for each source. It speaks physical streaming replication as a standby does and feeds
-:class:`~spillway.receiver.wal_writer.WalWriter`; consumers wait on the store, not on the receiver.
+A thread of its own for each source. It speaks physical streaming replication as a standby does and
+feeds :class:`~spillway.receiver.wal_writer.WalWriter`; consumers wait on the store, not on the
+receiver.
 
 ::
 
@@ -13,19 +14,21 @@ A thread of its own for each source. It speaks physical streaming replication as
                └────────────────────────────────────┼──────────────────────┘  connection stays)
                                  stop() from anywhere ▶ STOPPED
 
-Confirmation is the point of it. ``write`` is what the store has received, ``flush`` what it has fsynced;
-the primary recycles WAL up to ``flush``. Syncs are grouped: at most every ``sync_delay_s``, at least every
-``_SYNC_BYTES_MAX``; at once when the server asks for a reply (it does before it shuts down). Readers don't wait for
-syncs, so the delay costs them nothing; nor do they wait for the disk, since ordinary syncs run beside this thread
+Confirmation is the point of it. ``write`` is what the store has received, ``flush`` what it has
+fsynced; the primary recycles WAL up to ``flush``. Syncs are grouped: at most every
+``sync_delay_s``, at least every ``_SYNC_BYTES_MAX``; at once when the server asks for a reply (it
+does before it shuts down). Readers don't wait for syncs, so the delay costs them nothing; nor do
+they wait for the disk, since ordinary syncs run beside this thread
 (:mod:`~spillway.receiver.sync_thread`). Those that are due at once are waited for.
 
 Transient errors (network, restart, authentication, slot still active, no disk space) are shown in
-:attr:`WalReceiver.error` and retried for ever, with exponential back-off and jitter. Fatal ones would lose
-or mix up WAL if retried: another cluster, a copy of it that went its own way (:mod:`~spillway.receiver.continuity`), a
-diverged timeline, WAL removed with no archive to fill in.
+:attr:`WalReceiver.error` and retried for ever, with exponential back-off and jitter. Fatal ones
+would lose or mix up WAL if retried: another cluster, a copy of it that went its own way
+(:mod:`~spillway.receiver.continuity`), a diverged timeline, WAL removed with no archive to fill in.
 
-Memory: one batch (1 MiB and a message of at most 128 kB) twice while its pieces are joined, and libpq's
-input buffer. While the disk is full nothing is read, and TCP's flow control stops the server.
+Memory: one batch (1 MiB and a message of at most 128 kB) twice while its pieces are joined, and
+libpq's input buffer. While the disk is full nothing is read, and TCP's flow control stops the
+server.
 
 Source: src/backend/replication/walreceiver.c
 """
@@ -96,7 +99,8 @@ _BATCH_BYTES: Final = 1 << 20
 _RETRY_FIRST_S: Final = 0.25
 _RETRY_MAX_S: Final = 30.0
 _SPACE_RETRY_MAX_S: Final = 5.0
-#: A server with nothing to send is asked for a word after so much silence: who looks must know whether it is there.
+#: A server with nothing to send is asked for a word after so much silence: who looks must know
+#: whether it is there.
 _ASK_S: Final = 5.0
 
 _FATAL: Final = (
@@ -136,7 +140,8 @@ class WalReceiver:
 
     Args:
         conninfo: the source's DSN.
-        slot_name: the physical slot on the primary; created when it is missing, after a failover for one.
+        slot_name: the physical slot on the primary; created when it is missing, after a failover
+            for one.
         store: where WAL goes; this is its only writer. Streaming resumes where it ends.
         archive: asked for WAL that the primary has removed.
         status_interval_s: the primary hears from us at least this often.
@@ -179,14 +184,17 @@ class WalReceiver:
         self._server_wal_end = Lsn(0)
         self._retry_s = _RETRY_FIRST_S
 
-    # -- for other threads ---------------------------------------------------------------------------
+    # -- for other
+    # threads ---------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread; once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Sync, confirm, disconnect. Return whether the thread ended within *timeout_s*. May be repeated."""
+        """Sync, confirm, disconnect. Return whether the thread ended within *timeout_s*. May be
+        repeated.
+        """
         self._wake_up.set()
         if self._thread.ident is None:
             self._state = ReceiverState.STOPPED
@@ -223,7 +231,8 @@ class WalReceiver:
         """Say whether the thread runs."""
         return self._thread.is_alive()
 
-    # -- the thread ----------------------------------------------------------------------------------
+    # -- the
+    # thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         self._syncs.start()
@@ -255,7 +264,9 @@ class WalReceiver:
             self._show(unexpected, ReceiverState.FAILED)
 
     def _cause(self, error: SpillwayError) -> SpillwayError:
-        """Wait for the sync that may be under way; return what it raised if *error* only follows from that."""
+        """Wait for the sync that may be under way; return what it raised if *error* only follows
+        from that.
+        """
         try:
             self._syncs.finish()
         except SpillwayError as failed:
@@ -288,9 +299,11 @@ class WalReceiver:
     def _stream_timeline(
         self, connection: ReplicationConnection, *, compared: bool
     ) -> TimelineEnd | None:
-        """Stream the store's timeline to its end; None when the server ends the stream for another reason.
+        """Stream the store's timeline to its end; None when the server ends the stream for another
+        reason.
 
-        Nothing is taken before the server was *compared* with what is stored, and nothing is confirmed to it.
+        Nothing is taken before the server was *compared* with what is stored, and nothing is
+        confirmed to it.
         """
         store = self._store
         if compared or not self._compare(connection):
@@ -306,7 +319,9 @@ class WalReceiver:
         return connection.finish_copy()
 
     def _compare(self, connection: ReplicationConnection) -> bool:
-        """Open the stream before the store's end and compare what comes again; False if there was nothing to compare."""
+        """Open the stream before the store's end and compare what comes again; False if there was
+        nothing to compare.
+        """
         store = self._store
         for overlap in overlaps(store.reader, store.received_lsn):
             try:
@@ -321,7 +336,8 @@ class WalReceiver:
             return True
         if store.received_lsn > store.first_lsn:
             log.warning(
-                "the server has removed the WAL before %s: it can't be compared with what was received",
+                "the server has removed the WAL before %s: it can't be compared with what was "
+                "received",
                 store.received_lsn,
             )
         return False
@@ -386,8 +402,8 @@ class WalReceiver:
     def _take(self, connection: ReplicationConnection) -> _Taken:
         """Append what the socket has ready, up to ``_BATCH_BYTES``.
 
-        Messages are joined: every write lets go of the interpreter's lock, and beside busy threads taking it
-        again is what costs.
+        Messages are joined: every write lets go of the interpreter's lock, and beside busy threads
+        taking it again is what costs.
         """
         pieces: list[memoryview] = []
         start_lsn = next_lsn = 0
@@ -429,8 +445,8 @@ class WalReceiver:
     def _append(self, connection: ReplicationConnection, lsn: int, data: memoryview) -> None:
         """Append *data*, waiting for space if there is none.
 
-        While it waits the connection is kept alive but not read: nothing is lost, and the server keeps what it
-        can't send.
+        While it waits the connection is kept alive but not read: nothing is lost, and the server
+        keeps what it can't send.
         """
         delay_s = _RETRY_FIRST_S
         while True:
@@ -449,7 +465,8 @@ class WalReceiver:
                 while (remaining_s := waited_until - time.monotonic()) > 0:
                     connection.wait(min(remaining_s, self._status_interval_s), receive=False)
                     self._send_status(connection)
-                # What is decoded leaves a store that is only full soon; a disk may be full for long.
+                # What is decoded leaves a store that is only full soon; a disk may be full for
+                # long.
                 if not isinstance(error, WalStoreFull):
                     delay_s = min(2 * delay_s, _SPACE_RETRY_MAX_S)
             else:
@@ -474,7 +491,9 @@ class WalReceiver:
         return flushed_lsn
 
     def _say_goodbye(self, connection: ReplicationConnection) -> None:
-        """On stop: make what was received durable and confirm it, so that nothing is received twice."""
+        """On stop: make what was received durable and confirm it, so that nothing is received
+        twice.
+        """
         try:
             self._store.sync()
             if self._state == ReceiverState.STREAMING:
@@ -486,13 +505,14 @@ class WalReceiver:
                 error,
             )
 
-    # -- timelines, archive, errors ------------------------------------------------------------------
+    # -- timelines, archive,
+    # errors ------------------------------------------------------------------
 
     def _follow(self, connection: ReplicationConnection, end: TimelineEnd) -> None:
         if end.fork_lsn != self._store.received_lsn:
             raise ReplicationFailed(
-                f"the server ended timeline {self._store.timeline} at {end.fork_lsn}, but sent it up to "
-                f"{self._store.received_lsn}",
+                f"the server ended timeline {self._store.timeline} at {end.fork_lsn}, but sent it "
+                f"up to {self._store.received_lsn}",
                 hint="The receiver reconnects and compares the histories.",
             )
         log.info("following timeline %d, which forks off at %s", end.next_timeline, end.fork_lsn)
@@ -502,8 +522,8 @@ class WalReceiver:
     def _filled_in_from_archive(self, error: SpillwayError) -> bool:
         """On removed WAL, copy from the archive what it has; say whether that was anything.
 
-        The slot may be invalidated, which servers before 18 hide from a receiver. It is renewed first, so that the
-        server keeps from now on what is not archived yet.
+        The slot may be invalidated, which servers before 18 hide from a receiver. It is renewed
+        first, so that the server keeps from now on what is not archived yet.
         """
         if self._archive is None or not isinstance(error, WalRemoved):
             return False
@@ -533,11 +553,14 @@ class WalReceiver:
             failure.sqlstate == _WRONG_STATE and _INVALIDATED in failure.message
         ):
             return WalRemoved(
-                f"the source has removed WAL that was not received yet, from {position} on: {failure.message}",
-                hint="All changes from there to the source's present position are lost to decoding, unless a WAL "
-                "archive has them: give the source its archive directory, and restart the service. Else begin anew behind them: "
-                "spillway source restart SOURCE DATABASE, for any one database; slots that missed something are invalidated then, and "
-                "their consumers must be loaded anew. max_slot_wal_keep_size limits what the source keeps.",
+                f"the source has removed WAL that was not received yet, from {position} on: "
+                f"{failure.message}",
+                hint="All changes from there to the source's present position are lost to "
+                "decoding, unless a WAL archive has them: give the source its archive directory, "
+                "and restart the service. Else begin anew behind them: spillway source restart "
+                "SOURCE DATABASE, for any one database; slots that missed something are "
+                "invalidated then, and their consumers must be loaded anew. max_slot_wal_keep_size "
+                "limits what the source keeps.",
                 lsn=str(position),
                 slot=slot,
             )
@@ -548,13 +571,15 @@ class WalReceiver:
         if failure.sqlstate == _WRONG_STATE:
             return PhysicalSlotUnusable(
                 f"the physical slot {slot} can't be used: {failure.message}",
-                hint="The receiver tries again by itself; pg_replication_slots shows the slot's state.",
+                hint="The receiver tries again by itself; pg_replication_slots shows the slot's "
+                "state.",
                 slot=slot,
             )
         if failure.sqlstate == _CONFIGURATION_LIMIT:
             return ReplicationSlotsExhausted(
                 f"the physical slot {slot} is missing and can't be created: {failure.message}",
-                hint="ALTER SYSTEM SET max_replication_slots = 20; -- more than now; then restart the server",
+                hint="ALTER SYSTEM SET max_replication_slots = 20; -- more than now; then restart "
+                "the server",
                 slot=slot,
             )
         return ReplicationFailed(
@@ -564,7 +589,9 @@ class WalReceiver:
         )
 
     def _show(self, error: SpillwayError, state: ReceiverState) -> None:
-        """Show *error* to other threads, for as long as it lasts: without the frames, and the WAL, it came from."""
+        """Show *error* to other threads, for as long as it lasts: without the frames, and the WAL,
+        it came from.
+        """
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._error, self._state = error, state
 

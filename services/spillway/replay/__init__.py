@@ -1,1 +1,3 @@
-"""An archive of WAL decoded by many processes at once: plan, stretches, transactions put together; no Spark in it."""
+"""An archive of WAL decoded by many processes at once: plan, stretches, transactions put together;
+no Spark in it.
+"""

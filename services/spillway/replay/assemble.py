@@ -1,10 +1,12 @@
 """A part's rows, sorted, become the plugin's messages: the second half of a replay.
 
-Rows come in commit order, as :mod:`spillway.replay.pieces` says. Transactions that were whole in a stretch go to the plugin
-as they are; of others the pieces are put together first (:mod:`spillway.decoding.assembly`). One plugin sees all of a part, so
-that its messages are those that a slot's reader would make: many transactions in one, a table's schema as of each change.
+Rows come in commit order, as :mod:`spillway.replay.pieces` says. Transactions that were whole in a
+stretch go to the plugin as they are; of others the pieces are put together first
+(:mod:`spillway.decoding.assembly`). One plugin sees all of a part, so that its messages are those
+that a slot's reader would make: many transactions in one, a table's schema as of each change.
 
-Memory: a row, one transaction's pieces up to ``work_mem_bytes`` (the rest spilled), what the plugin gathers.
+Memory: a row, one transaction's pieces up to ``work_mem_bytes`` (the rest spilled), what the plugin
+gathers.
 """
 
 from __future__ import annotations

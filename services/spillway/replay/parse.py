@@ -1,14 +1,16 @@
-"""One stretch of WAL becomes rows: transactions that are whole in it, and pieces of those that are not.
+"""One stretch of WAL becomes rows: transactions that are whole in it, and pieces of those that are
+not.
 
-Runs in a task of its own, from the state that the light pass left at the stretch's start. What decoding does is what it always
-does; only the transactions in progress at either end are other:
+Runs in a task of its own, from the state that the light pass left at the stretch's start. What
+decoding does is what it always does; only the transactions in progress at either end are other:
 
 - begun before the stretch, committed in it: a HEADER, and a PIECE of what was read here;
 - in progress at its end, wanted where it commits later: a PIECE of what was read here;
 - in progress at its end and aborted later, or not ended in the range: nothing.
 
 Memory: ``work_mem_bytes`` of changes and the catalog. Rows are handed on as Arrow batches of about
-:data:`_BATCH_BYTES`; those of one large transaction, which come faster than they are taken, wait in a file.
+:data:`_BATCH_BYTES`; those of one large transaction, which come faster than they are taken, wait in
+a file.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def parse_stretch(
     *,
     work_mem_bytes: int = WORK_MEM_BYTES_DEFAULT,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode *stretch*; yield its rows (:data:`spillway.replay.pieces.SCHEMA`), in no order that matters.
+    """Decode *stretch*; yield its rows (:data:`spillway.replay.pieces.SCHEMA`), in no order that
+    matters.
 
     Args:
         archive: directory of WAL segment files.

@@ -1,25 +1,27 @@
-"""Rows between the two halves of a replay: what stretches hand to those who put transactions together.
+"""Rows between the two halves of a replay: what stretches hand to those who put transactions
+together.
 
 A row is up to :data:`PAYLOAD_BYTES_MAX` of changes in the kernels' own form, never a single change:
 
-===========  ==============================================================  ==============================
+===========  ==============================================================  =======================
 kind         payload                                                         ``final_lsn``
-===========  ==============================================================  ==============================
+===========  ==============================================================  =======================
 RELATION     u32 id, u32 0, descriptor as JSON: what the stretch calls so    0: before all others
 HEADER       u32 n, u32 0, n surviving xids, the header as the log has it    the transaction's commit
 CHUNK        changes of a transaction that is whole in the stretch           the transaction's commit
 PIECE        changes of one that is not, as they were queued                 the transaction's commit
 RUN          many small transactions, as they will lie in the log            the first one's commit
 END          nothing: the stretch was decoded to its end                     2^63 - 1: after all others
-===========  ==============================================================  ==============================
+===========  ==============================================================  =======================
 
-``part`` is where a row has to go: the number of the stretch whose commits its transaction belongs to. Sorted by
-(part, final_lsn, kind, stretch, place), rows are transactions in commit order, each one's header before its changes
-and those in LSN order: what a reorder buffer does, as a sort. A commit LSN names a transaction for good, an xid does not.
+``part`` is where a row has to go: the number of the stretch whose commits its transaction belongs
+to. Sorted by (part, final_lsn, kind, stretch, place), rows are transactions in commit order, each
+one's header before its changes and those in LSN order: what a reorder buffer does, as a sort. A
+commit LSN names a transaction for good, an xid does not.
 
-A payload longer than a row may be goes over several; all but the last say so (``more``). Payloads are a multiple of
-eight bytes, as kernels want it.
-"""
+A payload longer than a row may be goes over several; all but the last say so (``more``). Payloads
+are a multiple of eight bytes, as kernels want it.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def relation_payload(number: int, descriptor: RelationDescriptor) -> bytes:
 
 
 def header_payload(header: TransactionHeader, survivors: Sequence[int]) -> bytes:
-    """Return the payload that begins a transaction; *survivors* for one in pieces, none for one that is whole."""
+    """Return the payload that begins a transaction; *survivors* for one in pieces, none for one
+    that is whole.
+    """
     xids = struct.pack(f"<{len(survivors)}I", *survivors) + b"\0" * (4 * (len(survivors) % 2))
     return _COUNT.pack(len(survivors), 0) + xids + frames.encode_transaction_header(header)
 
@@ -96,7 +100,9 @@ def parse_header(payload: memoryview) -> tuple[TransactionHeader, frozenset[int]
 
 
 def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """Read rows that are sorted, payloads put together again. A payload is valid until the next row."""
+    """Read rows that are sorted, payloads put together again. A payload is valid until the next
+    row.
+    """
     started: list[bytes] = []
     for batch in batches:
         keys = batch.select(["part", "final_lsn", "kind", "stretch", "more"]).to_pylist()

@@ -1,4 +1,5 @@
-"""The light pass: where WAL can be cut, what a decoder must know at each cut, and who commits where.
+"""The light pass: where WAL can be cut, what a decoder must know at each cut, and who commits
+where.
 
 ::
 
@@ -6,19 +7,23 @@
         catalog, xids      │ state 1      │ state 2      │ state 3
                            └ who is in progress here, and where it commits
 
-One decoder goes through WAL once, *skimming*: it applies catalog records to the mirror and follows who begins, commits
-and aborts, and leaves the tables' changes out, which is nearly all of the work. Every ``stretch_bytes`` it serialises its
-state. From such a state another process decodes the stretch behind it, with the catalog exactly as of there.
+One decoder goes through WAL once, *skimming*: it applies catalog records to the mirror and follows
+who begins, commits and aborts, and leaves the tables' changes out, which is nearly all of the work.
+Every ``stretch_bytes`` it serialises its state. From such a state another process decodes the
+stretch behind it, with the catalog exactly as of there.
 
-A transaction in progress at a cut goes over it. Where it commits, or that it does not within the range, is known when the
-pass is over: so a stretch hands on only what is wanted, to where it is wanted, and the transactions that abort
-later go no further. An xid names one of those in progress at a cut, however often xids have wrapped around before.
+A transaction in progress at a cut goes over it. Where it commits, or that it does not within the
+range, is known when the pass is over: so a stretch hands on only what is wanted, to where it is
+wanted, and the transactions that abort later go no further. An xid names one of those in progress
+at a cut, however often xids have wrapped around before.
 
-Cuts are possible from where decoding is consistent, as it is with everything that begins from a base backup or a saved state.
-What begins before that and commits after it is whole, too, because the first stretch begins where this pass does.
+Cuts are possible from where decoding is consistent, as it is with everything that begins from a
+base backup or a saved state. What begins before that and commits after it is whole, too, because
+the first stretch begins where this pass does.
 
-Memory: the decoder's. Disk: a state for each stretch, mostly the catalog (3 MB for a fresh database).
-"""
+Memory: the decoder's. Disk: a state for each stretch, mostly the catalog (3 MB for a fresh
+database).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -71,7 +76,8 @@ class Stretch:
     #: the state to begin from
     state: Path
     begins: StretchBegins
-    #: commits in [range_start, range_end) are wanted; an empty range: only of transactions that commit later
+    #: commits in [range_start, range_end) are wanted; an empty range: only of transactions that
+    #: commit later
     range_start: int = 0
     range_end: int = 0
     #: top-level transactions in progress at ``end_lsn`` whose commit is wanted: xid → its place
@@ -99,7 +105,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where the catalog comes from: a saved state, or the data directory of a base backup and a database's name."""
+    """Where the catalog comes from: a saved state, or the data directory of a base backup and a
+    database's name.
+    """
 
     state: Path | None = None
     data_directory: Path | None = None
@@ -139,7 +147,8 @@ def make_plan(
     to_lsn: int | None = None,
     stretch_bytes: int = STRETCH_BYTES_DEFAULT,
 ) -> Plan:
-    """Walk the archive once, and write the states of the stretches into *directory*, which is there.
+    """Walk the archive once, and write the states of the stretches into *directory*, which is
+    there.
 
     Args:
         archive: directory of WAL segment files.
@@ -151,7 +160,8 @@ def make_plan(
 
     Raises:
         WalGap: a segment is missing, or the archive ends before *to_lsn*.
-        CorruptWal, DecodingError, SystemIdMismatch, UnsupportedWal: WAL can't be read, or is of another cluster.
+        CorruptWal, DecodingError, SystemIdMismatch, UnsupportedWal: WAL can't be read, or is of
+            another cluster.
         NotReady: *from_lsn* is before decoding is consistent, or it never is.
         StorageError: *begin* is damaged, or *directory* can't be written.
     """
@@ -168,7 +178,8 @@ def make_plan(
     with offline_decoder(wal, started, ends, spill_dir=directory) as decoder:
         if decoder.mirror.facts.major != wal.version.major:
             raise UnsupportedWal(
-                f"the state is of PostgreSQL {decoder.mirror.facts.major}, the WAL of {wal.version.major}",
+                f"the state is of PostgreSQL {decoder.mirror.facts.major}, the WAL of "
+                f"{wal.version.major}",
                 hint="Give WAL and state of the same cluster.",
                 lsn=str(Lsn(decoder.position)),
             )
@@ -187,13 +198,15 @@ def make_plan(
     if ends.consistent_lsn is None:
         raise NotReady(
             f"the archive ends at {Lsn(position)}, before decoding was consistent",
-            hint="Give more WAL: up to a checkpoint after the backup, and the end of the transactions that ran then.",
+            hint="Give more WAL: up to a checkpoint after the backup, and the end of the "
+            "transactions that ran then.",
         )
     begin_lsn, end_lsn = from_lsn or ends.consistent_lsn, to_lsn or position
     if begin_lsn < ends.consistent_lsn:
         raise NotReady(
             f"decoding is consistent from {Lsn(ends.consistent_lsn)} on, after {Lsn(begin_lsn)}",
-            hint="Begin with an older backup or state; transactions that ran when it was made are not in it.",
+            hint="Begin with an older backup or state; transactions that ran when it was made are "
+            "not in it.",
         )
     for stretch in stretches:
         stretch.range_start = max(stretch.start_lsn, begin_lsn)
@@ -206,7 +219,8 @@ def make_plan(
         if stretch not in needed:
             stretch.state.unlink()
     return Plan(
-        begin_lsn, end_lsn, tuple(needed), facts.encoding, facts.major, facts.database_oid, position - start
+        begin_lsn, end_lsn, tuple(needed), facts.encoding, facts.major, facts.database_oid,
+        position - start
     )  # fmt: skip
 
 
@@ -225,7 +239,9 @@ class _Cut(NamedTuple):
 def _stretches(
     wal: WalDirectory, decoder: Decoder, ends: _Ends, cut: _Cut, stretch_bytes: int
 ) -> Iterator[Stretch]:
-    """Walk to the end, and yield each stretch when it ends; where its transactions end is entered later."""
+    """Walk to the end, and yield each stretch when it ends; where its transactions end is entered
+    later.
+    """
     records_max = max(1, min(_BATCH_RECORDS_MAX, stretch_bytes // _RECORD_BYTES))
     wal.check_from(cut.lsn)
     for batch in wal.batches(cut.lsn, ends.to_lsn, records_max=records_max):
@@ -257,7 +273,9 @@ class _Ends:
         self._open: dict[int, list[Stretch]] = {}
 
     def cut(self, stretch: Stretch, in_progress: Iterable[int]) -> None:
-        """Take note of who goes over the end of *stretch*; who does not any more and has not committed is gone."""
+        """Take note of who goes over the end of *stretch*; who does not any more and has not
+        committed is gone.
+        """
         self._open = {xid: self._open.get(xid, []) for xid in in_progress}
         for stretches in self._open.values():
             stretches.append(stretch)
@@ -285,7 +303,9 @@ class _Ends:
 
 
 def _bootstrap_state(begin: Bootstrap) -> bytes:
-    """Return where a bootstrap begins in the form of a decoder's state; of that only LSN and catalog count."""
+    """Return where a bootstrap begins in the form of a decoder's state; of that only LSN and
+    catalog count.
+    """
     return serialization.dump(
         serialization.DecoderState(
             begin.mirror.facts.database_oid, begin.redo_lsn, 0, (), begin.mirror, NO_INVALIDATIONS

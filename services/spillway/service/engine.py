@@ -1,14 +1,15 @@
 """The running service below every interface: sources, their decoding sessions, and slots.
 
-Everything here runs on one event loop. What blocks (SQL on a source, reading and encoding transactions)
-runs on worker threads; decoding runs on threads of its own (``source.py``, ``session.py``). The metadata
-store says what exists; this object holds what lives.
+Everything here runs on one event loop. What blocks (SQL on a source, reading and encoding
+transactions) runs on worker threads; decoding runs on threads of its own (``source.py``,
+``session.py``). The metadata store says what exists; this object holds what lives.
 
-Start: migrate the metadata, then bring up every source under its lease. A source that can't be brought up
-does not stop the others: it is shown as failed, with its error, and tried again.
+Start: migrate the metadata, then bring up every source under its lease. A source that can't be
+brought up does not stop the others: it is shown as failed, with its error, and tried again.
 
-Upkeep, each :data:`UPKEEP_INTERVAL_S`: write confirmed positions, invalidate slots that hold more than they
-may, drop what nobody needs from transaction logs and WAL stores, give freed memory back to the system.
+Upkeep, each :data:`UPKEEP_INTERVAL_S`: write confirmed positions, invalidate slots that hold more
+than they may, drop what nobody needs from transaction logs and WAL stores, give freed memory back
+to the system.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ class Engine:
         settings: EngineSettings,
         certificate: ServerCertificate | None = None,
     ) -> None:
-        """Put it together; *certificate* is that of the doors, whose troubles belong to the signs."""
+        """Put it together; *certificate* is that of the doors, whose troubles belong to the
+        signs.
+        """
         self._metadata = metadata
         self._settings = settings
         self._workers = ThreadPoolExecutor(_WORKER_THREADS, thread_name_prefix="spillway-worker")
@@ -166,7 +169,9 @@ class Engine:
         await self._metadata.close()
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait until what was stored when the service started is decoded, but not longer than *timeout_s*."""
+        """Wait until what was stored when the service started is decoded, but not longer than
+        *timeout_s*.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not self._sources.are_settled() and loop.time() < deadline:  # noqa: ASYNC110 - threads end it
@@ -222,7 +227,9 @@ class Engine:
         return await self._sources.alter(name, dsn)
 
     async def drop_source(self, name: str, *, keep_slot: bool = False) -> None:
-        """Drop a source without slots: its threads, its physical slot unless *keep_slot*, its files."""
+        """Drop a source without slots: its threads, its physical slot unless *keep_slot*, its
+        files.
+        """
         async with self._changing:
             self._sources.get(name)
             held = sorted(slot.name for slot in self._slots.values() if slot.row.source == name)
@@ -335,8 +342,8 @@ class Engine:
     async def _start_position(self, session: Session, start_lsn: Lsn | None) -> Lsn:
         await session.wait_consistent(self._settings.consistent_timeout_s)
         if start_lsn is None:
-            # What committed before this call is not delivered, as with PostgreSQL: take the primary's
-            # end of WAL, not ours, which lags behind it.
+            # What committed before this call is not delivered, as with PostgreSQL: take the
+            # primary's end of WAL, not ours, which lags behind it.
             end = await session.source_flush_lsn()
             await session.wait_decoded(end, self._settings.consistent_timeout_s)
             return Lsn(max(end, session.log_start_lsn))
@@ -383,7 +390,8 @@ class Engine:
             self._exports.release(slot_name)
             source, database = slot.row.source, slot.row.database
             if not self._slots_on(source, database):
-                # WAL is kept for a session; one that decodes nothing any more must not keep it for nobody.
+                # WAL is kept for a session; one that decodes nothing any more must not keep it for
+                # nobody.
                 await self._sources.end_session_of_dropped(source, database)
 
     async def copy_slot(self, slot_name: str, new_name: str) -> SlotInfo:
@@ -509,8 +517,10 @@ class Engine:
                         return answer, reader.confirm_lsn
                     if reader.bytes > RESULT_BYTES_MAX:
                         raise ResultTooLarge(
-                            f'the answer for slot "{slot.name}" is larger than {RESULT_BYTES_MAX} bytes',
-                            hint="Limit it with upto_nchanges or upto_lsn, or stream it over gRPC (spillway recv).",
+                            f'the answer for slot "{slot.name}" is larger than {RESULT_BYTES_MAX} '
+                            "bytes",
+                            hint="Limit it with upto_nchanges or upto_lsn, or stream it over gRPC "
+                            "(spillway recv).",
                             slot=slot.name,
                         )
             finally:
@@ -518,7 +528,8 @@ class Engine:
 
         result = await self._in_worker(read)
         if not result[0]:
-            # What is there is served whatever the decoder's state; an empty answer would hide that it stopped.
+            # What is there is served whatever the decoder's state; an empty answer would hide that
+            # it stopped.
             session.check_readable()
         return result
 
@@ -558,7 +569,8 @@ class Engine:
                 merged = {**slot.row.options, **(options or {})}
                 prepared = (slot.row.two_phase, two_phase_at if plugin.two_phase else None)
                 key = (
-                    session, slot.row.plugin, frozenset(merged.items()), prepared, upto_lsn, step_bytes,
+                    session, slot.row.plugin, frozenset(merged.items()), prepared, upto_lsn,
+                    step_bytes,
                 )  # fmt: skip
             steps = await share_steps(
                 self._readers,
@@ -617,7 +629,8 @@ class Engine:
     async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(UPKEEP_INTERVAL_S)
-            # Each on its own: on a full disk what is trimmed lets metadata be written, and not the other way round.
+            # Each on its own: on a full disk what is trimmed lets metadata be written, and not the
+            # other way round.
             for work in (
                 self._trim,
                 self._store,
@@ -679,12 +692,15 @@ class Engine:
         self._reserve.look()
         self._sources.trim(horizons)
         collector.look()
-        # It reads a file of /proc. A process that is out of descriptors has other worries, and the next look comes soon.
+        # It reads a file of /proc. A process that is out of descriptors has other worries, and the
+        # next look comes soon.
         with contextlib.suppress(OSError):
             freed_memory.look()
 
     def _horizons(self) -> dict[tuple[str, str], int]:
-        """Return, for each (source, database), the oldest position that a slot may still ask for."""
+        """Return, for each (source, database), the oldest position that a slot may still ask
+        for.
+        """
         horizons = self._exports.needed()
         for slot in self._slots.values():
             if slot.invalidation_reason is None and not slot.is_elsewhere:
@@ -706,7 +722,8 @@ class Engine:
             ) from None
 
     async def _begin_two_phase(self, slot: Slot, plugin: OutputPlugin, lsn: int) -> None:
-        """Make a slot two-phase whose consumer asks for it by option, as CreateDecodingContext does.
+        """Make a slot two-phase whose consumer asks for it by option, as CreateDecodingContext
+        does.
 
         From then on it is, whatever consumers ask for: they were told of prepared transactions.
         """

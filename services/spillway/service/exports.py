@@ -1,18 +1,22 @@
-"""Snapshots of sources that are held for consumers, each paired with a position of a slot: one a slot.
+"""Snapshots of sources that are held for consumers, each paired with a position of a slot: one a
+slot.
 
-A consumer that begins copies tables as of a snapshot, and takes changes from a slot then. For both to fit, the slot
-begins at the LSN that belongs to the snapshot. Two ways lead there, and :attr:`SlotSnapshot.method` says which it was:
+A consumer that begins copies tables as of a snapshot, and takes changes from a slot then. For both
+to fit, the slot begins at the LSN that belongs to the snapshot. Two ways lead there, and
+:attr:`SlotSnapshot.method` says which it was:
 
-``paired``          an ordinary snapshot, and the log says which LSN it is (:mod:`spillway.source_snapshots.pairing`): nobody is
-                    waited for, and the primary has no logical slot. Tried for ``snapshot_pairing_timeout_s``
-``temporary_slot``  the primary makes a logical slot for a moment, and waits for the transactions that run. When
-                    pairing did not come off; :attr:`SlotSnapshot.reason` says why
+``paired``          an ordinary snapshot, and the log says which LSN it is
+                    (:mod:`spillway.source_snapshots.pairing`): nobody is waited for, and the
+                    primary has no logical slot. Tried for ``snapshot_pairing_timeout_s``
+``temporary_slot``  the primary makes a logical slot for a moment, and waits for the transactions
+                    that run. When pairing did not come off; :attr:`SlotSnapshot.reason` says why
 
-A held snapshot is a session on the primary, in a transaction: VACUUM keeps the rows that it sees. So it is held until it is told that it
-is not needed any more, until a consumer takes the slot, or the slot is dropped, and for ``snapshot_hold_s`` at most; and no more
-than :data:`HELD_MAX` are held at once. Who has imported it has a snapshot of his own, and needs this one no more.
-It dies with the service, with its session, and with the lease on the source. The slot stays where it is: whoever had not imported it
-takes another one.
+A held snapshot is a session on the primary, in a transaction: VACUUM keeps the rows that it sees.
+So it is held until it is told that it is not needed any more, until a consumer takes the slot, or
+the slot is dropped, and for ``snapshot_hold_s`` at most; and no more than :data:`HELD_MAX` are held
+at once. Who has imported it has a snapshot of his own, and needs this one no more. It dies with the
+service, with its session, and with the lease on the source. The slot stays where it is: whoever had
+not imported it takes another one.
 
 While a pair is looked for, the log is kept from where the slot may come to stand.
 """
@@ -98,7 +102,8 @@ class SnapshotExports:
         if held is None:
             raise UnknownSnapshot(
                 f'no snapshot is held for replication slot "{slot_name}"',
-                hint=f"Take one: POST /v1/slots/{slot_name}/snapshot. Its consistent_point is later: go on from there.",
+                hint=f"Take one: POST /v1/slots/{slot_name}/snapshot. Its consistent_point is "
+                "later: go on from there.",
                 slot=slot_name,
             )
         return held.snapshot
@@ -110,7 +115,9 @@ class SnapshotExports:
             self._give_up(slot_name, held)
 
     def keep_up(self, is_served: Callable[[str], bool]) -> None:
-        """Give up what was held for long enough, and what belongs to slots that are not *is_served* any more."""
+        """Give up what was held for long enough, and what belongs to slots that are not *is_served*
+        any more.
+        """
         for slot_name, held in tuple(self._held.items()):
             late = time.monotonic() >= held.until_s
             if late:
@@ -132,7 +139,9 @@ class SnapshotExports:
             self._threads.shutdown(wait=False)
 
     def needed(self) -> dict[tuple[str, str], int]:
-        """Return, for each (source, database), from where its log is needed by those who look for a pair."""
+        """Return, for each (source, database), from where its log is needed by those who look for a
+        pair.
+        """
         needed: dict[tuple[str, str], int] = {}
         for source, database, lsn in self._looking.values():
             needed[source, database] = min(lsn, needed.get((source, database), lsn))
@@ -156,7 +165,8 @@ class SnapshotExports:
         at_least: Callable[[], int],
         fall_back: bool = True,
     ) -> AsyncIterator[SlotSnapshot]:
-        """Take a snapshot, and hold it for a slot once the block is left; an error there gives it up.
+        """Take a snapshot, and hold it for a slot once the block is left; an error there gives it
+        up.
 
         Args:
             slot_name: the slot's; it need not be there yet.
@@ -173,8 +183,8 @@ class SnapshotExports:
         if len(self._held) + len(self._looking) >= HELD_MAX:
             raise Conflict(
                 f"{HELD_MAX} snapshots of sources are held, which is as many as there may be",
-                hint="Release those that are not needed any more: DELETE /v1/slots/SLOT/snapshot. A consumer that takes its "
-                "slot releases it, too.",
+                hint="Release those that are not needed any more: DELETE /v1/slots/SLOT/snapshot. "
+                "A consumer that takes its slot releases it, too.",
                 slots=sorted(self._held),
             )
         number = next(self._counter)
@@ -184,7 +194,8 @@ class SnapshotExports:
             snapshot = await self._take(holder, slot_name, session, at_least, fall_back=fall_back)
             yield snapshot
         except BaseException:
-            # Not waited for: whoever asked may be gone, and a thread may have its turn with it. Who stops has no threads any more.
+            # Not waited for: whoever asked may be gone, and a thread may have its turn with it. Who
+            # stops has no threads any more.
             with contextlib.suppress(RuntimeError):
                 self._threads.submit(holder.close)
             raise
@@ -228,9 +239,10 @@ class SnapshotExports:
             if not (cancelled or self._is_closing) and time.monotonic() < give_up_s:
                 return None
             return NotReady(
-                f"no exact snapshot could be had: {reason}; and the primary, which was asked for one, waits for transactions that run",
-                hint="Try again when they have ended: SELECT pid, state, xact_start FROM pg_stat_activity WHERE backend_xid IS"
-                " NOT NULL, and pg_prepared_xacts, show them.",
+                f"no exact snapshot could be had: {reason}; and the primary, which was asked for "
+                "one, waits for transactions that run",
+                hint="Try again when they have ended: SELECT pid, state, xact_start FROM "
+                "pg_stat_activity WHERE backend_xid IS NOT NULL, and pg_prepared_xacts, show them.",
                 slot=slot_name,
             )
 

@@ -1,8 +1,9 @@
 """What the engine does for the interfaces above it (REST, gRPC, UI).
 
-The interfaces depend on this protocol, not on how the engine does it; their tests may run on another
-implementation, production runs on :class:`spillway.service.engine.Engine`. All methods are called on
-the event loop and never block it. All raise :class:`spillway.errors.SpillwayError` and nothing else.
+The interfaces depend on this protocol, not on how the engine does it; their tests may run on
+another implementation, production runs on :class:`spillway.service.engine.Engine`. All methods are
+called on the event loop and never block it. All raise :class:`spillway.errors.SpillwayError` and
+nothing else.
 """
 
 from __future__ import annotations
@@ -43,18 +44,19 @@ class SlotStream(Protocol):
         """Wait for messages; after *timeout_s* without any, return a batch with none (a keepalive).
 
         A batch ends after about the stream's ``batch_bytes`` or as soon as nothing more is ready.
-        Of a backlog one batch is made ahead, while the caller has this one, and no more. When the caller is
-        cancelled nothing is lost: the next call has it.
+        Of a backlog one batch is made ahead, while the caller has this one, and no more. When the
+        caller is cancelled nothing is lost: the next call has it.
         """
         ...
 
     async def confirm(
         self, write_lsn: Lsn, flush_lsn: Lsn, apply_lsn: Lsn, *, beyond: bool = False
     ) -> None:
-        """Take standby feedback: the slot's confirmed_flush_lsn advances to *flush_lsn*, never backward.
+        """Take standby feedback: the slot's confirmed_flush_lsn advances to *flush_lsn*, never
+        backward.
 
-        Nor past what this stream handed out; with *beyond*, as PostgreSQL has it, up to what is decoded: a client may have got
-        it in a session before.
+        Nor past what this stream handed out; with *beyond*, as PostgreSQL has it, up to what is
+        decoded: a client may have got it in a session before.
         """
         ...
 
@@ -79,11 +81,13 @@ class EngineInterface(Protocol):
     async def restart_database(self, source: str, database: str) -> SourceInfo:
         """Give the decoding of one database a way on from what has stopped it.
 
-        What ended it is tried again at once. Where trying again can't help (WAL that is damaged or gone, a record that can't be
-        decoded, a catalog that went wrong, a database that was dropped and made again), decoding begins anew behind that place, from
-        the server's catalog as it is then. Returns once that has begun. Slots that missed something are invalidated when the new
-        beginning is consistent, with the reason; those that missed nothing go on. What is full, unreachable or not permitted never
-        costs anything. When the receiver lost its WAL (wal_removed), every database of the source begins anew.
+        What ended it is tried again at once. Where trying again can't help (WAL that is damaged or
+        gone, a record that can't be decoded, a catalog that went wrong, a database that was dropped
+        and made again), decoding begins anew behind that place, from the server's catalog as it is
+        then. Returns once that has begun. Slots that missed something are invalidated when the new
+        beginning is consistent, with the reason; those that missed nothing go on. What is full,
+        unreachable or not permitted never costs anything. When the receiver lost its WAL
+        (wal_removed), every database of the source begins anew.
 
         Raises:
             UnknownSource: there is none of that name.
@@ -107,7 +111,8 @@ class EngineInterface(Protocol):
     async def check_readable(
         self, source: str, database: str, tables: Sequence[str] | None
     ) -> None:
-        """Check that the source's role may read *tables* (``schema.table``; None: all) whole, as an initial copy does.
+        """Check that the source's role may read *tables* (``schema.table``; None: all) whole, as an
+        initial copy does.
 
         Raises:
             TableNotReadable: the hint is the SQL that grants what is missing.
@@ -142,9 +147,11 @@ class EngineInterface(Protocol):
         ...
 
     async def take_snapshot(self, slot_name: str, *, fall_back: bool = True) -> SlotSnapshot:
-        """Take an exact snapshot of the source and hold it for a slot, in place of one that is held for it; the slot stays where it is.
+        """Take an exact snapshot of the source and hold it for a slot, in place of one that is held
+        for it; the slot stays where it is.
 
-        With *fall_back* the primary is asked for one, by a temporary logical slot, when an ordinary one can't be paired.
+        With *fall_back* the primary is asked for one, by a temporary logical slot, when an ordinary
+        one can't be paired.
 
         Raises:
             Conflict: as many are held as there may be.
@@ -194,7 +201,8 @@ class EngineInterface(Protocol):
         ...
 
     async def lag_seconds(self, slot_name: str) -> float | None:
-        """Return how long ago the first transaction was committed that is not confirmed; 0.0 without one.
+        """Return how long ago the first transaction was committed that is not confirmed; 0.0
+        without one.
 
         None while that is not known: nothing is decoded, or the slot is lost.
         """
@@ -203,7 +211,8 @@ class EngineInterface(Protocol):
     async def preview(
         self, slot_name: str, start_lsn: Lsn | None, limit: int, skip: int = 0
     ) -> Preview:
-        """Show up to *limit* changes as JSON, from *start_lsn* or what is confirmed, beside the consumer.
+        """Show up to *limit* changes as JSON, from *start_lsn* or what is confirmed, beside the
+        consumer.
 
         *skip* changes of the first transaction are left out: those that a preview before has shown.
         """
@@ -228,7 +237,8 @@ class EngineInterface(Protocol):
                 confirmed_flush_lsn when it is later than that or None is given.
             upto_lsn: end after the last transaction whose commit record starts before this.
             options: plugin options, over the slot's own.
-            batch_bytes: payload bytes after which a batch is handed out; the default when large batches are used up.
+            batch_bytes: payload bytes after which a batch is handed out; the default when large
+                batches are used up.
             peek: read beside the consumer: the slot does not become active, ``confirm`` is refused.
             keep_temporary: a temporary slot outlives the stream: whoever opens it drops it.
         """
@@ -241,10 +251,11 @@ class EngineInterface(Protocol):
         ...
 
     def on_taken(self, listener: Callable[[str], Awaitable[None]]) -> None:
-        """Have *listener* called with the name of a source that this process begins to serve, before it writes anything there.
+        """Have *listener* called with the name of a source that this process begins to serve,
+        before it writes anything there.
 
-        Until then another process may have changed whatever is stored of the source. An error of *listener* lets the source
-        go again, to be tried later.
+        Until then another process may have changed whatever is stored of the source. An error of
+        *listener* lets the source go again, to be tried later.
         """
         ...
 
@@ -253,9 +264,11 @@ class EngineInterface(Protocol):
         ...
 
     async def end_session(self, slot_name: str) -> Consumer:
-        """End the session of the slot's consumer, and return who that was; the slot is free when it returns.
+        """End the session of the slot's consumer, and return who that was; the slot is free when it
+        returns.
 
-        A stream's ``next_batch`` and ``ended`` raise SessionEnded, whatever its client does meanwhile.
+        A stream's ``next_batch`` and ``ended`` raise SessionEnded, whatever its client does
+        meanwhile.
 
         Raises:
             NoConsumer: nobody has the slot.

@@ -1,18 +1,20 @@
-"""What a database has, from the mirrored catalog: its tables and publications, without a word of the source.
+"""What a database has, from the mirrored catalog: its tables and publications, without a word of
+the source.
 
-The mirror belongs to the decoding thread (``session.py``), so the questions are asked there, between two batches of
-records, :data:`TABLES_PER_QUESTION` at a time, so that decoding waits for a few milliseconds and not for a catalog of
-thousands of tables. Tables come in the order of their oids, which the mirror has sorted, and a page begins behind an oid: it
-costs what it gives, wherever it is. What changes between two questions is seen or not; a table that is dropped meanwhile is
-left out. The answer is as of where decoding is, which may be behind the source.
+The mirror belongs to the decoding thread (``session.py``), so the questions are asked there,
+between two batches of records, :data:`TABLES_PER_QUESTION` at a time, so that decoding waits for a
+few milliseconds and not for a catalog of thousands of tables. Tables come in the order of their
+oids, which the mirror has sorted, and a page begins behind an oid: it costs what it gives, wherever
+it is. What changes between two questions is seen or not; a table that is dropped meanwhile is left
+out. The answer is as of where decoding is, which may be behind the source.
 
-Publications are shown as pg_publication_tables has them: a table under its own name, or under the partitioned one's that it is
-published as. Row filters are node trees in the catalog; they are shown as text where that can
-be had (``row_filter_text``), and it is said that there is one. What a name has that is no character is
-shown byte by byte (``pg.encoding.readable``).
+Publications are shown as pg_publication_tables has them: a table under its own name, or under the
+partitioned one's that it is published as. Row filters are node trees in the catalog; they are shown
+as text where that can be had (``row_filter_text``), and it is said that there is one. What a name
+has that is no character is shown byte by byte (``pg.encoding.readable``).
 
-Memory: what is shown, of at most :data:`TABLES_MAX` tables; descriptors of one question's. They are not made with the mirror's
-cache, which would keep those of all tables after the first look.
+Memory: what is shown, of at most :data:`TABLES_MAX` tables; descriptors of one question's. They are
+not made with the mirror's cache, which would keep those of all tables after the first look.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ TABLES_MAX: Final = 10_000
 async def list_tables(
     sources: Sources, source: str, database: str, after: int, limit: int
 ) -> TablePage:
-    """List *limit* tables that could be subscribed to, at most :data:`TABLES_MAX`: those whose oids are larger than *after*.
+    """List *limit* tables that could be subscribed to, at most :data:`TABLES_MAX`: those whose oids
+    are larger than *after*.
 
     Raises:
         UnknownSource: there is none of that name.
@@ -92,7 +95,8 @@ def _decoded(sources: Sources, source: str, database: str) -> Session:
     session = sources.find_session(source, database)
     if session is None:
         raise NotReady(
-            f'database "{database}" of source "{source}" is not decoded yet, so its catalog is not known here',
+            f'database "{database}" of source "{source}" is not decoded yet, so its catalog is not '
+            "known here",
             hint="Create a slot or a subscription on it first; that begins to decode it.",
             source=source,
             database=database,
@@ -122,7 +126,9 @@ class Described(NamedTuple):
 
 
 def describe(mirror: CatalogMirror, after: int, count: int) -> tuple[list[Described], int | None]:
-    """Describe *count* tables whose oids are larger than *after*; return the last one's, None when no more follow."""
+    """Describe *count* tables whose oids are larger than *after*; return the last one's, None when
+    no more follow.
+    """
     # For the types that tables share.
     resolver = Resolver(mirror.heaps, mirror.registry, ResolutionCache())
     found: list[Described] = []
@@ -228,7 +234,9 @@ def _warnings(table: RelationDescriptor, *, captured: bool) -> list[str]:
 
 
 class PublicationsShown:
-    """Publications to which tables are added as they are described; what a table needs is kept of it, no descriptor."""
+    """Publications to which tables are added as they are described; what a table needs is kept of
+    it, no descriptor.
+    """
 
     def __init__(self, rows: Sequence[PgPublication], schemas: Mapping[int, Sequence[str]]) -> None:
         self._rows: Final = rows

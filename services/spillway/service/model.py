@@ -1,7 +1,8 @@
 """The values that the service takes and gives: what REST, gRPC and the UI show.
 
-Plain frozen dataclasses; interfaces convert them to their own wire forms. What sessions and delivery say of themselves is
-theirs (``sessions/model.py``, ``delivery/model.py``) and is handed on here, so that interfaces know the service alone.
+Plain frozen dataclasses; interfaces convert them to their own wire forms. What sessions and
+delivery say of themselves is theirs (``sessions/model.py``, ``delivery/model.py``) and is handed on
+here, so that interfaces know the service alone.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class SlotSpec:
 
 @dataclass(frozen=True, slots=True)
 class SlotSnapshot:
-    """A snapshot of a slot's database that is held on the source, paired with an LSN: it sees what has its commit record
-    before :attr:`consistent_point`, and nothing else.
+    """A snapshot of a slot's database that is held on the source, paired with an LSN: it sees what
+    has its commit record before :attr:`consistent_point`, and nothing else.
     """
 
     slot_name: str
@@ -73,7 +74,8 @@ class SlotSnapshot:
     consistent_point: Lsn
     #: pg_current_snapshot(): tells it from another one of the same name
     contents: str
-    #: paired: an ordinary snapshot; temporary_slot: of a logical slot that the primary had for a moment
+    #: paired: an ordinary snapshot; temporary_slot: of a logical slot that the primary had for a
+    #: moment
     method: str
     #: how many were taken until one could be paired
     attempts: int
@@ -103,7 +105,9 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class SlotInfo:
-    """A slot: the columns of PG 18's pg_replication_slots under their names, then Spillway's own."""
+    """A slot: the columns of PG 18's pg_replication_slots under their names, then Spillway's
+    own.
+    """
 
     slot_name: str
     plugin: str
@@ -254,7 +258,8 @@ class PrimaryCost:
 
     #: WAL that it keeps for our physical slot: what was written and not confirmed by us
     wal_bytes: int
-    #: age in transactions of the oldest row versions that our slot holds back from vacuum; None: it holds none
+    #: age in transactions of the oldest row versions that our slot holds back from vacuum; None: it
+    #: holds none
     xmin_age: int | None
     catalog_xmin_age: int | None
     #: logical slots on the primary, of whoever

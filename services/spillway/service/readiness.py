@@ -1,19 +1,23 @@
-"""Whether the service does its work, and if not, what keeps it from it: ``/readyz``, gRPC's health, the overview.
+"""Whether the service does its work, and if not, what keeps it from it: ``/readyz``, gRPC's health,
+the overview.
 
 Made afresh of facts at each question. The service is ready when nothing of this list holds:
 
-- *metadata*: nothing could be written there for :data:`METADATA_S`, or the last attempt failed. :class:`MetadataWatch` writes
-  a row every few seconds, since a store that can be read may well be locked, full or read-only.
+- *metadata*: nothing could be written there for :data:`METADATA_S`, or the last attempt failed.
+  :class:`MetadataWatch` writes a row every few seconds, since a store that can be read may well be
+  locked, full or read-only.
 - *disk*: it is full; the reserve for metadata is in use.
 - *certificate*: it has expired or is not valid yet, so that clients refuse the service.
-- *source*: it was not heard since the service started, or not every database of it was opened; or does not stream for longer
-  than :data:`NOT_STREAMING_S`, which a restart of the primary or a failover takes; or its receiver has failed, or waits for
-  space, or another process has its lease.
-- *database*: its decoding has stopped; or has not come to where it stood before the service started.
+- *source*: it was not heard since the service started, or not every database of it was opened; or
+  does not stream for longer than :data:`NOT_STREAMING_S`, which a restart of the primary or a
+  failover takes; or its receiver has failed, or waits for space, or another process has its lease.
+- *database*: its decoding has stopped; or has not come to where it stood before the service
+  started.
 
-A database that was dropped on the source is not in the list: its decoding is over, not broken. Nor is one that is decoded
-for the first time. A service without sources is ready as soon as its metadata is. Nor is what will be in the way and is not
-yet, a certificate that expires soon or whose renewal failed: that is a warning, :func:`warnings_of`.
+A database that was dropped on the source is not in the list: its decoding is over, not broken. Nor
+is one that is decoded for the first time. A service without sources is ready as soon as its
+metadata is. Nor is what will be in the way and is not yet, a certificate that expires soon or whose
+renewal failed: that is a warning, :func:`warnings_of`.
 """
 
 from __future__ import annotations
@@ -155,7 +159,8 @@ def disk_obstacle(reserve: DiskReserve) -> Obstacle:
         directory,
         DiskFull.code,
         f"no space is left on the file system of {directory}",
-        "Free space there, or drop or advance the slot that retains most. All goes on by itself then.",
+        "Free space there, or drop or advance the slot that retains most. All goes on by itself "
+        "then.",
         reserve.full_since,
         "The disk is full",
     )
@@ -176,7 +181,8 @@ def _of_source(source: Source) -> Iterator[Obstacle]:
                 info.since,
             )
     elif not source.is_complete:
-        # It is received before the databases are opened, one after the other: nothing tells of those that have no session yet.
+        # It is received before the databases are opened, one after the other: nothing tells of
+        # those that have no session yet.
         yield Obstacle(
             "source",
             info.name,
@@ -194,7 +200,10 @@ def _of_source(source: Source) -> Iterator[Obstacle]:
                 f"{info.name}/{session.database}",
                 session.error_code or "not_ready",
                 session.error
-                or f'database "{session.database}" is not decoded up to where it was before the start',
+                or (
+                    f'database "{session.database}" is not decoded up to where it was before the '
+                    "start"
+                ),
                 session.hint or "It goes on by itself; GET /v1/sources shows how far it is.",
                 session.since,
             )

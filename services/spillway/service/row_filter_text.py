@@ -1,8 +1,10 @@
-"""A publication's row filter as text: what pg_get_expr shows of pg_publication_rel.prqual, or nothing.
+"""A publication's row filter as text: what pg_get_expr shows of pg_publication_rel.prqual, or
+nothing.
 
-The catalog has a tree of nodes; the server's deparser knows all of SQL. Here is what filters are mostly made of: columns, constants of the
-plain types, operators and functions of pg_catalog, AND, OR, NOT, IS NULL, IS TRUE, casts that change nothing, lists. Of anything
-else there is no text: half a filter would be another filter. What is shown is the server's text, letter for letter.
+The catalog has a tree of nodes; the server's deparser knows all of SQL. Here is what filters are
+mostly made of: columns, constants of the plain types, operators and functions of pg_catalog, AND,
+OR, NOT, IS NULL, IS TRUE, casts that change nothing, lists. Of anything else there is no text: half
+a filter would be another filter. What is shown is the server's text, letter for letter.
 
 Source: get_rule_expr and its callees, src/backend/utils/adt/ruleutils.c, without PRETTYFLAG_PAREN
 """
@@ -38,7 +40,9 @@ class _NoText(Exception):
 
 
 def row_filter_text(mirror: CatalogMirror, node_tree: str, table: RelationDescriptor) -> str | None:
-    """Return a filter over *table* as the server shows it; None when it has parts that are not known here."""
+    """Return a filter over *table* as the server shows it; None when it has parts that are not
+    known here.
+    """
     try:
         return _Deparser(mirror, table).show(parse_node_tree(node_tree))
     except (_NoText, DecodingError, struct.error, ValueError, IndexError):
@@ -173,8 +177,8 @@ class _Deparser:
         return quote_identifier(row.typname, self._version)
 
 
-#: Shown otherwise than as a call: EXTRACT, AT TIME ZONE, SUBSTRING … and their like, marked so by funcformat from 14 on; these
-#: names are keywords, too.
+#: Shown otherwise than as a call: EXTRACT, AT TIME ZONE, SUBSTRING … and their like, marked so by
+#: funcformat from 14 on; these names are keywords, too.
 _OWN_SYNTAX: Final = frozenset(
     {
         "coalesce",

@@ -23,7 +23,8 @@ class EngineSettings(SessionSettings):
     consistent_timeout_s: float = 90.0
     #: how long a snapshot of the source is held for a slot
     snapshot_hold_s: float = 900.0
-    #: how long snapshots are taken until one can be paired with an LSN; then the primary is asked for one
+    #: how long snapshots are taken until one can be paired with an LSN; then the primary is asked
+    #: for one
     snapshot_pairing_timeout_s: float = 10.0
     #: a lease on a source lasts this long without renewal
     lease_ttl_s: float = 15.0

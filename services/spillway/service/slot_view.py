@@ -1,4 +1,6 @@
-"""A slot as it is shown: the columns of PostgreSQL's views, of what delivery knows of it and of how its session stands."""
+"""A slot as it is shown: the columns of PostgreSQL's views, of what delivery knows of it and of how
+its session stands.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ def describe(
 
     What is not known while the source is not up is None.
 
-    ``restart_lsn`` equals ``confirmed_flush_lsn``, and ``catalog_xmin`` is null: the transaction log
-    holds whole transactions with the descriptors they need, so a slot keeps neither older WAL nor
-    old catalog rows.
+    ``restart_lsn`` equals ``confirmed_flush_lsn``, and ``catalog_xmin`` is null: the transaction
+    log holds whole transactions with the descriptors they need, so a slot keeps neither older WAL
+    nor old catalog rows.
     """
     row, lost, consumer = slot.row, slot.invalidation_reason is not None, slot.consumer
     kept = None if retained_bytes is None else "reserved"

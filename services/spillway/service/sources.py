@@ -1,21 +1,22 @@
 """The sources of the running service: bringing them up, keeping them up, taking them down.
 
-A source runs under a lease in the metadata store (:mod:`spillway.store.leases`), so that two processes on one metadata
-database never stream through one physical slot, nor serve one slot. ::
+A source runs under a lease in the metadata store (:mod:`spillway.store.leases`), so that two
+processes on one metadata database never stream through one physical slot, nor serve one slot. ::
 
     STANDING BY ── the lease is free ──▶ BRINGING UP ── started ──▶ UP
       ▲   │ looks each second                │ error: tried again    │
       │   └ shows what is stored             ▼                       ▼
       └──────────────── the lease was lost: threads end, streams end with lease_lost
 
-Whoever takes a source over from a process that did not give it back ends that one's stream on the primary. It has a data directory of
-its own: what was decoded there is not here. So slots go on from where this directory's WAL and transaction log, and
-what the primary still keeps, allow.
+Whoever takes a source over from a process that did not give it back ends that one's stream on the
+primary. It has a data directory of its own: what was decoded there is not here. So slots go on from
+where this directory's WAL and transaction log, and what the primary still keeps, allow.
 
-Sources that another process makes or drops are noticed by looking, too. Nothing that was known before a lease was taken counts
-after it: the rows of the source and of its slots are read again, and whoever else keeps something of a source in memory
-(:meth:`Sources.on_taken`) does the same before anything can be written. Files are of one source, not of a name: those of a
-source that was dropped elsewhere, and made again, go.
+Sources that another process makes or drops are noticed by looking, too. Nothing that was known
+before a lease was taken counts after it: the rows of the source and of its slots are read again,
+and whoever else keeps something of a source in memory (:meth:`Sources.on_taken`) does the same
+before anything can be written. Files are of one source, not of a name: those of a source that was
+dropped elsewhere, and made again, go.
 """
 
 from __future__ import annotations
@@ -106,15 +107,20 @@ class Sources:
         self._listeners: list[Callable[[str], Awaitable[None]]] = []
 
     def on_taken(self, listener: Callable[[str], Awaitable[None]]) -> None:
-        """Have *listener* called with the name of a source whose lease was taken, before it is begun; see the interface."""
+        """Have *listener* called with the name of a source whose lease was taken, before it is
+        begun; see the interface.
+        """
         self._listeners.append(listener)
 
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bring up every source that the metadata store knows and whose lease is free; stand by for the others."""
+        """Bring up every source that the metadata store knows and whose lease is free; stand by for
+        the others.
+        """
         for row in await self._metadata.list_sources():
-            # Who stored it might do so then; that it goes on is worth more than that it is as new ones must be.
+            # Who stored it might do so then; that it goes on is worth more than that it is as new
+            # ones must be.
             if odd := odd_parameters(row.dsn, self._settings.dsn_files):
                 log.warning(
                     'source "%s": its DSN has %s, which a new one may not; see SPILLWAY_DSN_FILES',
@@ -136,7 +142,8 @@ class Sources:
         """Take in a source that is stored."""
         self._sources[row.name] = self._new(row)
         try:
-            # Before anybody can ask: what may be written is known when the service begins to answer.
+            # Before anybody can ask: what may be written is known when the service begins to
+            # answer.
             await self._hold(row.name)
         except UnknownSource:
             await self._forget_dropped(row.name, served=False)
@@ -166,7 +173,9 @@ class Sources:
         self._tasks[name] = asyncio.create_task(self._keep_up(name), name=f"spillway-source-{name}")
 
     async def _keep_up(self, name: str) -> None:
-        """Hold the lease and bring the source up until that works, then only renew; stand by while another process has it."""
+        """Hold the lease and bring the source up until that works, then only renew; stand by while
+        another process has it.
+        """
         retry_s: float | None = None
         while True:
             served = self._leases.fence(name) is not None
@@ -251,7 +260,9 @@ class Sources:
         self._up.add(name)
 
     async def _note_upgrade(self, name: str) -> None:
-        """Store the release that a server was brought to, which decides some of what plugins print."""
+        """Store the release that a server was brought to, which decides some of what plugins
+        print.
+        """
         source = self._sources[name]
         version = source.upgraded_to
         if name not in self._up or version is None:
@@ -282,8 +293,9 @@ class Sources:
     async def _forget_dropped(self, name: str, *, served: bool) -> None:
         """Forget a source that is stored no more.
 
-        The process that served it has dropped it, and what was received and decoded of it here is of no use. Of one that was
-        *served* here it stays: nobody but this process drops that, so the metadata are others than they were.
+        The process that served it has dropped it, and what was received and decoded of it here is
+        of no use. Of one that was *served* here it stays: nobody but this process drops that, so
+        the metadata are others than they were.
         """
         source = self._sources[name]
         self._forget(name)
@@ -295,7 +307,8 @@ class Sources:
     # -- changes ------------------------------------------------------------------------------
 
     async def create(self, name: str, dsn: str, capture: Mapping[str, object]) -> SourceInfo:
-        """Check the cluster at *dsn*, remember it, and bring it up with a session for the DSN's database.
+        """Check the cluster at *dsn*, remember it, and bring it up with a session for the DSN's
+        database.
 
         Raises:
             InvalidRequest: the name is not usable, or what *capture* says.
@@ -357,7 +370,8 @@ class Sources:
             LeaseLost: another process serves it.
             InvalidDsn: the DSN says what a source's may not.
             SystemIdMismatch: it leads to another cluster.
-            WalDiverged: it leads to a copy of the cluster, which has other WAL than what was received.
+            WalDiverged: it leads to a copy of the cluster, which has other WAL than what was
+                received.
             SourceError: the cluster is not fit; all that is missing is listed.
         """
         async with self._changing:
@@ -375,7 +389,8 @@ class Sources:
             return source.info()
 
     async def restart(self, name: str, database: str, needed: Mapping[str, int]) -> SourceInfo:
-        """Give the decoding of a database a way on; *needed* has the oldest position of a slot, by database.
+        """Give the decoding of a database a way on; *needed* has the oldest position of a slot, by
+        database.
 
         Raises:
             UnknownSource: there is none of that name.
@@ -384,13 +399,15 @@ class Sources:
         """
         async with self._changing:
             source = self.get(name)
-            # It throws decoded files away, and does so before anything else could fail for want of the lease.
+            # It throws decoded files away, and does so before anything else could fail for want of
+            # the lease.
             self._leases.held(name)
             await self._in_worker(source.restart, database, needed)
             return source.info()
 
     async def check(self, name: str, dsn: str) -> SourceFacts:
-        """Check the cluster at *dsn* and whether a source of that *name* can be made of it; make nothing.
+        """Check the cluster at *dsn* and whether a source of that *name* can be made of it; make
+        nothing.
 
         Raises:
             As :meth:`create`.
@@ -414,7 +431,8 @@ class Sources:
                     hint="One source serves every database of a cluster: create slots on that one.",
                     source=other.name,
                 )
-        # The slot's name is made of the source's: another service's source of that name has the same slot.
+        # The slot's name is made of the source's: another service's source of that name has the
+        # same slot.
         await self._in_worker(ensure_physical_slot_is_free, dsn, slot_name)
         return facts
 
@@ -431,11 +449,12 @@ class Sources:
     async def drop(self, name: str, *, keep_slot: bool = False) -> None:
         """Take a source down and remove its physical slot, its row and its files.
 
-        The slot goes first: while it exists the primary keeps WAL for it. A primary that is gone for good has none to keep;
-        with *keep_slot* it is not asked.
+        The slot goes first: while it exists the primary keeps WAL for it. A primary that is gone
+        for good has none to keep; with *keep_slot* it is not asked.
 
         Raises:
-            SourceError: the primary can't be reached to drop the slot, or refuses; the source stays.
+            SourceError: the primary can't be reached to drop the slot, or refuses; the source
+                stays.
             LeaseLost: another process serves it.
         """
         async with self._changing:
@@ -491,7 +510,9 @@ class Sources:
         return session
 
     async def end_session_of_dropped(self, name: str, database: str) -> None:
-        """End the session of a database that was dropped, if it is one and no slot needs it any more."""
+        """End the session of a database that was dropped, if it is one and no slot needs it any
+        more.
+        """
         session = self.find_session(name, database)
         if session is not None and session.database_is_gone:
             await self._in_worker(self.get(name).end_session_of_dropped, database)
@@ -502,7 +523,9 @@ class Sources:
         return source.session_of(database) if source is not None else None
 
     def unknown_decoding(self, name: str) -> Decoding:
-        """Describe the decoding of a database whose source is not up: with why, if that is known."""
+        """Describe the decoding of a database whose source is not up: with why, if that is
+        known.
+        """
         info = self.get(name).info()
         return Decoding("unknown", None, info.since, info.error, info.error_code, info.hint)
 
@@ -530,8 +553,9 @@ class Sources:
 
 def _or_keep_slot(name: str, slot_name: str) -> str:
     return (
-        f"If the server is gone for good, DELETE /v1/sources/{name}?keep_slot=true drops the source without asking it. Should it "
-        f"come back, it keeps WAL until the slot is dropped there: SELECT pg_drop_replication_slot('{slot_name}');"
+        f"If the server is gone for good, DELETE /v1/sources/{name}?keep_slot=true drops the "
+        "source without asking it. Should it come back, it keeps WAL until the slot is dropped "
+        f"there: SELECT pg_drop_replication_slot('{slot_name}');"
     )
 
 

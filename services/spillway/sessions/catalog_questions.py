@@ -1,7 +1,7 @@
 """Questions about a database's catalog, put by any thread and answered by the one that decodes it.
 
-The catalog is the decoder's own and changes with each record; between two batches it stands still, and a question may look.
-At most :data:`_QUESTIONS_MAX` wait; who asks more is refused.
+The catalog is the decoder's own and changes with each record; between two batches it stands still,
+and a question may look. At most :data:`_QUESTIONS_MAX` wait; who asks more is refused.
 """
 
 from __future__ import annotations

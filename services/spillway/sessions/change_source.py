@@ -1,9 +1,10 @@
 """Where a session's changes come from.
 
-A session (``session.py``) knows how to start from what is durable, to keep what was decoded, and when to make a checkpoint.
-It does not know how changes are had: it is given a :class:`ChangeSource`, has it follow the decoder that it has restored,
-and takes one step after the other. Here they are decoded from WAL that is stored, which is walked once for all
-databases of the source (``wal/shared_walk.py``).
+A session (``session.py``) knows how to start from what is durable, to keep what was decoded, and
+when to make a checkpoint. It does not know how changes are had: it is given a
+:class:`ChangeSource`, has it follow the decoder that it has restored, and takes one step after the
+other. Here they are decoded from WAL that is stored, which is walked once for all databases of the
+source (``wal/shared_walk.py``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Changes(Protocol):
         """Whether the last step found that everything there is was taken."""
 
     def advance(self, timeout_s: float, called: Callable[[], bool]) -> bool:
-        """Take the next changes, and hand on what is whole; False when there were none in *timeout_s*, or *called* says so.
+        """Take the next changes, and hand on what is whole; False when there were none in
+        *timeout_s*, or *called* says so.
 
         The decoder gets further also by what concerns other databases alone.
 

@@ -1,22 +1,25 @@
-"""For how long a database has failed to be decoded without getting further, over restarts of the service.
+"""For how long a database has failed to be decoded without getting further, over restarts of the
+service.
 
-What a failed database needs is kept for a while and then given up for the sake of the others (``wal_horizon.py``). A clock
-of the process's own would begin anew with each start, and a service that is restarted every few minutes would never give
-anything up. So the moment of the first failure is a stored fact, in database.json, with how far WAL had been taken in. ::
+What a failed database needs is kept for a while and then given up for the sake of the others
+(``wal_horizon.py``). A clock of the process's own would begin anew with each start, and a service
+that is restarted every few minutes would never give anything up. So the moment of the first failure
+is a stored fact, in database.json, with how far WAL had been taken in. ::
 
     failed(lsn) ── first of all ──▶ runs ──▶ further failures: it goes on
                                       │
                                       └── a checkpoint beyond lsn, or all that is stored is decoded ──▶ stopped, and forgotten
 
-An attempt that begins at the last snapshot again, and writes another one on its way to the same place, has got no further.
-Time while no service ran counts: nobody decoded then either.
+An attempt that begins at the last snapshot again, and writes another one on its way to the same
+place, has got no further. Time while no service ran counts: nobody decoded then either.
 
-Within the process the clock is monotonic; the moment that is stored is the machine's time, which may be set. Where it can't
-be stored, on a full disk for one, the process's own is all there is until a later failure can be: taking note of a
-failure never fails itself, for what failed would not be tried again then.
+Within the process the clock is monotonic; the moment that is stored is the machine's time, which
+may be set. Where it can't be stored, on a full disk for one, the process's own is all there is
+until a later failure can be: taking note of a failure never fails itself, for what failed would not
+be tried again then.
 
 For the decoding thread; ``for_s`` is for any.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

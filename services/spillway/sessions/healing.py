@@ -1,22 +1,28 @@
-"""What a database's decoding does when its state is lost, damaged, or of no use: where it may go on, and what is missed.
+"""What a database's decoding does when its state is lost, damaged, or of no use: where it may go
+on, and what is missed.
 
-There are three kinds of state: WAL, snapshots of the decoder, the transaction log. A lost one is made again of those left:
+There are three kinds of state: WAL, snapshots of the decoder, the transaction log. A lost one is
+made again of those left:
 
-=============================== ==================================================================================
+=============================== ====================================================================
 lost                            made again
-=============================== ==================================================================================
-log, whole or its end           a snapshot and WAL from there on; what they don't reach back to is missed
-log, a segment before the last  an older state and WAL (``mending.py``); without them the log begins behind it
-snapshots                       the catalog is read anew from the server; decoding begins at the next consistent point
-WAL, damaged or gone            from the archive or the primary (``receiver/refetch.py``); else by who decides to begin
-                                anew behind it (``POST …/restart``)
-=============================== ==================================================================================
+=============================== ====================================================================
+log, whole or its end           a snapshot and WAL from there on; what they don't reach back to is
+                                missed
+log, a segment before the last  an older state and WAL (``mending.py``); without them the log begins
+                                behind it
+snapshots                       the catalog is read anew from the server; decoding begins at the
+                                next consistent point
+WAL, damaged or gone            from the archive or the primary (``receiver/refetch.py``); else by
+                                who decides to begin anew behind it (``POST …/restart``)
+=============================== ====================================================================
 
-However decoding begins again, it becomes consistent at some LSN S, and the log that is there ends at E: what commits from E
-up to S is missed. If S is at E or before, nothing is. If WAL from E to S is here and shows that nothing of this database
-committed in it, nothing is, either. Else the log begins anew behind the last commit that was missed (``first_whole_lsn``).
-So there is one rule for slots, which the engine applies: a slot that stands before the log's beginning has missed
-something and is invalidated; any other has missed nothing and goes on.
+However decoding begins again, it becomes consistent at some LSN S, and the log that is there ends
+at E: what commits from E up to S is missed. If S is at E or before, nothing is. If WAL from E to S
+is here and shows that nothing of this database committed in it, nothing is, either. Else the log
+begins anew behind the last commit that was missed (``first_whole_lsn``). So there is one rule for
+slots, which the engine applies: a slot that stands before the log's beginning has missed something
+and is invalidated; any other has missed nothing and goes on.
 """
 
 from __future__ import annotations
@@ -54,7 +60,8 @@ if TYPE_CHECKING:
 _READ_BYTES: Final = 1 << 20
 _OID: Final = struct.Struct("<I")
 
-#: Reasons of invalidation: PostgreSQL's own where it has one (ReplicationSlotInvalidationCause, slot.h).
+#: Reasons of invalidation: PostgreSQL's own where it has one (ReplicationSlotInvalidationCause,
+#: slot.h).
 WAL_REMOVED: Final = "wal_removed"
 WAL_LEVEL_INSUFFICIENT: Final = "wal_level_insufficient"
 
@@ -68,7 +75,9 @@ class LogSink:
         self._is_consistent = False
 
     def consistent(self, lsn: int) -> None:
-        """Begin the log at *lsn*, or go on with the one that is there if nothing is missed in between."""
+        """Begin the log at *lsn*, or go on with the one that is there if nothing is missed in
+        between.
+        """
         here, self._is_consistent = self._log, True
         begins = here.start_lsn
         if begins is None:
@@ -85,7 +94,9 @@ class LogSink:
         self._log.transactions(run)
 
     def progress(self, decoded_lsn: int) -> None:
-        """Move the log's end; not before decoding is consistent, for until then it lets transactions pass."""
+        """Move the log's end; not before decoding is consistent, for until then it lets
+        transactions pass.
+        """
         if self._is_consistent:
             self._log.progress(decoded_lsn)
 
@@ -120,7 +131,9 @@ class WholeFrom:
             return consistent_lsn
 
     def _behind_last_commit(self, since: int, upto: int) -> int:
-        """Return *since*, or what is behind the last commit in [*since*, *upto*) that a slot would have delivered."""
+        """Return *since*, or what is behind the last commit in [*since*, *upto*) that a slot would
+        have delivered.
+        """
         store = self._store
         lsn = int(segment_start(since, store.segment_size))
         walker = Walker(self._version, lsn, store.segment_size, system_id=int(store.system_id))
@@ -172,7 +185,9 @@ class _Seen:
         self._known_from: int | None = None
 
     def begins(self, next_xid: int) -> None:
-        """Take note of the next xid to be given: from there on, all that a transaction did is seen."""
+        """Take note of the next xid to be given: from there on, all that a transaction did is
+        seen.
+        """
         if self._known_from is None:
             self._known_from = next_xid
 
@@ -188,9 +203,11 @@ class _Seen:
 
 
 def begin_behind(error: SpillwayError, segment_size: int) -> int | None:
-    """Return behind which LSN to begin anew to get past *error*; None when only trying again can help.
+    """Return behind which LSN to begin anew to get past *error*; None when only trying again can
+    help.
 
-    What is full, unreachable or not permitted is as it was once that is mended: nothing may be given up for it.
+    What is full, unreachable or not permitted is as it was once that is mended: nothing may be
+    given up for it.
     """
     lost = (
         WalError,

@@ -3,23 +3,31 @@
 ::
 
     DATA_DIR/                           0700; ``spillway serve`` makes every file in it 0600
-      spillway.lock                     held with flock by the one process that serves this directory
+      spillway.lock                     held with flock by the one process that serves this
+                                        directory
       instance                          a UUID that names this directory as a lease holder
       spillway.db                       metadata, when it is SQLite
-      spillway.reserve                  disk space for it, given up when the disk is full (storage/disk_reserve.py)
-      sources/NAME/source.json          when the source was made: another one may have its name one day
+      spillway.reserve                  disk space for it, given up when the disk is full
+                                        (storage/disk_reserve.py)
+      sources/NAME/source.json          when the source was made: another one may have its name one
+                                        day
       sources/NAME/wal/                 WAL segment files as PostgreSQL names them (receiver)
       sources/NAME/databases/OID/
         txlog/                          the transaction log
-        snapshots/<lsn>.snap            serialised catalog mirror, snapshot builder, transactions that it carries
-        snapshots/<lsn>-<lsn>.base      an older one, for a log that is damaged (mending.py); the second <lsn> is how far all was logged
-        verified.json                   when each segment of the log was found whole (txlog/verification.py)
+        snapshots/<lsn>.snap            serialised catalog mirror, snapshot builder, transactions
+                                        that it carries
+        snapshots/<lsn>-<lsn>.base      an older one, for a log that is damaged (mending.py); the
+                                        second <lsn> is how far all was logged
+        verified.json                   when each segment of the log was found whole
+                                        (txlog/verification.py)
         mending/                        a segment that is decoded again, and what that spills
-        spill/                          transactions in progress that outgrew memory; what the snapshot does not name is
-                                        removed at start
-        database.json                   its name and encoding, so that a start needs no word of the source, from where
-                                        on its transactions are streamed, and since when decoding fails
-        database.copy.json              the same again: one that is damaged or gone is made again of the other
+        spill/                          transactions in progress that outgrew memory; what the
+                                        snapshot does not name is removed at start
+        database.json                   its name and encoding, so that a start needs no word of the
+                                        source, from where on its transactions are streamed, and
+                                        since when decoding fails
+        database.copy.json              the same again: one that is damaged or gone is made again of
+                                        the other
 """
 
 from __future__ import annotations
@@ -68,8 +76,9 @@ class DatabaseLayout:
     def describe(self, **values: object) -> None:
         """Write down *values* in database.json, beside what it says of others; durable on return.
 
-        Nothing is written when both files say so already: the copy is begun only once the other is durable. A start says of each
-        database what it is called, and a sync of two files and their names for each would be most of what it waits for.
+        Nothing is written when both files say so already: the copy is begun only once the other is
+        durable. A start says of each database what it is called, and a sync of two files and their
+        names for each would be most of what it waits for.
         """
         text = json.dumps({**self._description(), **values})
         with file_errors(self.root, "write to"):
@@ -80,12 +89,16 @@ class DatabaseLayout:
                 replace_file(self.root / name, text)
 
     def streaming(self) -> tuple[int, int] | None:
-        """Return what streaming was switched on with, (first LSN, bytes of a part); None when it never was."""
+        """Return what streaming was switched on with, (first LSN, bytes of a part); None when it
+        never was.
+        """
         found = self._description().get("streaming")
         return None if found is None else (found[0], found[1])
 
     def failed(self) -> tuple[float, int] | None:
-        """Return when decoding failed, in seconds since 1970, and how far it was; None when nothing is in its way."""
+        """Return when decoding failed, in seconds since 1970, and how far it was; None when nothing
+        is in its way.
+        """
         match self._description().get("failed"):
             case [int() | float() as at, int() as lsn]:
                 return float(at), lsn
@@ -132,7 +145,9 @@ def _has(path: Path, text: str) -> bool:
 
 
 def _is_description(found: object) -> bool:
-    """Say whether *found* is what :meth:`DatabaseLayout.describe` writes of a database that is remembered."""
+    """Say whether *found* is what :meth:`DatabaseLayout.describe` writes of a database that is
+    remembered.
+    """
     if not isinstance(found, dict):
         return False
     streaming = found.get("streaming")
@@ -174,7 +189,8 @@ class SourceLayout:
             return None
 
     def clear(self) -> None:
-        """Remove everything but the mark: who dies in between finds that these are another source's files still.
+        """Remove everything but the mark: who dies in between finds that these are another source's
+        files still.
 
         Raises:
             OSError: something can't be removed.
@@ -207,7 +223,8 @@ class SourceLayout:
         shutil.rmtree(self.database(database_oid).root, ignore_errors=True)
 
     def databases(self) -> dict[str, SourceDatabase]:
-        """Return the databases that were decoded here before, by name, without those that :meth:`unreadable` tells of.
+        """Return the databases that were decoded here before, by name, without those that
+        :meth:`unreadable` tells of.
 
         Raises:
             StorageError: which there are can't be read.
@@ -219,7 +236,8 @@ class SourceLayout:
             except StorageError:
                 continue
             if database is None or str(database.oid) != root.name:
-                # Whoever opens the database asks the source for what it is called, and finds the directory.
+                # Whoever opens the database asks the source for what it is called, and finds the
+                # directory.
                 log.error("which database %s was decoded of is not known", root)
                 continue
             found[database.name] = database
@@ -240,7 +258,8 @@ class SourceLayout:
             return listed(directory, "")
 
     def oldest_snapshot_lsn(self) -> int | None:
-        """Return where decoding begins again of the database that needs the oldest WAL; None without any.
+        """Return where decoding begins again of the database that needs the oldest WAL; None
+        without any.
 
         Raises:
             StorageError: a directory can't be read.
@@ -266,8 +285,9 @@ class DataDirectory:
         self.root = Path(root).absolute()
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # One that an earlier release made, or a volume: what is in it is its owner's alone. A directory of somebody else's,
-            # that this user may only write, stays as it is; the files in it are made for this user alone.
+            # One that an earlier release made, or a volume: what is in it is its owner's alone. A
+            # directory of somebody else's, that this user may only write, stays as it is; the files
+            # in it are made for this user alone.
             with contextlib.suppress(PermissionError):
                 self.root.chmod(stat.S_IMODE(self.root.stat().st_mode) & 0o700)
             self._lock_fd = os.open(
@@ -293,7 +313,8 @@ class DataDirectory:
     def _read_instance(self) -> str:
         path = self.root / "instance"
         with file_errors(path):
-            # One that can't be read is still who this directory is: under another name it would wait for its own leases.
+            # One that can't be read is still who this directory is: under another name it would
+            # wait for its own leases.
             with contextlib.suppress(FileNotFoundError, ValueError):
                 return str(uuid.UUID(path.read_text().strip()))
             instance = str(uuid.uuid4())

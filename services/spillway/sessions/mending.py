@@ -1,4 +1,5 @@
-"""A hole in the middle of a transaction log: decoded again from WAL, beside the decoding that goes on.
+"""A hole in the middle of a transaction log: decoded again from WAL, beside the decoding that goes
+on.
 
 ::
 
@@ -6,14 +7,16 @@
                        a         b                                what commits in [a, b) can't be read
     WAL   P ──────────D┴─────────┘                                 from the store, before that from the archive
 
-A *base* (``snapshots.py``) is a state as of P with which all that commits from D on is decoded. The last one with D at or before a is taken, by a
-decoder of its own on a thread of its own, into a log of its own, which then takes the damaged segment's place in one rename.
-So slots that stand behind the hole notice nothing, those before it get an error that passes, and a kill at any line leaves
-the hole as it was. Where only a later D is to be had, the log begins anew there.
+A *base* (``snapshots.py``) is a state as of P with which all that commits from D on is decoded. The
+last one with D at or before a is taken, by a decoder of its own on a thread of its own, into a log
+of its own, which then takes the damaged segment's place in one rename. So slots that stand behind
+the hole notice nothing, those before it get an error that passes, and a kill at any line leaves the
+hole as it was. Where only a later D is to be had, the log begins anew there.
 
-What can't be decoded again, because WAL or bases are gone or don't fit, is given up with all before it, and the log says from where to
-where; slots that stand there are invalidated (``healing.py``). What can't be read, or written, now is tried again and gives nothing up.
-"""
+What can't be decoded again, because WAL or bases are gone or don't fit, is given up with all before
+it, and the log says from where to where; slots that stand there are invalidated (``healing.py``).
+What can't be read, or written, now is tried again and gives nothing up.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -97,7 +100,9 @@ class Mending:
 
     @property
     def needs_wal(self) -> bool:
-        """Whether WAL must stay that is stored now: there is a hole, and nothing has kept it from being mended yet."""
+        """Whether WAL must stay that is stored now: there is a hole, and nothing has kept it from
+        being mended yet.
+        """
         return self._log.is_damaged and not self._again_s
 
     def tend(self) -> None:
@@ -127,7 +132,8 @@ class Mending:
 
     def _run(self, first: int, end: int) -> None:
         log.error(
-            "the transaction log %s is damaged: what commits from %s to %s is decoded again if WAL is there",
+            "the transaction log %s is damaged: what commits from %s to %s is decoded again if WAL "
+            "is there",
             self._log.directory,
             Lsn(first),
             Lsn(end),
@@ -138,8 +144,8 @@ class Mending:
                 base = self._base(first, end)
                 if base is None:
                     log.error(
-                        "what commits from %s to %s can't be decoded again: the transaction log %s begins behind it, and slots "
-                        "that stand before that are invalidated",
+                        "what commits from %s to %s can't be decoded again: the transaction log %s "
+                        "begins behind it, and slots that stand before that are invalidated",
                         Lsn(first),
                         Lsn(end),
                         self._log.directory,
@@ -166,7 +172,9 @@ class Mending:
         return self._layout.root / "mending"
 
     def _base(self, first: int, end: int) -> Base | None:
-        """Return the best base there is: it gives all of the hole, else as much of its end as can be had."""
+        """Return the best base there is: it gives all of the hole, else as much of its end as can
+        be had.
+        """
         bases = [
             base
             for base in self._snapshots.bases()
@@ -181,7 +189,9 @@ class Mending:
         return self._archive is not None and bool(self._archive.read(lsn, 1))
 
     def _try(self, base: Base, first: int, end: int) -> bool:
-        """Mend with *base*; say whether that is done, or the log is closed. If not, another one may."""
+        """Mend with *base*; say whether that is done, or the log is closed. If not, another one
+        may.
+        """
         try:
             return self._mend(base, first, end)
         except CorruptSnapshot as damage:

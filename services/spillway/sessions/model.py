@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Decoding:
     """How the decoding stands that a slot reads from."""
 
-    #: running, starting (not yet where it stood before the service started), stopped, or unknown (its source is not up)
+    #: running, starting (not yet where it stood before the service started), stopped, or unknown
+    #: (its source is not up)
     state: str
     decoded_lsn: Lsn | None
     #: since when it is so; None: not known
@@ -50,8 +51,8 @@ class DatabaseSession:
     current: bool = False
     #: the transaction log has a hole, which is being mended
     log_damaged: bool = False
-    #: when that part of the log was found whole which was looked at longest ago, in seconds since the epoch; None: some was
-    #: never looked at, or none is sealed
+    #: when that part of the log was found whole which was looked at longest ago, in seconds since
+    #: the epoch; None: some was never looked at, or none is sealed
     log_verified_at: float | None = None
     #: the database's, by PostgreSQL's name; None: not known
     encoding: str | None = None

@@ -1,28 +1,30 @@
 """A decoding session: one thread that decodes one database of one source, once for all its slots.
 
-WAL store → changes (``change_source.py``) → transaction log. What must survive is in files, none of it in the metadata
-store, and written in an order that any kill leaves usable:
+WAL store → changes (``change_source.py``) → transaction log. What must survive is in files, none of
+it in the metadata store, and written in an order that any kill leaves usable:
 
 1. ``snapshots/<lsn>.snap``: decoder state as of <lsn>, synced, then renamed into place;
 2. a PROGRESS frame in the transaction log that names a restart_lsn, synced;
 3. only then are older snapshots and WAL before the snapshot that restart_lsn needs given up.
 
-A transaction that stays open keeps restart_lsn where it began. When that is far back a checkpoint *carries* what is in
-progress: the snapshot has it, partly by naming spill files, which were synced before (``decoding/carried.py``).
-So no transaction holds more WAL than ``SessionSettings.carry_bytes``, nor has a restart more to read again.
+A transaction that stays open keeps restart_lsn where it began. When that is far back a checkpoint
+*carries* what is in progress: the snapshot has it, partly by naming spill files, which were synced
+before (``decoding/carried.py``). So no transaction holds more WAL than
+``SessionSettings.carry_bytes``, nor has a restart more to read again.
 
-Start: take the newest snapshot at or before the log's restart_lsn and decode again from there; the log drops
-what it has. Without a log: bootstrap the catalog from the running server. Slots may begin once a first
-checkpoint could be made, which is when decoding is consistent; until then a restart throws the log away and
-bootstraps again, so that WAL which was decoded need not be kept.
+Start: take the newest snapshot at or before the log's restart_lsn and decode again from there; the
+log drops what it has. Without a log: bootstrap the catalog from the running server. Slots may begin
+once a first checkpoint could be made, which is when decoding is consistent; until then a restart
+throws the log away and bootstraps again, so that WAL which was decoded need not be kept.
 
-Errors: any typed error ends the attempt, is shown on the session, and the whole start is tried again after
-a back-off, from durable state only. An operator who frees disk space or restores a file need do nothing
-more. Slots that exist keep their position meanwhile.
+Errors: any typed error ends the attempt, is shown on the session, and the whole start is tried
+again after a back-off, from durable state only. An operator who frees disk space or restores a file
+need do nothing more. Slots that exist keep their position meanwhile.
 
-State that is lost or damaged is made again of what is left (``healing.py``). Where decoding can't get past a place,
-:meth:`Session.restart` begins anew behind it, from the server's catalog as it is now; after wal_level was lowered and set back
-that happens by itself. The log that is there is read until the new beginning is consistent, and goes on if nothing is missed.
+State that is lost or damaged is made again of what is left (``healing.py``). Where decoding can't
+get past a place, :meth:`Session.restart` begins anew behind it, from the server's catalog as it is
+now; after wal_level was lowered and set back that happens by itself. The log that is there is read
+until the new beginning is consistent, and goes on if nothing is missed.
 """
 
 from __future__ import annotations
@@ -96,20 +98,22 @@ T = TypeVar("T")
 #: with little space left: what is decoded is to go
 _LOW_CHECKPOINT_BYTES: Final = 16 << 20
 _IDLE_WAIT_S: Final = 0.5
-#: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in 200, fewer than one
-#: commit in a hundred comes into one.
+#: Nothing is decoded during a checkpoint, which takes long when the catalog is large. At one in
+#: 200, fewer than one commit in a hundred comes into one.
 _CHECKPOINT_SHARE: Final = 200
 #: However long one took, in intervals.
 _CHECKPOINT_PAUSE_MAX: Final = 30
-#: A database of which nothing was written makes one so many times less often: to pass over again what is others' costs next to
-#: nothing after a restart.
+#: A database of which nothing was written makes one so many times less often: to pass over again
+#: what is others' costs next to nothing after a restart.
 _IDLE_PAUSES: Final = 12
 _BACKOFF_FIRST_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
 
 
 def checkpoint_pause_s(interval_s: float, took_s: float) -> float:
-    """Return how long to decode before the next checkpoint, unless much WAL comes, when one *took_s*."""
+    """Return how long to decode before the next checkpoint, unless much WAL comes, when one
+    *took_s*.
+    """
     return max(interval_s, min(took_s * _CHECKPOINT_SHARE, interval_s * _CHECKPOINT_PAUSE_MAX))
 
 
@@ -131,8 +135,9 @@ class Session:
     ) -> None:
         """Open the transaction log; nothing runs yet.
 
-        *changes* are the source's, of which *store* has the WAL. *mend_wal* puts stored WAL from one LSN to another right; *archive* opens what has older WAL; *needed_lsn* is the oldest position that a slot has here, 0
-        without slots.
+        *changes* are the source's, of which *store* has the WAL. *mend_wal* puts stored WAL from
+        one LSN to another right; *archive* opens what has older WAL; *needed_lsn* is the oldest
+        position that a slot has here, 0 without slots.
 
         Raises:
             CorruptTransactionLog, StorageError: the log can't be opened.
@@ -163,7 +168,8 @@ class Session:
         self.log = self._log.reader
         if needed_lsn:
             self._log.miss(needed_lsn)
-        #: what is before the log's beginning was decoded by another service, in whose directory it is
+        #: what is before the log's beginning was decoded by another service, in whose directory it
+        #: is
         self.began_in_takeover = False
         #: why slots are invalidated that stand before the log's beginning
         self.lost_reason = WAL_REMOVED
@@ -230,7 +236,8 @@ class Session:
             collector.ask()
 
     def restart(self, needed_lsn: int) -> None:
-        """Try again at once; where trying again can't help, begin anew behind what stopped decoding.
+        """Try again at once; where trying again can't help, begin anew behind what stopped
+        decoding.
 
         Args:
             needed_lsn: the oldest position that a slot has here, 0 without slots.
@@ -242,7 +249,8 @@ class Session:
         if error is None:
             raise Conflict(
                 f'database "{self.database}" is being decoded: nothing has stopped it',
-                hint="A restart is for a database whose decoding has stopped; GET /v1/sources shows why.",
+                hint="A restart is for a database whose decoding has stopped; GET /v1/sources "
+                "shows why.",
                 database=self.database,
             )
         self._whole.needed_lsn = needed_lsn
@@ -273,7 +281,8 @@ class Session:
         first, last = Lsn(self.log_start_lsn), Lsn(self.decoded_lsn)
         if not first <= lsn <= last:
             raise LsnNotRetained(
-                f"position {Lsn(lsn)} is not between {first} and {last}, which is what the transaction log holds",
+                f"position {Lsn(lsn)} is not between {first} and {last}, which is what the "
+                "transaction log holds",
                 hint=f"Take a position from {first} to {last}.",
                 lsn=str(Lsn(lsn)),
                 first_lsn=str(first),
@@ -292,7 +301,8 @@ class Session:
         self._log.remove_before(lsn, keep_bytes)
 
     def tend(self) -> None:
-        """Look after the log: verify a little of it, and mend what is damaged. The engine's upkeep calls it; blocks for a moment.
+        """Look after the log: verify a little of it, and mend what is damaged. The engine's upkeep
+        calls it; blocks for a moment.
 
         Raises:
             StorageError: a segment can't be read.
@@ -302,17 +312,23 @@ class Session:
 
     @property
     def read_lsn(self) -> int:
-        """How far stored WAL was read; beyond what is decoded lies a record that is not whole yet."""
+        """How far stored WAL was read; beyond what is decoded lies a record that is not whole
+        yet.
+        """
         return self._read_lsn
 
     @property
     def failed_for_s(self) -> float:
-        """For how long decoding has failed without getting further, durably, over restarts; 0 when it has not."""
+        """For how long decoding has failed without getting further, durably, over restarts; 0 when
+        it has not.
+        """
         return 0.0 if self._error is None else self._failing.for_s
 
     @property
     def redo_lsn(self) -> int:
-        """Redo point of the source's last checkpoint, as far as it was seen here; 0 while that is not known."""
+        """Redo point of the source's last checkpoint, as far as it was seen here; 0 while that is
+        not known.
+        """
         decoder = self._decoder
         return max(self._redo_lsn, decoder.redo_lsn if decoder is not None else 0)
 
@@ -342,7 +358,8 @@ class Session:
             raise error
 
     async def ask(self, question: Callable[[CatalogMirror], T]) -> T:
-        """Have *question* answered by the catalog as of where decoding is; it must be quick, for decoding waits meanwhile.
+        """Have *question* answered by the catalog as of where decoding is; it must be quick, for
+        decoding waits meanwhile.
 
         Raises:
             NotReady: decoding has not begun, has stopped, or has no time for it.
@@ -406,7 +423,9 @@ class Session:
         return stats.spill_txns, stats.spill_count, stats.spill_bytes
 
     def want_streaming(self) -> None:
-        """Have transactions streamed that begin from now on; for good, since a slot may come back for them."""
+        """Have transactions streamed that begin from now on; for good, since a slot may come back
+        for them.
+        """
         self._streaming_wanted = True
 
     async def wait_streaming(self, timeout_s: float) -> None:
@@ -488,7 +507,8 @@ class Session:
                     continue
                 self._fail(error)
             except WalLevelNotLogical as error:
-                # What was written meanwhile can't be decoded, whoever waits: go on behind it when the level is right.
+                # What was written meanwhile can't be decoded, whoever waits: go on behind it when
+                # the level is right.
                 self._fail(error)
                 self.lost_reason = WAL_LEVEL_INSUFFICIENT
                 self._anew_behind = max(begin_behind(error, 0) or 0, self._anew_behind or 0)
@@ -514,8 +534,8 @@ class Session:
                 "One that was made again" if isinstance(error, DatabaseDropped) else "What follows"
             )
             error.hint += (
-                f" {what} is decoded after: spillway source restart {self._source.name} {self.database}. "
-                "Slots that missed something are invalidated then."
+                f" {what} is decoded after: spillway source restart {self._source.name} "
+                f"{self.database}. Slots that missed something are invalidated then."
             )
         log.error('decoding of database "%s" stopped: %s', self.database, error)
         self.signs.failed(error)
@@ -532,8 +552,9 @@ class Session:
         finally:
             decoder.close()
 
-    # Parts must be made again as they were when their WAL is decoded again, else a slot's reader could not put
-    # together those from before and those from after. So it is written down from where on they are made, and how.
+    # Parts must be made again as they were when their WAL is decoded again, else a slot's reader
+    # could not put together those from before and those from after. So it is written down from
+    # where on they are made, and how.
 
     def _begin_streaming(self, decoder: Decoder, lsn: int) -> None:
         """Stream what begins at *lsn* or later."""
@@ -543,7 +564,9 @@ class Session:
         self._streams = True
 
     def _resume_streaming(self, decoder: Decoder) -> None:
-        """Go on streaming as before the start; with another size of parts only what begins after all that is logged."""
+        """Go on streaming as before the start; with another size of parts only what begins after
+        all that is logged.
+        """
         before = self._layout.streaming()
         self._streams = before is not None
         if before is None:
@@ -600,7 +623,8 @@ class Session:
 
     def _bootstrap(self) -> Decoder:
         """Read the catalog from the running server."""
-        # What changes are made of is not in WAL of a lower level, and where it was lowered may be before what is read.
+        # What changes are made of is not in WAL of a lower level, and where it was lowered may be
+        # before what is read.
         check_wal_level(self.conninfo)
         self._snapshots.remove_all()
         # The source removes no WAL while required_lsn is not known.
@@ -700,7 +724,9 @@ class Session:
                 self._set_aside()
 
     def _set_aside(self) -> None:
-        """Have Python's collector leave alone what this attempt to decode has made, but for what a former one left."""
+        """Have Python's collector leave alone what this attempt to decode has made, but for what a
+        former one left.
+        """
         if self._is_set_aside:
             collector.ask()
         self._is_set_aside = True

@@ -1,9 +1,10 @@
 """Signs of life of a decoding session: how it stands and since when, for who looks from outside.
 
-A sign must not begin with the process that shows it. What failed stays failed until it is past: an attempt that
-decodes again from the last snapshot goes over WAL that was no trouble before it comes to where the last one ended.
-So decoding counts as stopped until it went beyond that place, and wrote a checkpoint. And who stopped before
-the service was started did not stop when it was: ``stored_at`` is when the files say that it last went on.
+A sign must not begin with the process that shows it. What failed stays failed until it is past: an
+attempt that decodes again from the last snapshot goes over WAL that was no trouble before it comes
+to where the last one ended. So decoding counts as stopped until it went beyond that place, and
+wrote a checkpoint. And who stopped before the service was started did not stop when it was:
+``stored_at`` is when the files say that it last went on.
 
 The decoding thread writes, any thread reads.
 """
@@ -55,7 +56,9 @@ class DecodingSigns:
         self._failed_lsn = max(self._failed_lsn, self.lsn)
 
     def is_past_failure(self, *, caught_up: bool) -> bool:
-        """Say whether the present attempt came further than those that failed, and look whether it is alive."""
+        """Say whether the present attempt came further than those that failed, and look whether it
+        is alive.
+        """
         self._looked_s = time.monotonic()
         return caught_up or self.lsn > self._failed_lsn
 
@@ -78,9 +81,11 @@ class DecodingSigns:
         return self._since
 
     def is_current(self, behind_bytes: int) -> bool:
-        """Say whether what is received is decoded but for what is under way: what is not seen is not there.
+        """Say whether what is received is decoded but for what is under way: what is not seen is
+        not there.
 
-        The thread has come round lately, and no more than *behind_bytes* are received and not decoded.
+        The thread has come round lately, and no more than *behind_bytes* are received and not
+        decoded.
         """
         fresh = self.settled and time.monotonic() - self._looked_s < _STALE_S
         return self.error is None and fresh and behind_bytes <= _BEHIND_BYTES

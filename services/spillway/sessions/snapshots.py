@@ -1,12 +1,15 @@
-"""A database's serialised decoder states, which a restart goes on from, and the spill files that they name.
+"""A database's serialised decoder states, which a restart goes on from, and the spill files that
+they name.
 
-``snapshots/<lsn>.snap`` is a decoder's state as of <lsn> (``decoding/serialization.py``): whole and durable under its name, or
-not there. One that carries transactions in progress names spill files, which several snapshots may share, each up to another
-byte; such a file goes when no snapshot names it any more, whether its transaction has ended or not.
+``snapshots/<lsn>.snap`` is a decoder's state as of <lsn> (``decoding/serialization.py``): whole and
+durable under its name, or not there. One that carries transactions in progress names spill files,
+which several snapshots may share, each up to another byte; such a file goes when no snapshot names
+it any more, whether its transaction has ended or not.
 
-``snapshots/<lsn>-<logged>.base`` is an older one that names no files, kept for a transaction log that is damaged: with WAL from
-<lsn> on it gives all that commits from <logged> on again (``mending.py``). There is one for each segment of the log, at most
-:data:`_BASES_MAX`, as long as there is WAL from its <lsn> on. It is another link to the same file, so while a snapshot is the
+``snapshots/<lsn>-<logged>.base`` is an older one that names no files, kept for a transaction log
+that is damaged: with WAL from <lsn> on it gives all that commits from <logged> on again
+(``mending.py``). There is one for each segment of the log, at most :data:`_BASES_MAX`, as long as
+there is WAL from its <lsn> on. It is another link to the same file, so while a snapshot is the
 newest its base takes no space.
 """
 
@@ -71,9 +74,11 @@ class Snapshots:
     def candidates(
         self, wal_from: int, log_restart: int, logged: int, needed: int = 0
     ) -> Iterator[tuple[int, Path, int | None]]:
-        """Yield those to go on from, best first: LSN, file, and up to where all is logged that it does not have.
+        """Yield those to go on from, best first: LSN, file, and up to where all is logged that it
+        does not have.
 
-        None for that: what is in progress in the snapshot is not known to be logged, and decoding must wait for its end.
+        None for that: what is in progress in the snapshot is not known to be logged, and decoding
+        must wait for its end.
 
         Args:
             wal_from: the WAL that is here begins here.
@@ -85,7 +90,8 @@ class Snapshots:
         for lsn, path in reversed(usable):
             if lsn <= log_restart:
                 yield lsn, path, logged
-        # Behind the log's end nothing is missed with one of these; without a log, nothing that a slot needs.
+        # Behind the log's end nothing is missed with one of these; without a log, nothing that a
+        # slot needs.
         bases = [base for base in self.bases() if base.lsn >= wal_from]
         for base in reversed(bases):
             if base.logged <= (logged or needed):
@@ -105,10 +111,11 @@ class Snapshots:
         self._named = {lsn: decoder.carried_files}
 
     def write(self, decoder: Decoder, *, carries: bool) -> None:
-        """Write the state of *decoder*, durably; with *carries* it holds the transactions in progress.
+        """Write the state of *decoder*, durably; with *carries* it holds the transactions in
+        progress.
 
-        One that holds them stays as it is: whoever stops where the last one was written would put a poorer one in its place,
-        and what it carried could not be had again.
+        One that holds them stays as it is: whoever stops where the last one was written would put a
+        poorer one in its place, and what it carried could not be had again.
         """
         if not carries and decoder.position in self._named:
             return
@@ -131,8 +138,9 @@ class Snapshots:
     def remove_before(self, needed: int) -> None:
         """Remove the snapshots before *needed*, and thin out those after it.
 
-        A transaction that stays open for long keeps *needed* back while new snapshots come; any of them may be
-        the one that is needed next, and a coarser choice only means more WAL to decode again.
+        A transaction that stays open for long keeps *needed* back while new snapshots come; any of
+        them may be the one that is needed next, and a coarser choice only means more WAL to decode
+        again.
         """
         snapshots = self.all()
         for lsn, path in snapshots:
@@ -163,7 +171,8 @@ class Snapshots:
         return sorted(found)
 
     def keep_base(self, needed: int, logged: int) -> None:
-        """Keep the snapshot at *needed*, with which all that commits from *logged* on is decoded, as a base.
+        """Keep the snapshot at *needed*, with which all that commits from *logged* on is decoded,
+        as a base.
 
         One that carries transactions is of no use as one: its spill files are the decoder's.
         """
@@ -175,7 +184,8 @@ class Snapshots:
             path.hardlink_to(self._directory / f"{needed:016X}.snap")
 
     def remove_bases(self, starts: Iterable[int] = (), wal_from: int = 1 << 63) -> None:
-        """Remove the bases but the newest, and the best for each of the log's segments, which start at *starts*.
+        """Remove the bases but the newest, and the best for each of the log's segments, which start
+        at *starts*.
 
         There is WAL from *wal_from* on. A coarser choice only means more WAL to decode again.
         """

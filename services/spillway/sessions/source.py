@@ -1,18 +1,21 @@
-"""One source while the service runs: its WAL store, its receiver, and a decoding session per database.
+"""One source while the service runs: its WAL store, its receiver, and a decoding session per
+database.
 
 Methods block (they open files, join threads, ask the primary); the event loop calls them on worker
 threads. What is only looked at (``info``, ``session_of``) is cheap and for any thread.
 
-WAL goes from the store (:meth:`Source.trim`) when no session needs it, and none that may still come: a new
-database's decoding begins at the redo point of the source's last checkpoint (``catalog/bootstrap.py``), which
-the sessions there are have long passed. Where that is they know from the checkpoints' records. While it is not
-known, after a start, nothing goes, so a restart keeps what was kept. A store with a bound (``max_bytes``) must
-not be filled by WAL that nobody needs: half of it is for that. What is missing then costs a new checkpoint.
-What the disk lost of it comes from the archive or the primary again (``receiver/refetch.py``); a store that is gone begins
-as early as one of them still has what the sessions need, else where the physical slot stands.
-What a failed database needs is given up before it stops the others for good (``wal_horizon.py``).
-A session counts before it asks the server, and what it will need is not known until it has been answered:
-nothing goes meanwhile, nor before every database that was decoded before a start has its session again.
+WAL goes from the store (:meth:`Source.trim`) when no session needs it, and none that may still
+come: a new database's decoding begins at the redo point of the source's last checkpoint
+(``catalog/bootstrap.py``), which the sessions there are have long passed. Where that is they know
+from the checkpoints' records. While it is not known, after a start, nothing goes, so a restart
+keeps what was kept. A store with a bound (``max_bytes``) must not be filled by WAL that nobody
+needs: half of it is for that. What is missing then costs a new checkpoint. What the disk lost of it
+comes from the archive or the primary again (``receiver/refetch.py``); a store that is gone begins
+as early as one of them still has what the sessions need, else where the physical slot stands. What
+a failed database needs is given up before it stops the others for good (``wal_horizon.py``). A
+session counts before it asks the server, and what it will need is not known until it has been
+answered: nothing goes meanwhile, nor before every database that was decoded before a start has its
+session again.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ NOTHING_NEEDED: Final[Mapping[str, int]] = MappingProxyType({})
 #: A server that is there answers the receiver's question, which comes after 5 s, at once.
 _SILENT_S: Final = 20.0
 _NOTE_S: Final = 5.0
-#: States in which a receiver has ended its thread itself: it can't go on, or another takes its place.
+#: States in which a receiver has ended its thread itself: it can't go on, or another takes its
+#: place.
 _ENDED: Final = (ReceiverState.FAILED, ReceiverState.STOPPED)
 
 
@@ -155,7 +159,8 @@ class Source:
         row = self.row
         if self._store is None:
             try:
-                # After the first start nothing here needs the primary: slots are served while it is down.
+                # After the first start nothing here needs the primary: slots are served while it is
+                # down.
                 self._store = WalWriter(
                     self._layout.wal,
                     system_id=row.system_id,
@@ -231,7 +236,8 @@ class Source:
         """Receive by *row*'s DSN from now on. Sessions and what is stored stay as they are.
 
         Raises:
-            NotReady: the receiver that is at work does not end; the DSN counts from the next start on.
+            NotReady: the receiver that is at work does not end; the DSN counts from the next start
+                on.
         """
         with self._lock:
             self.row = row
@@ -243,7 +249,8 @@ class Source:
                 return
             if not receiver.stop():
                 raise NotReady(
-                    f'the receiver of source "{self.name}" did not end in time; it goes on by the old DSN',
+                    f'the receiver of source "{self.name}" did not end in time; it goes on by the '
+                    "old DSN",
                     hint="Restart the service: the new DSN is stored.",
                     source=self.name,
                 )
@@ -254,20 +261,26 @@ class Source:
 
     @property
     def upgraded_to(self) -> int | None:
-        """The release that the server has been brought to since it was noted last; None if it is that one."""
+        """The release that the server has been brought to since it was noted last; None if it is
+        that one.
+        """
         receiver = self._receiver
         version = None if receiver is None else receiver.server_version_num
         return None if version == self.row.server_version_num else version
 
     def note_upgrade(self, row: SourceRow) -> None:
-        """Take in that the server is of *row*'s release; readers that begin from now on go by it."""
+        """Take in that the server is of *row*'s release; readers that begin from now on go by
+        it.
+        """
         with self._lock:
             self.row = row
             for session in self._sessions.values():
                 session.server_version_num = row.server_version_num
 
     def _archive(self, store: WalWriter) -> WalArchive | None:
-        """Return the archive that fills in for WAL which the primary has removed, if the source has one."""
+        """Return the archive that fills in for WAL which the primary has removed, if the source has
+        one.
+        """
         return self._archive_of(store.segment_size)
 
     def _archive_of(self, segment_size: int) -> WalArchive | None:
@@ -294,7 +307,8 @@ class Source:
                 self._note_heard(0.0)
 
     def own_files(self) -> None:
-        """See to it that the files are this source's: another one may have had its name, and was dropped by another process.
+        """See to it that the files are this source's: another one may have had its name, and was
+        dropped by another process.
 
         Raises:
             StorageError: they can't be removed.
@@ -315,7 +329,9 @@ class Source:
         shutil.rmtree(self._layout.root, ignore_errors=True)
 
     def alive(self) -> bool:
-        """Whether the receiver and every session that were started have their threads; one that has failed ended its own."""
+        """Whether the receiver and every session that were started have their threads; one that has
+        failed ended its own.
+        """
         receiver = self._receiver
         return self._stopped or (
             (receiver is None or receiver.is_alive() or receiver.state in _ENDED)
@@ -328,7 +344,9 @@ class Source:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every database that is to be decoded has its session; what is known of the others is not known here yet."""
+        """Whether every database that is to be decoded has its session; what is known of the others
+        is not known here yet.
+        """
         return self._complete
 
     @property
@@ -398,7 +416,8 @@ class Source:
         return session
 
     def restart(self, database: str, needed: Mapping[str, int]) -> None:
-        """Give the decoding of *database* a way on from what has stopped it; see the engine's interface.
+        """Give the decoding of *database* a way on from what has stopped it; see the engine's
+        interface.
 
         *needed* has the oldest position of a slot, by database.
 
@@ -428,7 +447,8 @@ class Source:
             if session is None and database not in {*needed, *self._layout.databases()}:
                 raise UnknownDatabase(
                     f'database "{database}" of source "{self.name}" is not decoded',
-                    hint="GET /v1/sources lists those that are; creating a slot begins to decode another.",
+                    hint="GET /v1/sources lists those that are; creating a slot begins to decode "
+                    "another.",
                     database=database,
                 )
             found = find_database(self.row.dsn, database)
@@ -441,13 +461,16 @@ class Source:
             try:
                 self._open_session(database, needed.get(database, 0))
             except CorruptTransactionLog as error:
-                # Another cluster's, or of another format: nothing but that is given up. A file that can't be read stays.
+                # Another cluster's, or of another format: nothing but that is given up. A file that
+                # can't be read stays.
                 log.error("the transaction log is given up: %s", error)  # noqa: TRY400
                 shutil.rmtree(self._layout.database(found.oid).txlog)
                 self._open_session(database, needed.get(database, 0))
 
     def _begin_behind_removed_wal(self, receiver: WalReceiver, needed: Mapping[str, int]) -> None:
-        """Receive from where the primary still has WAL. It is every database's: all of them begin anew behind the gap."""
+        """Receive from where the primary still has WAL. It is every database's: all of them begin
+        anew behind the gap.
+        """
         if not receiver.stop():
             raise NotReady(
                 f'the receiver of source "{self.name}" did not end in time',
@@ -472,7 +495,9 @@ class Source:
         self._complete = True
 
     def end_session_of_dropped(self, database: str) -> None:
-        """End the session of a database that was dropped, with its files; another may have that name now."""
+        """End the session of a database that was dropped, with its files; another may have that
+        name now.
+        """
         with self._lock:
             session = self._sessions.get(database)
             if session is not None and session.database_is_gone:
@@ -484,7 +509,9 @@ class Source:
     # -- upkeep -------------------------------------------------------------------------------
 
     def trim(self, horizons: Mapping[str, int]) -> None:
-        """Drop what no slot and no restart needs; *horizons* are the slots' oldest positions by database."""
+        """Drop what no slot and no restart needs; *horizons* are the slots' oldest positions by
+        database.
+        """
         self._note_heard(_NOTE_S)
         sessions = tuple(self._sessions.values())
         # What nobody needs goes before receiving has to stop.
@@ -503,7 +530,9 @@ class Source:
                 store.remove_before(self._wal_kept_from(store))
 
     def _note_heard(self, interval_s: float) -> None:
-        """Note in a file's time when the server was heard last, every *interval_s*: a restart must not forget it."""
+        """Note in a file's time when the server was heard last, every *interval_s*: a restart must
+        not forget it.
+        """
         receiver = self._receiver
         heard_at = None if receiver is None else receiver.heard_at
         if heard_at is not None and (heard_at - self._stored_at).total_seconds() > interval_s:
@@ -542,7 +571,9 @@ class Source:
         return self._receiver is not None and self._receiver.since is not None
 
     def is_current(self, database: str) -> bool:
-        """Whether the source is heard, and what it sent is decoded: what is not seen here is not there."""
+        """Whether the source is heard, and what it sent is decoded: what is not seen here is not
+        there.
+        """
         session, receiver = self._sessions.get(database), self._receiver
         return (
             session is not None
@@ -566,8 +597,10 @@ class Source:
             if silence_s >= _SILENT_S:
                 state, since = str(ReceiverState.WAITING), receiver.heard_at or since
                 error = ReplicationFailed(
-                    f"the server has been silent for {silence_s:.0f} s, though it was asked for a word",
-                    hint="See whether the server hangs, or the network. The receiver connects again by itself.",
+                    f"the server has been silent for {silence_s:.0f} s, though it was asked for a "
+                    "word",
+                    hint="See whether the server hangs, or the network. The receiver connects "
+                    "again by itself.",
                 )
         if self._stopped:
             state = str(ReceiverState.STOPPED)

@@ -1,7 +1,8 @@
-"""What a database's first consistent point is waiting for, in words: for whoever wants to create a slot there meanwhile.
+"""What a database's first consistent point is waiting for, in words: for whoever wants to create a
+slot there meanwhile.
 
-Made on the decoding thread, which alone may ask a decoder, and read by others. PostgreSQL's slots wait for the same:
-transactions that were open when decoding began must end first.
+Made on the decoding thread, which alone may ask a decoder, and read by others. PostgreSQL's slots
+wait for the same: transactions that were open when decoding began must end first.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _XIDS_SHOWN: Final = 10
 _WAL_WORTH_BYTES: Final = 16 << 20
 
 _END_THEM: Final = (
-    "See whose transactions they are in pg_stat_activity (backend_xid) and, prepared ones, in pg_prepared_xacts"
-    " (transaction); end them, or wait; then try again."
+    "See whose transactions they are in pg_stat_activity (backend_xid) and, prepared ones, in "
+    "pg_prepared_xacts (transaction); end them, or wait; then try again."
 )
 
 
@@ -40,7 +41,9 @@ def reading_catalog(progress: str) -> Waiting:
 
 
 def decoding(decoder: Decoder, read_lsn: int, stored_lsn: int) -> Waiting:
-    """Say why *decoder*, which was given WAL up to *read_lsn*, has no consistent point yet; the store has it to *stored_lsn*."""
+    """Say why *decoder*, which was given WAL up to *read_lsn*, has no consistent point yet; the
+    store has it to *stored_lsn*.
+    """
     if stored_lsn - read_lsn >= _WAL_WORTH_BYTES:
         return Waiting(
             f"WAL is decoded up to {Lsn(decoder.position)} and stored up to {Lsn(stored_lsn)}",
@@ -49,7 +52,8 @@ def decoding(decoder: Decoder, read_lsn: int, stored_lsn: int) -> Waiting:
     if decoder.snapshot_state < SnapshotState.FULL_SNAPSHOT:
         return Waiting(
             "the source has not said yet which transactions run",
-            "It does so 15 s after something was written at the latest; CHECKPOINT on the source has it say so at once.",
+            "It does so 15 s after something was written at the latest; CHECKPOINT on the source "
+            "has it say so at once.",
         )
     xids = sorted(decoder.awaited_xids())
     if not xids:

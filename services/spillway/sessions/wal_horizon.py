@@ -1,15 +1,18 @@
 """Which WAL of a source's store must be kept, and who holds it when the store is full.
 
-A store with a bound stops receiving when it is full. Transactions can't fill it: what is decoded of them is carried by
-snapshots. What can is a database that is not decoded: behind, or failed. One that is behind catches up. One that has failed
-for good would stop all databases of its source, so after :data:`GIVE_UP_AFTER_S` without progress, if the store is
-full, its WAL is given up and the others go on; restarts don't set that time back (``failure_clock.py``). When it can be
-decoded again it begins anew, and slots of it that missed something are invalidated (``healing.py``).
+A store with a bound stops receiving when it is full. Transactions can't fill it: what is decoded of
+them is carried by snapshots. What can is a database that is not decoded: behind, or failed. One
+that is behind catches up. One that has failed for good would stop all databases of its source, so
+after :data:`GIVE_UP_AFTER_S` without progress, if the store is full, its WAL is given up and the
+others go on; restarts don't set that time back (``failure_clock.py``). When it can be decoded again
+it begins anew, and slots of it that missed something are invalidated (``healing.py``).
 
-What never can be decoded in such a store is a record that is longer than it: a large row, or a large logical message. Then
-only a larger store helps, and the hint has its size: it is reckoned from the record's length, which its first bytes say.
+What never can be decoded in such a store is a record that is longer than it: a large row, or a
+large logical message. Then only a larger store helps, and the hint has its size: it is reckoned
+from the record's length, which its first bytes say.
 
-Source: src/include/access/xlogrecord.h (XLogRecord, XLogRecordMaxSize), src/include/access/xlog_internal.h
+Source: src/include/access/xlogrecord.h (XLogRecord, XLogRecordMaxSize),
+src/include/access/xlog_internal.h
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ def is_full(store: WalWriter) -> bool:
 
 
 def who_counts(sessions: Collection[Session], store: WalWriter) -> list[Session]:
-    """Return the sessions whose need of WAL is met: not those whose WAL is gone, or given up now."""
+    """Return the sessions whose need of WAL is met: not those whose WAL is gone, or given up
+    now.
+    """
     full = is_full(store)
     return [
         session
@@ -74,7 +79,9 @@ def who_counts(sessions: Collection[Session], store: WalWriter) -> list[Session]
 
 
 def bytes_for_record(store: WalWriter, lsn: int) -> int:
-    """Return how large a store must be to hold the record that begins at *lsn* whole, in bytes; 0 if that is not known."""
+    """Return how large a store must be to hold the record that begins at *lsn* whole, in bytes; 0
+    if that is not known.
+    """
     if lsn % store.segment_size == 0:
         lsn += _SEGMENT_HEADER
     elif lsn % XLOG_BLCKSZ == 0:
@@ -85,19 +92,22 @@ def bytes_for_record(store: WalWriter, lsn: int) -> int:
         return 0
     if not _RECORD_BYTES_MIN <= length <= _RECORD_BYTES_MAX:
         return 0
-    # It may fill pages to the last byte; each that it goes on to has a header, the long one at most.
+    # It may fill pages to the last byte; each that it goes on to has a header, the long one at
+    # most.
     pages = length // (XLOG_BLCKSZ - _SEGMENT_HEADER) + 2
     last = (lsn + length + pages * _SEGMENT_HEADER) // store.segment_size
     return (last - lsn // store.segment_size + 1) * store.segment_size
 
 
 def what_holds(sessions: Collection[Session], store: WalWriter, *, complete: bool) -> str:
-    """Return what an operator can do about a full store, for the database that holds the oldest WAL."""
+    """Return what an operator can do about a full store, for the database that holds the oldest
+    WAL.
+    """
     waits = "Receiving resumes by itself."
     if not complete or not sessions:
         return (
-            "Not all databases of the source are being decoded yet, and before that nothing is removed. "
-            f"GET /v1/sources shows what is in the way. {waits}"
+            "Not all databases of the source are being decoded yet, and before that nothing is "
+            f"removed. GET /v1/sources shows what is in the way. {waits}"
         )
     counting = who_counts(sessions, store)
     if not counting:
@@ -108,9 +118,9 @@ def what_holds(sessions: Collection[Session], store: WalWriter, *, complete: boo
     error = session.error
     if error is not None:
         return (
-            f"Decoding of {database} has stopped, and needs WAL from {required}: {error.message}. Mend that; if it does "
-            f"not go on within {GIVE_UP_AFTER_S / 60:.0f} minutes its WAL is given up, and slots that miss something of it "
-            f"are invalidated. {waits}"
+            f"Decoding of {database} has stopped, and needs WAL from {required}: {error.message}. "
+            f"Mend that; if it does not go on within {GIVE_UP_AFTER_S / 60:.0f} minutes its WAL is "
+            f"given up, and slots that miss something of it are invalidated. {waits}"
         )
     if not session.required_lsn:
         return f"The catalog of {database} is being read. {waits}"
@@ -120,7 +130,11 @@ def what_holds(sessions: Collection[Session], store: WalWriter, *, complete: boo
         if needed > store.max_bytes:
             # One segment more, for what comes beside it.
             return (
-                f"The WAL record at {Lsn(session.decoded_lsn)} does not fit into it, and can't be decoded in parts: set "
-                f"SPILLWAY_WAL_STORE_MAX_BYTES to {needed + store.segment_size} or more, and restart the service."
+                f"The WAL record at {Lsn(session.decoded_lsn)} does not fit into it, and can't be "
+                "decoded in parts: set SPILLWAY_WAL_STORE_MAX_BYTES to "
+                f"{needed + store.segment_size} or more, and restart the service."
             )
-    return f"Decoding of {database}, which needs WAL from {required}, is {behind} bytes behind what was received. {waits}"
+    return (
+        f"Decoding of {database}, which needs WAL from {required}, is {behind} bytes behind what "
+        f"was received. {waits}"
+    )

@@ -21,8 +21,9 @@ from spillway.token_gate import TokenGate
 from spillway.users.registry import Users
 
 _DESCRIPTION: Final = (
-    "PostgreSQL logical decoding outside the server: replication slots as a service. LSNs are texts such as "
-    "0/16B3748, as PostgreSQL prints them. Every error is a problem document (RFC 9457) with a stable code and a hint."
+    "PostgreSQL logical decoding outside the server: replication slots as a service. LSNs are "
+    "texts such as 0/16B3748, as PostgreSQL prints them. Every error is a problem document (RFC "
+    "9457) with a stable code and a hint."
 )
 
 
@@ -45,7 +46,8 @@ def create_app(
     Args:
         engine: what does the work of sources and slots.
         subscriptions: what does that of subscriptions.
-        token: the bearer token that callers must present; None only where the service listens on loopback.
+        token: the bearer token that callers must present; None only where the service listens on
+            loopback.
         version: Spillway's version, shown by the pages.
         admin: the admin UI, which has ``/`` and ``/ui``.
         gate: what compares tokens, where gRPC and the UI have the same; made of *token* otherwise.
@@ -85,7 +87,9 @@ def create_app(
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Give the contract: what FastAPI knows, less the validation errors that the app never sends."""
+    """Give the contract: what FastAPI knows, less the validation errors that the app never
+    sends.
+    """
     if app.openapi_schema is None:
         document = get_openapi(
             title="Spillway", version="1", description=_DESCRIPTION, routes=app.routes

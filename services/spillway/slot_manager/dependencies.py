@@ -1,4 +1,6 @@
-"""What routes are given: the engine, subscriptions, users, and the promise that no unknown query parameter came along."""
+"""What routes are given: the engine, subscriptions, users, and the promise that no unknown query
+parameter came along.
+"""
 
 from typing import Annotated, cast
 

@@ -1,13 +1,13 @@
 """What stands before the routes: the bearer token, the browser's origin and the size of bodies.
 
 An ASGI layer and not FastAPI dependencies, so that nothing is outside of it by omission: unknown
-paths, documentation and error pages are guarded as well. ``/healthz`` and ``/readyz`` are open; whoever
-probes them has no token.
+paths, documentation and error pages are guarded as well. ``/healthz`` and ``/readyz`` are open;
+whoever probes them has no token.
 
-Without a token the service listens on the loopback address only, where every local process may talk to
-it, but a web page in a local browser must not: a page can send requests anywhere, and can make its own
-name resolve to 127.0.0.1 (DNS rebinding). So the Host must then be a loopback name, and a request that
-a browser marks as coming from another origin is refused.
+Without a token the service listens on the loopback address only, where every local process may talk
+to it, but a web page in a local browser must not: a page can send requests anywhere, and can make
+its own name resolve to 127.0.0.1 (DNS rebinding). So the Host must then be a loopback name, and a
+request that a browser marks as coming from another origin is refused.
 """
 
 import contextlib
@@ -42,7 +42,9 @@ class Pages(Protocol):
         ...
 
     def admits(self, scope: Scope) -> bool:
-        """Say whether a request without a token may pass: to a page, which then asks who it is, or by a session."""
+        """Say whether a request without a token may pass: to a page, which then asks who it is, or
+        by a session.
+        """
         ...
 
 

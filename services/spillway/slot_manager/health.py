@@ -1,12 +1,14 @@
 """``/healthz`` and ``/readyz``: two questions, for two decisions.
 
-``/healthz``: shall the process be started again? 200 while its event loop turns and its threads live. A primary that is gone,
-a full disk, a lock on metadata: no restart mends them, so none of them is asked about.
+``/healthz``: shall the process be started again? 200 while its event loop turns and its threads
+live. A primary that is gone, a full disk, a lock on metadata: no restart mends them, so none of
+them is asked about.
 
-``/readyz``: does the service do its work? 503 while anything keeps it from that, with a list of what. Who probes it has no
-token. So where there is one, the list has names, codes and times for everybody, and what the errors say, in which hosts and
-paths may be, for who presents it. What does not keep it from its work yet, and will (a certificate that expires soon), stands beside
-``ready`` as ``warnings``.
+``/readyz``: does the service do its work? 503 while anything keeps it from that, with a list of
+what. Who probes it has no token. So where there is one, the list has names, codes and times for
+everybody, and what the errors say, in which hosts and paths may be, for who presents it. What does
+not keep it from its work yet, and will (a certificate that expires soon), stands beside ``ready``
+as ``warnings``.
 """
 
 import hmac
@@ -45,7 +47,8 @@ async def readyz(request: Request, engine: Engine) -> Response:
             hint=first.hint if in_full else "GET /readyz with the service's token says more.",
             not_ready=[_shown(one, in_full=in_full) for one in found],
         )
-        # Not raised: what is in the way was logged when it came, and probes ask again every few seconds.
+        # Not raised: what is in the way was logged when it came, and probes ask again every few
+        # seconds.
         return problem_response(error, request.url.path)
     content: dict[str, object] = {"status": "ready"}
     if warnings := engine.warnings():

@@ -33,7 +33,8 @@ _LSN_SCHEMA: Final = {
     "examples": ["0/16B3748"],
 }
 
-#: A text such as ``0/16B3748``. A bad one raises InvalidLsn, which passes through pydantic as it is.
+#: A text such as ``0/16B3748``. A bad one raises InvalidLsn, which passes through pydantic as it
+#: is.
 LsnText = Annotated[
     Lsn,
     PlainValidator(_lsn),
@@ -66,14 +67,18 @@ def _is_encodable(text: str) -> bool:
 
 
 class RequestModel(BaseModel):
-    """A request's body: what is not known is refused, and nothing is converted (``"yes"`` is no bool)."""
+    """A request's body: what is not known is refused, and nothing is converted (``"yes"`` is no
+    bool).
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _is_text(cls, value: Any) -> Any:
-        """Refuse texts that are none in PostgreSQL: with a NUL, or half of a surrogate pair, which JSON can escape."""
+        """Refuse texts that are none in PostgreSQL: with a NUL, or half of a surrogate pair, which
+        JSON can escape.
+        """
         _check_texts(value)
         return value
 

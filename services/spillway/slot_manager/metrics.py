@@ -1,8 +1,8 @@
 """``/metrics``: positions and lags in Prometheus's text format.
 
-Made afresh of the engine's lists at each scrape, so that a dropped slot's series end at once. LSNs are numbers
-of bytes: differences and rates of them are bytes and bytes per second. (A sample is a float64:
-exact up to 2**53, 8 PiB of WAL.)
+Made afresh of the engine's lists at each scrape, so that a dropped slot's series end at once. LSNs
+are numbers of bytes: differences and rates of them are bytes and bytes per second. (A sample is a
+float64: exact up to 2**53, 8 PiB of WAL.)
 """
 
 from collections import Counter
@@ -49,7 +49,8 @@ class _Connections(Collector):
     def collect(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(
             "spillway_connections_refused",
-            "Connections that were refused since the start, since there were too many in all or of their address.",
+            "Connections that were refused since the start, since there were too many in all or of "
+            "their address.",
             labels=("door", "reason"),
         )
         for bound in self._bounds:
@@ -106,7 +107,8 @@ class _Obstacles(Collector):
         )
         yield _family(
             "spillway_warning",
-            "1 for each thing that will keep the service from its work if nobody does anything, as /readyz lists them.",
+            "1 for each thing that will keep the service from its work if nobody does anything, as "
+            "/readyz lists them.",
             ("kind", "name", "code"),
             {(one.kind, one.name, one.code): 1.0 for one in self._warnings}.items(),
         )
@@ -170,7 +172,8 @@ class _Positions(Collector):
         )
         yield _family(
             "spillway_session_decoding",
-            "1 while WAL is decoded, 0 while that has stopped; absent until it is as far as before the service started.",
+            "1 while WAL is decoded, 0 while that has stopped; absent until it is as far as before "
+            "the service started.",
             ("source", "database"),
             (
                 ((s.name, d.database), float(d.state == "running"))
@@ -186,7 +189,8 @@ class _Positions(Collector):
         )
         yield _family(
             "spillway_session_log_verified_timestamp_seconds",
-            "When all sealed segments of the transaction log had been verified; absent while one was not.",
+            "When all sealed segments of the transaction log had been verified; absent while one "
+            "was not.",
             ("source", "database"),
             (((s.name, d.database), d.log_verified_at) for s, d in sessions),
         )
@@ -215,7 +219,8 @@ class _Positions(Collector):
         )
         yield _seconds(
             "spillway_slot_lag_seconds",
-            "Age of the oldest transaction that is not confirmed; 0 without one, absent while that is not known.",
+            "Age of the oldest transaction that is not confirmed; 0 without one, absent while that "
+            "is not known.",
             labels,
             ((where, self._lags.get(s.slot_name)) for where, s in slots),
         )
@@ -264,7 +269,8 @@ class _SubscriptionStates(Collector):
         )
         yield _seconds(
             "spillway_subscription_lag_seconds",
-            "Age of the oldest transaction that is not confirmed; 0 without one, absent while that is not known.",
+            "Age of the oldest transaction that is not confirmed; 0 without one, absent while that "
+            "is not known.",
             labels,
             ((where, s.lag_seconds) for where, s in found),
         )

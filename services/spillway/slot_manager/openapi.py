@@ -1,4 +1,6 @@
-"""Write the REST contract: ``python -m spillway.slot_manager.openapi > openapi/spillway-v1.json``."""
+"""Write the REST contract: ``python -m spillway.slot_manager.openapi >
+openapi/spillway-v1.json``.
+"""
 
 import json
 import sys

@@ -1,7 +1,7 @@
 """The contract for a person with a browser, at ``/docs``.
 
-Plain HTML made here, with nothing to fetch from elsewhere: the service often runs where there is no way
-out.
+Plain HTML made here, with nothing to fetch from elsewhere: the service often runs where there is no
+way out.
 """
 
 import json
@@ -23,10 +23,12 @@ th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px soli
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 code, pre { font: 13px/1.45 ui-monospace, monospace; } pre { overflow-x: auto; padding: .6rem; background: #8881; }
 .bad { color: #c22; } .faint { opacity: .65; }
-"""
+"""  # noqa: E501
 
 _SECURITY_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+    ),
     "Cache-Control": "no-store",
 }
 

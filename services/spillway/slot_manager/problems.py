@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem documents: the one place where they become responses.
 
-Every error response of the service has this form, those of the web framework too. ``code`` is the stable
-name that clients compare; ``type`` is a URI at which the service itself explains the code;
+Every error response of the service has this form, those of the web framework too. ``code`` is the
+stable name that clients compare; ``type`` is a URI at which the service itself explains the code;
 ``details`` are the machine-readable places (slot, source, lsn, …) of the error.
 """
 
@@ -29,7 +29,10 @@ _HTTP_CODES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("invalid_request", "The request can't be read; /docs describes what the call takes."),
     403: (
         "forbidden",
-        "Others' web pages may not call the service. Open the service's own page; programs send no Origin.",
+        (
+            "Others' web pages may not call the service. Open the service's own page; programs "
+            "send no Origin."
+        ),
     ),
     404: ("not_found", "There is nothing at this path; /docs lists what there is."),
     405: ("method_not_allowed", "The path exists, but not with this method; see the Allow header."),
@@ -150,7 +153,8 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001 - a handler's form
-    # The server logs the traceback. The caller learns that it was not his mistake, and no internals.
+    # The server logs the traceback. The caller learns that it was not his mistake, and no
+    # internals.
     return problem_response(
         SpillwayError(
             "an internal error occurred", hint="The service's log says which; please report it."

@@ -1,13 +1,15 @@
 """REST's server: uvicorn's protocol, behind a door of our own.
 
-uvicorn keeps a connection for as long as whoever made it likes, request or not, and asyncio, once a process has no
-descriptor left, logs a traceback for each of the connections that wait. Here
+uvicorn keeps a connection for as long as whoever made it likes, request or not, and asyncio, once a
+process has no descriptor left, logs a traceback for each of the connections that wait. Here
 
-- a connection over the limit, in all or of one address, is answered 503 and closed as it is accepted, and costs nothing after
-  that;
-- one that can't be accepted for want of descriptors is accepted with the one that is held in reserve for that, and closed:
-  it must not stay in the queue, where it would wake the loop again and again;
-- a handshake, a request's head, its body, the pause between requests, and an answer that nobody takes have their time;
+- a connection over the limit, in all or of one address, is answered 503 and closed as it is
+  accepted, and costs nothing after that;
+- one that can't be accepted for want of descriptors is accepted with the one that is held in
+  reserve for that, and closed: it must not stay in the queue, where it would wake the loop again
+  and again;
+- a handshake, a request's head, its body, the pause between requests, and an answer that nobody
+  takes have their time;
 - what a client does wrong is an answer to the client, and no line of the log.
 """
 
@@ -51,12 +53,14 @@ _PAUSE_S: Final = 0.1
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TOO_MANY: Final = TooManyConnections(
     "the service has as many connections as it can have",
-    hint="Try again soon. The limit of open files (ulimit -n, LimitNOFILE) sets how many there may be.",
+    hint="Try again soon. The limit of open files (ulimit -n, LimitNOFILE) sets how many there may "
+    "be.",
 )
 _TOO_MANY_OF_ONE: Final = TooManyConnections(
     "this address has as many connections as one address may have",
-    hint="Close some, or use one for several requests. Behind a proxy or NAT many clients are one address: "
-    "SPILLWAY_CONNECTIONS_PER_ADDRESS sets how many one may have, 0 that there is no such bound.",
+    hint="Close some, or use one for several requests. Behind a proxy or NAT many clients are one "
+    "address: SPILLWAY_CONNECTIONS_PER_ADDRESS sets how many one may have, 0 that there is no such "
+    "bound.",
 )
 
 
@@ -145,7 +149,9 @@ class HttpServer:
             handshake.add_done_callback(self._handshakes.discard)
 
     def _hold(self, holder: str | None) -> Callable[[], None]:
-        """Count a connection of *holder*; what is returned ends that, however often it is called."""
+        """Count a connection of *holder*; what is returned ends that, however often it is
+        called.
+        """
         if holder is None:
             return _nothing
         self._held[holder] += 1
@@ -173,7 +179,8 @@ class HttpServer:
                 ssl_shutdown_timeout=None if certificate is None else _CLOSE_TIMEOUT_S,
             )
         except (OSError, TimeoutError) as error:
-            # ssl.SSLError is an OSError: a client that does not trust us, brings no certificate, or speaks plain HTTP.
+            # ssl.SSLError is an OSError: a client that does not trust us, brings no certificate, or
+            # speaks plain HTTP.
             log.debug("a connection ended in its handshake: %s", error)
             connection.close()
             release()
@@ -194,8 +201,8 @@ class HttpServer:
         with contextlib.suppress(OSError):
             for _ in range(_BACKLOG):
                 listener.accept()[0].close()
-        # Somebody else may have taken it by now: then the next one it is. The loop goes on meanwhile, for what frees
-        # gRPC's descriptors runs on it, too.
+        # Somebody else may have taken it by now: then the next one it is. The loop goes on
+        # meanwhile, for what frees gRPC's descriptors runs on it, too.
         while self._spare < 0:
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -208,7 +215,9 @@ class HttpServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: both servers stop together, and the engine after them."""
+    """uvicorn without its signal handlers: both servers stop together, and the engine after
+    them.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -307,7 +316,9 @@ class _Protocol(H11Protocol):
         )
 
     def _end_with(self, error: SpillwayError) -> None:
-        """Answer where nothing was answered yet, and close; the request at work sees its client gone."""
+        """Answer where nothing was answered yet, and close; the request at work sees its client
+        gone.
+        """
         self._await_nothing()
         answered = False
         if self.cycle is not None and not self.cycle.response_complete:

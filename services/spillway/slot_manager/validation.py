@@ -1,6 +1,8 @@
-"""What is wrong with a request, in words: pydantic's errors say what a parser missed, and not what to write.
+"""What is wrong with a request, in words: pydantic's errors say what a parser missed, and not what
+to write.
 
-A place is told by the names that the caller wrote: without the part of the request, and without the tag by which a union chose.
+A place is told by the names that the caller wrote: without the part of the request, and without the
+tag by which a union chose.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The session on the source that holds a snapshot, and the two ways in which it gets one.
 
-An ordinary one: BEGIN, and a query, which fixes it. It costs the primary a session, and xmin while it is held. Which LSN it belongs
-to is :mod:`spillway.source_snapshots.pairing`'s matter.
+An ordinary one: BEGIN, and a query, which fixes it. It costs the primary a session, and xmin while
+it is held. Which LSN it belongs to is :mod:`spillway.source_snapshots.pairing`'s matter.
 
-By a temporary logical slot (:mod:`spillway.receiver.temporary_slot`): the server pairs it, and to do so waits for all transactions that run. The
-slot goes as soon as the session has imported the snapshot.
+By a temporary logical slot (:mod:`spillway.receiver.temporary_slot`): the server pairs it, and to
+do so waits for all transactions that run. The slot goes as soon as the session has imported the
+snapshot.
 
 Blocking. The DSN's password is in no message and no ``repr``.
 
-Source: ExportSnapshot (src/backend/utils/time/snapmgr.c), RecordTransactionCommit (src/backend/access/transam/xact.c),
-pg_stat_get_activity (src/backend/utils/adt/pgstatfuncs.c)
+Source: ExportSnapshot (src/backend/utils/time/snapmgr.c), RecordTransactionCommit
+(src/backend/access/transam/xact.c), pg_stat_get_activity (src/backend/utils/adt/pgstatfuncs.c)
 """
 
 from __future__ import annotations
@@ -34,17 +35,20 @@ if TYPE_CHECKING:
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-#: A server that is stuck must not hold a snapshot's thread with it; what is asked here takes no time.
+#: A server that is stuck must not hold a snapshot's thread with it; what is asked here takes no
+#: time.
 _STATEMENT_TIMEOUT: Final = "30s"
-#: Settings of roles and servers that would end a session which has nothing to do but to hold a snapshot.
+#: Settings of roles and servers that would end a session which has nothing to do but to hold a
+#: snapshot.
 _SETTINGS: Final = """
 SELECT pg_catalog.set_config(w.name, w.value, false)
   FROM (VALUES ('search_path', 'pg_catalog'), ('statement_timeout', %s), ('transaction_timeout', '0'),
                ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')) w(name, value)
   JOIN pg_catalog.pg_settings s ON s.name = w.name
-"""
-#: backend_xid is shown to everybody, state to pg_read_all_stats and the role's own. A client's backend says that it is active before it
-#: commits; an apply worker need not. The order counts: who prepares a transaction is in the first until it is in the second.
+"""  # noqa: E501
+#: backend_xid is shown to everybody, state to pg_read_all_stats and the role's own. A client's
+#: backend says that it is active before it commits; an apply worker need not. The order counts: who
+#: prepares a transaction is in the first until it is in the second.
 _RUNNING: Final = (
     """
     SELECT backend_xid::text::int8, coalesce(datid, 0)::int8,
@@ -65,7 +69,8 @@ _TAKE: Final = (
 
 
 class SnapshotSession:
-    """A session on the source whose transaction holds a snapshot, for as long as it is open. Methods are for any thread, and take turns.
+    """A session on the source whose transaction holds a snapshot, for as long as it is open.
+    Methods are for any thread, and take turns.
 
     Args:
         dsn: the database's.
@@ -89,8 +94,10 @@ class SnapshotSession:
             (recovers,) = _row(connection, "SELECT pg_catalog.pg_is_in_recovery()")
             if recovers:
                 raise SourceInRecovery(
-                    "the server that the source's DSN leads to is in recovery: no exact snapshot can be taken there",
-                    hint="Point the DSN at the primary: host=a,b target_session_attrs=read-write finds it among several.",
+                    "the server that the source's DSN leads to is in recovery: no exact snapshot "
+                    "can be taken there",
+                    hint="Point the DSN at the primary: host=a,b target_session_attrs=read-write "
+                    "finds it among several.",
                 )
             running = [
                 Running(*row) for query in _RUNNING for row in connection.execute(query).fetchall()
@@ -102,7 +109,8 @@ class SnapshotSession:
     def take_by_slot(
         self, slot_name: str, over: Callable[[], SpillwayError | None]
     ) -> tuple[Taken, int]:
-        """Take a snapshot by a temporary logical slot on the server, in place of the one that is held.
+        """Take a snapshot by a temporary logical slot on the server, in place of the one that is
+        held.
 
         Args:
             slot_name: the slot's.
@@ -177,8 +185,8 @@ class SnapshotSession:
 def pass_on(dsn: str) -> None:
     """Have the server write a record of WAL, and flush it soon.
 
-    What is behind the last commit is not flushed while nobody commits. A transaction with an xid that has written nothing
-    commits asynchronously: the WAL writer flushes up to its commit record.
+    What is behind the last commit is not flushed while nobody commits. A transaction with an xid
+    that has written nothing commits asynchronously: the WAL writer flushes up to its commit record.
 
     Raises:
         SourceError: it can't be asked.

@@ -1,33 +1,38 @@
-"""A snapshot of the source that SQL took, paired with an LSN: the position from which changes complete what it sees.
+"""A snapshot of the source that SQL took, paired with an LSN: the position from which changes
+complete what it sees.
 
-A backend commits in this order: its commit record, its flush, the commit log, the wait for synchronous standbys, and only
-then does it leave the ProcArray, which is what makes others see it. So what a snapshot sees is not a prefix of WAL: the commit
-record of a transaction that is not seen may stand before one of a transaction that is. Mostly there is no such
-pair, and then the commit record of the first transaction that is not seen is an exact position: all that is seen
-committed before it, and nothing else. Where there is one, the snapshot is of no use, and another is taken.
+A backend commits in this order: its commit record, its flush, the commit log, the wait for
+synchronous standbys, and only then does it leave the ProcArray, which is what makes others see it.
+So what a snapshot sees is not a prefix of WAL: the commit record of a transaction that is not seen
+may stand before one of a transaction that is. Mostly there is no such pair, and then the commit
+record of the first transaction that is not seen is an exact position: all that is seen committed
+before it, and nothing else. Where there is one, the snapshot is of no use, and another is taken.
 
-What must be known for that is which commit records stand before the snapshot's moment P (``pg_current_wal_insert_lsn``, read after it
-was taken: whatever it sees has its commit record before P). The transaction log says so, once WAL is decoded up to P.
-It need not be read from its beginning. At first, it is noted how far WAL is decoded (A); then, which transactions run (R); then
-the snapshot is taken. A transaction that is not seen and is not in R got its xid after A, and its commit record is behind A.
-One that is in R and is not seen was in the ProcArray all the time. Its commit record is before A only if it hung between that
-record and its leave. It did not if
+What must be known for that is which commit records stand before the snapshot's moment P
+(``pg_current_wal_insert_lsn``, read after it was taken: whatever it sees has its commit record
+before P). The transaction log says so, once WAL is decoded up to P. It need not be read from its
+beginning. At first, it is noted how far WAL is decoded (A); then, which transactions run (R); then
+the snapshot is taken. A transaction that is not seen and is not in R got its xid after A, and its
+commit record is behind A. One that is in R and is not seen was in the ProcArray all the time. Its
+commit record is before A only if it hung between that record and its leave. It did not if
 
 - the decoder has it in progress, at P or later: then its commit record comes later;
 - it is of another database: then nothing of it concerns us;
 - its backend idled in a transaction when R was read: who commits does not idle.
 
-Of the others nothing is known: they wait for a standby, or run and have written nothing that is decoded (unlogged tables). For these the log
-is read from where the first of them can't have had its xid yet: running-xacts records say that of xids (the *marks*).
-Where they don't, the snapshot stays unpaired (:class:`Undecided`).
+Of the others nothing is known: they wait for a standby, or run and have written nothing that is
+decoded (unlogged tables). For these the log is read from where the first of them can't have had its
+xid yet: running-xacts records say that of xids (the *marks*). Where they don't, the snapshot stays
+unpaired (:class:`Undecided`).
 
-Transactions that stay open for long are not waited for: they are not seen, and come whole when they commit, as the reorder buffer
-has had them since they began. Those that are prepared likewise.
+Transactions that stay open for long are not waited for: they are not seen, and come whole when they
+commit, as the reorder buffer has had them since they began. Those that are prepared likewise.
 
 Cost: the log between A and P is read once, runs of small transactions by the kernel.
 
-Source: RecordTransactionCommit, CommitTransaction (src/backend/access/transam/xact.c), FinishPreparedTransaction
-(twophase.c), ProcArrayEndTransaction, GetSnapshotData (procarray.c), pg_stat_get_activity (pgstatfuncs.c)
+Source: RecordTransactionCommit, CommitTransaction (src/backend/access/transam/xact.c),
+FinishPreparedTransaction (twophase.c), ProcArrayEndTransaction, GetSnapshotData (procarray.c),
+pg_stat_get_activity (pgstatfuncs.c)
 """
 
 from __future__ import annotations
@@ -79,7 +84,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The position that belongs to the snapshot: it sees what has its commit record before, and nothing else."""
+    """The position that belongs to the snapshot: it sees what has its commit record before, and
+    nothing else.
+    """
 
     lsn: int
 
@@ -96,7 +103,10 @@ class OutOfOrder:
     seen_xid: int
 
     def __str__(self) -> str:
-        return f"transaction {self.seen_xid} was visible before transaction {self.hidden_xid}, which committed earlier"
+        return (
+            f"transaction {self.seen_xid} was visible before transaction {self.hidden_xid}, which "
+            "committed earlier"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +117,8 @@ class Undecided:
 
     def __str__(self) -> str:
         return (
-            f"of transactions that write nothing to WAL, or wait for a standby ({', '.join(map(str, self.xids))}),"
-            " it is not known whether they have committed"
+            "of transactions that write nothing to WAL, or wait for a standby "
+            f"({', '.join(map(str, self.xids))}), it is not known whether they have committed"
         )
 
 
@@ -212,7 +222,9 @@ def _first_hidden(
 def _commits(
     log: LogReader, from_lsn: int, wanted: Collection[int] | _Hidden
 ) -> Iterator[TransactionHeader]:
-    """Yield the headers of commits from *from_lsn* on; runs without any of *wanted* are passed over until there was one."""
+    """Yield the headers of commits from *from_lsn* on; runs without any of *wanted* are passed over
+    until there was one.
+    """
     cursor = TransactionCursor(log, from_lsn)
     found = False
     try:

@@ -1,11 +1,13 @@
-"""Which transactions a snapshot of PostgreSQL sees: its text, ``xmin:xmax:xip``, as a question about xids.
+"""Which transactions a snapshot of PostgreSQL sees: its text, ``xmin:xmax:xip``, as a question
+about xids.
 
-A transaction counts by its top-level xid: its subtransactions leave the ProcArray with it, whether there is room for
-their xids there or not. So nothing depends on subxip, and nothing on its overflow. A prepared transaction is a
-member of the ProcArray until its COMMIT PREPARED is through, and is not seen before.
+A transaction counts by its top-level xid: its subtransactions leave the ProcArray with it, whether
+there is room for their xids there or not. So nothing depends on subxip, and nothing on its
+overflow. A prepared transaction is a member of the ProcArray until its COMMIT PREPARED is through,
+and is not seen before.
 
-Source: pg_current_snapshot (src/backend/utils/adt/xid8funcs.c), GetSnapshotData (src/backend/storage/ipc/procarray.c),
-XidInMVCCSnapshot (src/backend/utils/time/snapmgr.c)
+Source: pg_current_snapshot (src/backend/utils/adt/xid8funcs.c), GetSnapshotData
+(src/backend/storage/ipc/procarray.c), XidInMVCCSnapshot (src/backend/utils/time/snapmgr.c)
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _HALF: Final = 1 << 31
 
 
 def distance(xid: int, reference: int) -> int:
-    """Return how far *xid*, of 32 bits, is behind *reference*; negative when it precedes it (TransactionIdPrecedes)."""
+    """Return how far *xid*, of 32 bits, is behind *reference*; negative when it precedes it
+    (TransactionIdPrecedes).
+    """
     return (xid - reference + _HALF) % _EPOCH - _HALF
 
 

@@ -1,19 +1,22 @@
-"""A few numbers that the writer of a directory tells those who read the directory in other processes.
+"""A few numbers that the writer of a directory tells those who read the directory in other
+processes.
 
-Readers of another process see files, and a file does not say how far it may be believed: bytes are written before they are
-durable, and before the transaction that they belong to is whole. So a writer announces, in a small file beside the others, how
-far it vouches for them. A reader needs nothing else of the writer, which may be dead::
+Readers of another process see files, and a file does not say how far it may be believed: bytes are
+written before they are durable, and before the transaction that they belong to is whole. So a
+writer announces, in a small file beside the others, how far it vouches for them. A reader needs
+nothing else of the writer, which may be dead::
 
     slot 0  │ crc32 │ kind │ sequence │ value … │      the announcement whose sequence is even
     slot 1  │ crc32 │ kind │ sequence │ value … │      the one whose sequence is odd
 
-An announcement goes over the one before the last, with one ``pwrite``. A reader takes the valid one with the higher sequence. A
-writer that is killed in between leaves one that fails its checksum, and the one before is still there; a reader that looks while
-it is written finds the same.
+An announcement goes over the one before the last, with one ``pwrite``. A reader takes the valid one
+with the higher sequence. A writer that is killed in between leaves one that fails its checksum, and
+the one before is still there; a reader that looks while it is written finds the same.
 
-Nothing here is synced, for readers are on the same machine. After a power failure the file may be of any age, or damaged. What it
-says was true once, and the writer announces anew when it opens its directory; whatever could make an old announcement wrong (a
-position that falls back, a file that goes) a writer announces *before* it does it.
+Nothing here is synced, for readers are on the same machine. After a power failure the file may be
+of any age, or damaged. What it says was true once, and the writer announces anew when it opens its
+directory; whatever could make an old announcement wrong (a position that falls back, a file that
+goes) a writer announces *before* it does it.
 
 A reader looks; nobody wakes it. :func:`pause_s` says how long it may sleep until it looks again.
 """
@@ -69,10 +72,13 @@ def _latest(data: bytes, kind: bytes, count: int) -> tuple[int, tuple[int, ...]]
 
 
 class Announcer:
-    """Announces *count* numbers, each from 0 to 2**64 - 1. For one thread at a time, of the directory's one writer."""
+    """Announces *count* numbers, each from 0 to 2**64 - 1. For one thread at a time, of the
+    directory's one writer.
+    """
 
     def __init__(self, path: Path, kind: bytes, count: int) -> None:
-        """Open the file, made if it is absent or damaged; what it says stays until the first announcement.
+        """Open the file, made if it is absent or damaged; what it says stays until the first
+        announcement.
 
         Args:
             path: the file.
@@ -135,7 +141,8 @@ class Announced:
         self._values: tuple[int, ...] | None = None
 
     def look(self) -> tuple[int, ...] | None:
-        """Return what was announced last, the same object as before if that is unchanged; None when there is no file.
+        """Return what was announced last, the same object as before if that is unchanged; None when
+        there is no file.
 
         Raises:
             OSError: the file can't be read.

@@ -1,20 +1,25 @@
 """Some megabytes of disk, kept for what must be written on a full one: the metadata.
 
-To drop a slot or to advance it is what frees space, and it is a write. So a file of :data:`RESERVE_BYTES` stands beside
-the metadata. It goes when metadata can't be written otherwise (:meth:`release`), and not before: who filled the disk would
-take that, too. What metadata has left of it is kept again at the next :meth:`look`.
+To drop a slot or to advance it is what frees space, and it is a write. So a file of
+:data:`RESERVE_BYTES` stands beside the metadata. It goes when metadata can't be written otherwise
+(:meth:`release`), and not before: who filled the disk would take that, too. What metadata has left
+of it is kept again at the next :meth:`look`.
 
-Whoever writes much asks before, and is refused as by the disk itself (ENOSPC). Steps, by what is free on the file system:
+Whoever writes much asks before, and is refused as by the disk itself (ENOSPC). Steps, by what is
+free on the file system:
 
-===========================  ==========================================================================================
-less than ``_LOW_BYTES``     transaction logs keep nothing but what slots need (``SPILLWAY_LOG_KEEP_BYTES`` counts as 0), and
-                             are cut into small segments, so that what is not needed can go; decoding checkpoints often and
-                             WAL goes as soon as it is decoded
-less than ``_RECEIVE_BYTES`` no new WAL segment is begun: what is left is for decoding, which frees WAL
+===========================  =======================================================================
+less than ``_LOW_BYTES``     transaction logs keep nothing but what slots need
+                             (``SPILLWAY_LOG_KEEP_BYTES`` counts as 0), and are cut into small
+                             segments, so that what is not needed can go; decoding checkpoints often
+                             and WAL goes as soon as it is decoded
+less than ``_RECEIVE_BYTES`` no new WAL segment is begun: what is left is for decoding, which frees
+WAL
 less than ``_FULL_BYTES``    the disk is full: transaction logs are not written, metadata is
-===========================  ==========================================================================================
+===========================  =======================================================================
 
-All of it mends itself as space comes back. Methods are for any thread; each costs a system call or two.
+All of it mends itself as space comes back. Methods are for any thread; each costs a system call or
+two.
 """
 
 from __future__ import annotations
@@ -71,7 +76,9 @@ class DiskReserve:
                 self.full_since = None
 
     def release(self) -> bool:
-        """Give the reserve up for metadata; say whether there was one, so that what failed may be tried again."""
+        """Give the reserve up for metadata; say whether there was one, so that what failed may be
+        tried again.
+        """
         with self._lock:
             had = self._held_bytes > 0
             if self.full_since is None:

@@ -1,23 +1,25 @@
 """Files that are there whole or not at all, and stay after a power failure.
 
-A file's bytes are durable after its own fsync, its name after an fsync of its directory; a rename is atomic for whoever looks,
-and durable as a name is. So a file is replaced in four steps::
+A file's bytes are durable after its own fsync, its name after an fsync of its directory; a rename
+is atomic for whoever looks, and durable as a name is. So a file is replaced in four steps::
 
     write .NAME.new ── fsync it ── rename it to NAME ── fsync the directory
                      storage.before_rename          storage.after_rename
 
-Whoever dies before the rename leaves the old file whole, and at most one ``.NAME.new``, which the next writer of NAME takes over
-(or :func:`remove_leftovers` removes, where names do not come again). An error before the rename, such as a full disk, leaves
-nothing: the file that was begun is removed. An error behind it, of the directory's fsync, leaves the new file in place, and its
-name unsure; who raises can't say which of the two there will be.
+Whoever dies before the rename leaves the old file whole, and at most one ``.NAME.new``, which the
+next writer of NAME takes over (or :func:`remove_leftovers` removes, where names do not come again).
+An error before the rename, such as a full disk, leaves nothing: the file that was begun is removed.
+An error behind it, of the directory's fsync, leaves the new file in place, and its name unsure; who
+raises can't say which of the two there will be.
 
-Errors are the system's own, OSError; :mod:`spillway.storage.file_errors` types them where a file has a meaning. A failed fsync is
-never repeated and believed, since the kernel may count the pages as clean: a repeated :func:`replace_file` writes all again.
+Errors are the system's own, OSError; :mod:`spillway.storage.file_errors` types them where a file
+has a meaning. A failed fsync is never repeated and believed, since the kernel may count the pages
+as clean: a repeated :func:`replace_file` writes all again.
 
 One writer for each path at a time: who may write is decided elsewhere, by an flock or a lease.
 
-A file that stays open and grows (a segment of WAL or of the transaction log) is synced by whoever holds its descriptor. Which
-modules may is a list in tests/unit/test_architecture.py.
+A file that stays open and grows (a segment of WAL or of the transaction log) is synced by whoever
+holds its descriptor. Which modules may is a list in tests/unit/test_architecture.py.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ def sync_open_file(file: OpenFile) -> None:
 def replace_file(
     path: Path, data: bytes | str, *, mode: int | None = None, at: str = "storage.before_rename"
 ) -> None:
-    """Put *data* at *path* in one step: readers see the old file or the new one, which is durable on return.
+    """Put *data* at *path* in one step: readers see the old file or the new one, which is durable
+    on return.
 
     Args:
         path: its directory is there; the file may be.
@@ -91,9 +94,11 @@ def replace_file(
 
 
 def replace_cache(path: Path, data: bytes | str, *, mode: int | None = None) -> None:
-    """Put *data* at *path* in one step, as :func:`replace_file` does, but not durably: it can be made again.
+    """Put *data* at *path* in one step, as :func:`replace_file` does, but not durably: it can be
+    made again.
 
-    After a power failure the file may have anything in it, so that whoever reads it checks what it says.
+    After a power failure the file may have anything in it, so that whoever reads it checks what it
+    says.
     """
     _replace(path, data, mode, durably=False, at="storage.before_rename")
 
@@ -117,7 +122,8 @@ def _replace(path: Path, data: bytes | str, mode: int | None, *, durably: bool, 
 
 
 def put_in_place(source: Path, target: Path) -> None:
-    """Rename a file or directory, whose contents are durable, to *target*, and make that name durable.
+    """Rename a file or directory, whose contents are durable, to *target*, and make that name
+    durable.
 
     A file that is there is replaced in one step; a directory must be empty.
     """
@@ -125,7 +131,9 @@ def put_in_place(source: Path, target: Path) -> None:
 
 
 def put_all_in_place(moves: Iterable[tuple[Path, Path]]) -> None:
-    """Rename each of *moves*, as :func:`put_in_place` does; who dies in between leaves some where they were."""
+    """Rename each of *moves*, as :func:`put_in_place` does; who dies in between leaves some where
+    they were.
+    """
     directories: dict[Path, None] = {}
     for source, target in moves:
         source.replace(target)
@@ -136,7 +144,8 @@ def put_all_in_place(moves: Iterable[tuple[Path, Path]]) -> None:
 
 
 def create_file(path: Path, data: bytes) -> int:
-    """Create a file that begins with *data*, durably with its name; return its descriptor, open for writing behind that.
+    """Create a file that begins with *data*, durably with its name; return its descriptor, open for
+    writing behind that.
 
     Raises:
         FileExistsError: there is one.
@@ -159,7 +168,8 @@ def create_file(path: Path, data: bytes) -> int:
 
 
 def overwrite_start(path: Path, data: bytes) -> None:
-    """Write *data* over the first bytes of a file, in place and durably: others may have it open, or be writing behind that.
+    """Write *data* over the first bytes of a file, in place and durably: others may have it open,
+    or be writing behind that.
 
     Not in one step: who dies in between leaves some of both, which a checksum must tell.
     """
@@ -169,7 +179,9 @@ def overwrite_start(path: Path, data: bytes) -> None:
 
 
 def remove_files(paths: Iterable[Path]) -> None:
-    """Remove files, in that order, so that none comes back after a power failure; one that is gone already is fine."""
+    """Remove files, in that order, so that none comes back after a power failure; one that is gone
+    already is fine.
+    """
     directories: dict[Path, None] = {}
     for path in paths:
         path.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
-"""What the system says of a file, as a typed error: which file, what stands in the way, and what to do.
+"""What the system says of a file, as a typed error: which file, what stands in the way, and what to
+do.
 
-A file that can't be read is not lost. Whoever may make lost state again must tell the two apart, for what is made again takes
-the place of what is there. So only "no such file" means that one is gone; everything else ends in :class:`StorageError`, with
-which nothing is ever given up. Beware of ``Path.glob``, which takes a directory that can't be read for an empty one
+A file that can't be read is not lost. Whoever may make lost state again must tell the two apart,
+for what is made again takes the place of what is there. So only "no such file" means that one is
+gone; everything else ends in :class:`StorageError`, with which nothing is ever given up. Beware of
+``Path.glob``, which takes a directory that can't be read for an empty one
 (``pathlib._WildcardSelector``): :func:`listed` does not.
 """
 
@@ -28,7 +30,9 @@ _SPACE_HINT: Final = (
 def file_error(
     error: OSError, path: Path | str, verb: str = "use", hint: str | None = None
 ) -> StorageError:
-    """Type what the system said of *path*, or of the file that it names itself; *hint* is for a disk that is full."""
+    """Type what the system said of *path*, or of the file that it names itself; *hint* is for a
+    disk that is full.
+    """
     path = error.filename if isinstance(error.filename, str) else str(path)
     message = f"can't {verb} {path}: {error.strerror or error}"
     if error.errno in NO_SPACE:
@@ -37,14 +41,18 @@ def file_error(
 
 
 def _what_to_do(number: int | None, path: str) -> str:
-    waits = "Nothing is given up for it: it is tried again by itself, at once by spillway source restart SOURCE DATABASE."
+    waits = (
+        "Nothing is given up for it: it is tried again by itself, at once by spillway source "
+        "restart SOURCE DATABASE."
+    )
     if number in _NOT_PERMITTED:
         return f"Give the user that the service runs as the right to read and write {path}. {waits}"
     if number == errno.EROFS:
         return f"Mount the file system of {path} so that it can be written. {waits}"
     return (
-        f"See what the kernel's log says of the disk. {waits} If the disk has lost it for good, move {path} away and restart the "
-        "service: it is made again as far as something else has it, and slots that need what nothing has are invalidated."
+        f"See what the kernel's log says of the disk. {waits} If the disk has lost it for good, "
+        f"move {path} away and restart the service: it is made again as far as something else has "
+        "it, and slots that need what nothing has are invalidated."
     )
 
 

@@ -1,16 +1,20 @@
-"""A lease by conditional PUT: an object that one process at a time may hold, where no kernel can lock.
+"""A lease by conditional PUT: an object that one process at a time may hold, where no kernel can
+lock.
 
-An object store has no lock that goes with its holder. What it has is the conditional PUT: an object is created only if there
-is none, replaced only if it still is the one that was read. So whoever is at work writes its name into one object and writes it again
-every :data:`_BEAT_S`; nobody else's PUT goes through meanwhile, as each of these changes the object.
+An object store has no lock that goes with its holder. What it has is the conditional PUT: an object
+is created only if there is none, replaced only if it still is the one that was read. So whoever is
+at work writes its name into one object and writes it again every :data:`_BEAT_S`; nobody else's PUT
+goes through meanwhile, as each of these changes the object.
 
-A newcomer watches. If the object changes, its holder is alive, and the newcomer is refused within a beat, told who that is. If it
-stays as it is for :data:`_LEASE_S`, its holder is dead, or cut off, and the newcomer replaces it, on condition that it is still that
-one. Durations are measured by each side's own clock, one that goes on while the machine sleeps; what time it is plays no part.
+A newcomer watches. If the object changes, its holder is alive, and the newcomer is refused within a
+beat, told who that is. If it stays as it is for :data:`_LEASE_S`, its holder is dead, or cut off,
+and the newcomer replaces it, on condition that it is still that one. Durations are measured by each
+side's own clock, one that goes on while the machine sleeps; what time it is plays no part.
 
-A holder that could not write for that long, less a margin, counts itself as out (:attr:`Lease.is_lost`): it may have been replaced.
-It asks before each step that another holder must not see. What remains is a process that stops between asking and the
-request's arrival for longer than the margin; so such a step is a conditional PUT, too, where it can be.
+A holder that could not write for that long, less a margin, counts itself as out
+(:attr:`Lease.is_lost`): it may have been replaced. It asks before each step that another holder
+must not see. What remains is a process that stops between asking and the request's arrival for
+longer than the margin; so such a step is a conditional PUT, too, where it can be.
 
 What is protected, and what its users are told, is for rooms above (:mod:`spillway.lake.lease`).
 """
@@ -46,11 +50,15 @@ class LeaseTaken(Exception):
 
 
 class LeaseUnreadable(Exception):
-    """The object is there, and is no lease: the text says which object, and what is wrong with it."""
+    """The object is there, and is no lease: the text says which object, and what is wrong with
+    it.
+    """
 
 
 class Lease:
-    """The lease in one object, for this process. :meth:`acquire` starts a thread that keeps it, :meth:`release` ends that."""
+    """The lease in one object, for this process. :meth:`acquire` starts a thread that keeps it,
+    :meth:`release` ends that.
+    """
 
     def __init__(self, where: ObjectPath) -> None:
         self._object = where

@@ -1,30 +1,35 @@
-"""A place for files: a directory of this machine, or a prefix of a bucket of S3 or of what speaks its protocol (MinIO, Ceph, …).
+"""A place for files: a directory of this machine, or a prefix of a bucket of S3 or of what speaks
+its protocol (MinIO, Ceph, …).
 
-The address of a lake, the first that may be in either, is a :data:`LakePath`: :class:`pathlib.Path`, or :class:`ObjectPath`, which
-has as much of a path's interface as lakes use. Modules join, list and read either without knowing which it is; what differs is
-said where it matters:
+The address of a lake, the first that may be in either, is a :data:`LakePath`:
+:class:`pathlib.Path`, or :class:`ObjectPath`, which has as much of a path's interface as lakes use.
+Modules join, list and read either without knowing which it is; what differs is said where it
+matters:
 
-=========================  =============================================  =================================================
+=========================  =============================================  ==========================
                            a directory                                    a bucket
-=========================  =============================================  =================================================
+=========================  =============================================  ==========================
 a small file is replaced   by a rename, synced (:mod:`.durable_files`)    by one PUT, which is there whole and durable, or not
 directories                made, and synced                               are not there: a prefix that something begins with
 one process at work        ``flock``                                      a lease by conditional PUT (:mod:`.lease`)
 Spark's address            the path                                       ``s3a://bucket/key`` (:func:`spark_address`)
 delta-rs' address          the path                                       ``s3://bucket/key`` and :func:`storage_options`
 Iceberg's address          the path                                       ``s3://bucket/key`` (:func:`stored_path`)
-=========================  =============================================  =================================================
+=========================  =============================================  ==========================
 
-How the store is reached is the environment's to say, under the names that AWS's own tools read, so that one setting does for all
-three clients and none is handed a secret: keys are in no option, no configuration of Spark's, no checkpoint::
+How the store is reached is the environment's to say, under the names that AWS's own tools read, so
+that one setting does for all three clients and none is handed a secret: keys are in no option, no
+configuration of Spark's, no checkpoint::
 
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN     unset: the machine's role
     AWS_REGION or AWS_DEFAULT_REGION                                unset: us-east-1
-    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL                         of another store than AWS; http:// is allowed if it says so
+    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL                         of another store than AWS;
+                                                                    http:// is allowed if it says so
 
-With an endpoint, buckets are part of the path, not of the host's name. The library is ``obstore``, of the same
-Rust crate as delta-rs' own access; it is imported when an object is first asked for, as local lakes do without it.
-"""
+With an endpoint, buckets are part of the path, not of the host's name. The library is ``obstore``,
+of the same Rust crate as delta-rs' own access; it is imported when an object is first asked for, as
+local lakes do without it.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -54,7 +59,8 @@ _SCHEMES: Final = ("s3://", "s3a://")
 #: Requests that fail for a passing reason are repeated so long.
 _RETRY_S: Final = 60
 _REQUEST_S: Final = 30
-#: An object that is written piece by piece goes in parts of it, two at a time: five megabytes at least, ten thousand parts at most.
+#: An object that is written piece by piece goes in parts of it, two at a time: five megabytes at
+#: least, ten thousand parts at most.
 _PART_BYTES: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 2
 #: What the error of a store says for people, in its XML.
@@ -69,10 +75,11 @@ class StorageChanged(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectPath:
-    """An object, or all that are below it: what of :class:`pathlib.Path` lakes use, with the same meaning.
+    """An object, or all that are below it: what of :class:`pathlib.Path` lakes use, with the same
+    meaning.
 
-    Every method asks the store anew. Raises LakeError with what the store said, where a path would raise OSError;
-    FileNotFoundError is itself.
+    Every method asks the store anew. Raises LakeError with what the store said, where a path would
+    raise OSError; FileNotFoundError is itself.
     """
 
     bucket: str
@@ -206,11 +213,12 @@ class ObjectPath:
             obstore.put(self._store, self.key, text.encode(), use_multipart=False)
 
     def replace_if(self, tag: str | None, text: str) -> str:
-        """Make *text* the object if it still is the one of *tag*, None: if there is none; return the new ETag.
+        """Make *text* the object if it still is the one of *tag*, None: if there is none; return
+        the new ETag.
 
         Raises:
-            StorageChanged: it is another one; nothing is done. A request that was repeated because its answer
-                got lost ends so, too, after it was done: who must know reads the object.
+            StorageChanged: it is another one; nothing is done. A request that was repeated because
+                its answer got lost ends so, too, after it was done: who must know reads the object.
         """
         import obstore  # noqa: PLC0415 - an extra
         from obstore.exceptions import (  # noqa: PLC0415 - as above
@@ -289,10 +297,11 @@ class _Reader(RawIOBase):
 
 
 class ObjectWriter:
-    """An object as a file to write. It is there, whole and durable, when this is closed, and never if it isn't.
+    """An object as a file to write. It is there, whole and durable, when this is closed, and never
+    if it isn't.
 
-    Memory: :data:`_PARTS_AT_ONCE` parts on their way, and the next. One that is not closed, after an error or a kill, leaves
-    parts of an upload at the most, which nothing lists as an object.
+    Memory: :data:`_PARTS_AT_ONCE` parts on their way, and the next. One that is not closed, after
+    an error or a kill, leaves parts of an upload at the most, which nothing lists as an object.
     """
 
     def __init__(self, path: ObjectPath) -> None:
@@ -374,7 +383,9 @@ def lake_path(address: str | LakePath) -> LakePath:
 
 
 def stored_path(location: str) -> LakePath:
-    """Return the path of a file or table as its format's metadata have it: a directory's, or an object's."""
+    """Return the path of a file or table as its format's metadata have it: a directory's, or an
+    object's.
+    """
     for scheme in _SCHEMES:
         if location.startswith(scheme):
             bucket, _, key = location.removeprefix(scheme).partition("/")
@@ -447,7 +458,9 @@ def _store(bucket: str, at: str | None, in_region: str) -> S3Store:
 
 @contextmanager
 def _typed(path: ObjectPath) -> Iterator[None]:
-    """Raise what the store refuses as an error of ours: the library's own is pages of its insides."""
+    """Raise what the store refuses as an error of ours: the library's own is pages of its
+    insides.
+    """
     from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415 - an extra
 
     try:
@@ -464,6 +477,6 @@ def _typed(path: ObjectPath) -> Iterator[None]:
         )
         raise LakeError(
             f"the object store failed at {path}: {told}",
-            hint="Is AWS_ENDPOINT_URL_S3 its address, does the bucket exist, and may the keys (AWS_ACCESS_KEY_ID, …) "
-            "read and write it?",
+            hint="Is AWS_ENDPOINT_URL_S3 its address, does the bucket exist, and may the keys "
+            "(AWS_ACCESS_KEY_ID, …) read and write it?",
         ) from error

@@ -1,20 +1,22 @@
 """Transactions of the metadata store, on threads of its own; the two databases that it may live in.
 
-``Database.read()`` and ``Database.write()`` run a function in a transaction on a worker thread and give what it
-returns. It gets a connection of SQLAlchemy's Core: neither the ORM nor ``sqlalchemy.ext.asyncio`` (which
-brings the ORM along) is ever imported, for a start's sake. A transaction that can't commit leaves nothing behind. Once
-begun it runs to its end, though who waits for it be cancelled.
+``Database.read()`` and ``Database.write()`` run a function in a transaction on a worker thread and
+give what it returns. It gets a connection of SQLAlchemy's Core: neither the ORM nor
+``sqlalchemy.ext.asyncio`` (which brings the ORM along) is ever imported, for a start's sake. A
+transaction that can't commit leaves nothing behind. Once begun it runs to its end, though who waits
+for it be cancelled.
 
-On SQLite a writer begins with BEGIN IMMEDIATE: the lock is waited for before anything is read, so that a
-transaction never fails half-way because somebody else wrote. The file is in WAL mode (readers do not block
-the writer) with synchronous=FULL: a confirmed position that was acknowledged must survive a power cut.
+On SQLite a writer begins with BEGIN IMMEDIATE: the lock is waited for before anything is read, so
+that a transaction never fails half-way because somebody else wrote. The file is in WAL mode
+(readers do not block the writer) with synchronous=FULL: a confirmed position that was acknowledged
+must survive a power cut.
 
-In PostgreSQL nothing is prepared and nothing is set for a session, so that a pooler may stand in between. An answer that
-takes too long is an error: the server ends the statement, and the network counts as gone when it does
-not acknowledge what was sent.
+In PostgreSQL nothing is prepared and nothing is set for a session, so that a pooler may stand in
+between. An answer that takes too long is an error: the server ends the statement, and the network
+counts as gone when it does not acknowledge what was sent.
 
-Whatever goes wrong in a driver leaves here as :class:`~spillway.errors.MetadataError`, except broken
-constraints, which the caller knows the meaning of (:class:`ConstraintViolation`).
+Whatever goes wrong in a driver leaves here as :class:`~spillway.errors.MetadataError`, except
+broken constraints, which the caller knows the meaning of (:class:`ConstraintViolation`).
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
 
 #: How long to wait for SQLite's write lock, or for any PostgreSQL answer, in seconds.
 TIMEOUT_S: Final = 30
-#: Transactions at a time, and connections kept. SQLite has one writer at a time anyway; metadata statements
-#: take milliseconds, so that a handful serves a process.
+#: Transactions at a time, and connections kept. SQLite has one writer at a time anyway; metadata
+#: statements take milliseconds, so that a handful serves a process.
 _CONNECTIONS: Final = {"sqlite": 1, "postgresql": 5}
 
 #: The database's clock, in milliseconds since 1970.
@@ -58,7 +60,10 @@ _CLOCKS: Final = {
 _ACCEPTED: Final = "sqlite:///path/to/file, postgresql://user@host/database"
 _HINTS: Final = {
     "sqlite": "Check the file, its directory and the space left on its disk.",
-    "postgresql": "Check that PostgreSQL is up and SPILLWAY_METADATA_URL is right; requests work again once it is.",
+    "postgresql": (
+        "Check that PostgreSQL is up and SPILLWAY_METADATA_URL is right; requests work again once "
+        "it is."
+    ),
 }
 
 T = TypeVar("T")
@@ -103,7 +108,8 @@ def parse_url(text: str) -> URL:
         except psycopg.ProgrammingError as error:
             raise InvalidRequest(
                 f"the metadata URL has unknown parameters: {error}",
-                hint="postgresql://user:password@host:port/database?parameter=value, with libpq's parameters.",
+                hint="postgresql://user:password@host:port/database?parameter=value, with libpq's "
+                "parameters.",
             ) from error
         return url.set(drivername="postgresql+psycopg")
     raise InvalidRequest(
@@ -116,7 +122,8 @@ class Database:
 
     Args:
         url_text: which database.
-        make_room: called when SQLite's disk is full; true when there is space now that was not before.
+        make_room: called when SQLite's disk is full; true when there is space now that was not
+            before.
 
     Raises:
         InvalidRequest: it is not a URL, or of a database that metadata can't live in.
@@ -140,12 +147,16 @@ class Database:
 
     @property
     def where(self) -> str:
-        """The database as messages name it: without a password, which may be among the parameters too."""
+        """The database as messages name it: without a password, which may be among the parameters
+        too.
+        """
         url = self._url
         return str(URL.create(self.name, host=url.host, port=url.port, database=url.database))
 
     async def prepare(self) -> None:
-        """Make a new SQLite file readable by its owner alone and put it in WAL mode; may be repeated."""
+        """Make a new SQLite file readable by its owner alone and put it in WAL mode; may be
+        repeated.
+        """
         if self.is_sqlite:
             await self._in_thread(self._prepare_file)
 
@@ -219,7 +230,9 @@ class Database:
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Say whether SQLite failed for want of space: of the file itself, or of those that it works with."""
+    """Say whether SQLite failed for want of space: of the file itself, or of those that it works
+    with.
+    """
     cause = getattr(error, "orig", None) or error
     name = str(getattr(cause, "sqlite_errorname", None) or "")
     return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR") or name == "SQLITE_CANTOPEN"

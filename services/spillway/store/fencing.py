@@ -1,8 +1,9 @@
 """The proof of a lease, inside the statement or the transaction that relies on it.
 
-A process that was paused does not know that its lease has run out, so no look before a write helps. The proof reads the lease's
-row and locks it for sharing: until the write has committed, nobody can take the lease over, and whoever takes it then reads
-what was written. SQLite has one writer at a time, which is such a lock.
+A process that was paused does not know that its lease has run out, so no look before a write helps.
+The proof reads the lease's row and locks it for sharing: until the write has committed, nobody can
+take the lease over, and whoever takes it then reads what was written. SQLite has one writer at a
+time, which is such a lock.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def is_held(fence: Fence) -> ColumnElement[bool]:
-    """Give the condition that the lease is still the one that *fence* proves, for a statement's WHERE."""
+    """Give the condition that the lease is still the one that *fence* proves, for a statement's
+    WHERE.
+    """
     return _lease(fence).exists()
 
 
@@ -40,8 +43,8 @@ def lease_lost(fence: Fence) -> LeaseLost:
     """Make the error for a write whose *fence* is out of date."""
     return LeaseLost(
         f'the lease on "{fence.resource}" was taken over by another process',
-        hint="Nothing was written. Another process serves it now: ask that one. This one takes it over again when that one "
-        "stops.",
+        hint="Nothing was written. Another process serves it now: ask that one. This one takes it "
+        "over again when that one stops.",
         resource=fence.resource,
         token=fence.token,
     )

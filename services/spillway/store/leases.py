@@ -1,8 +1,9 @@
 """The leases on sources that this process holds.
 
-Several processes may share a metadata store, each with a data directory of its own. One of them serves a source: the one that
-holds its lease. It renews it long before it runs out; a process that was paused, or cut off, for longer may find that
-another one has taken the source over. It can't know that before it asks, so it proves its lease with every write
+Several processes may share a metadata store, each with a data directory of its own. One of them
+serves a source: the one that holds its lease. It renews it long before it runs out; a process that
+was paused, or cut off, for longer may find that another one has taken the source over. It can't
+know that before it asks, so it proves its lease with every write
 (:class:`~spillway.store.rows.Fence`), in the write's own transaction. ::
 
                  acquire                         renew, each third of the lease's time
@@ -10,12 +11,13 @@ another one has taken the source over. It can't know that before it asks, so it 
          ▲                                      │ ◀───┘
          └──── lose: a renewal or a write was refused
 
-Who stands by asks each :data:`STANDBY_S`, whatever went wrong the last time, and so has a lease within :data:`TAKEOVER_S` of its
-end, as long as the metadata store answers.
+Who stands by asks each :data:`STANDBY_S`, whatever went wrong the last time, and so has a lease
+within :data:`TAKEOVER_S` of its end, as long as the metadata store answers.
 
-The holder is the data directory (``DataDirectory.instance``): the same process started again takes its lease back at once,
-another one waits until it runs out or is given back. Who has lost a lease while it ran waits, too: should a copy of
-the data directory have it, the two would take it from each other for ever.
+The holder is the data directory (``DataDirectory.instance``): the same process started again takes
+its lease back at once, another one waits until it runs out or is given back. Who has lost a lease
+while it ran waits, too: should a copy of the data directory have it, the two would take it from
+each other for ever.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 
 #: how often a lease is asked for that another process has, at least
 STANDBY_S: Final = 1.0
-#: A lease that ran out, or was given back, is another's so many seconds later at the latest; the answers of a metadata store that
-#: is slow are in it.
+#: A lease that ran out, or was given back, is another's so many seconds later at the latest; the
+#: answers of a metadata store that is slow are in it.
 TAKEOVER_S: Final = 5.0
 
 
@@ -73,10 +75,11 @@ class Leases:
         return self._ttl_s / 3
 
     def next_look_s(self, source: str, retry_s: float | None) -> float:
-        """How long to wait until a source is looked after again; *retry_s* is what a failure asks for.
+        """How long to wait until a source is looked after again; *retry_s* is what a failure asks
+        for.
 
-        Whoever has the lease renews it however little else works; whoever stands by must not wait longer because
-        the metadata store had no answer just now.
+        Whoever has the lease renews it however little else works; whoever stands by must not wait
+        longer because the metadata store had no answer just now.
         """
         longest = self.renewal_s if source in self._fences else min(STANDBY_S, self.renewal_s)
         return longest if retry_s is None else min(longest, retry_s)
@@ -102,7 +105,8 @@ class Leases:
 
     @contextmanager
     def fenced(self, source: str) -> Iterator[Fence]:
-        """Write something of *source* with the proof that this gives; a write that is refused loses the lease.
+        """Write something of *source* with the proof that this gives; a write that is refused loses
+        the lease.
 
         Raises:
             LeaseLost: it is not, or no longer, this process's.
@@ -117,7 +121,8 @@ class Leases:
 
     @contextmanager
     def owned(self, source: str) -> Iterator[Owner]:
-        """Act on the slots of *source* as the process that this says; what is refused for the lease's sake loses the lease.
+        """Act on the slots of *source* as the process that this says; what is refused for the
+        lease's sake loses the lease.
 
         Raises:
             LeaseLost: it is not, or no longer, this process's.
@@ -161,7 +166,9 @@ class Leases:
         return False
 
     async def release(self, source: str, fence: Fence | None = None) -> None:
-        """Give the lease back, or one that was acquired and not begun, so that others need not wait."""
+        """Give the lease back, or one that was acquired and not begun, so that others need not
+        wait.
+        """
         fence = self._fences.pop(source, None) or fence
         self._wake_ups.pop(source, None)
         if fence is not None:
@@ -171,8 +178,8 @@ class Leases:
     async def wait(self, source: str, seconds: float) -> None:
         """Wait until *seconds* have passed, or the lease is lost."""
         wake_up = self._wake_up(source)
-        # Not wait_for: it swallows a cancellation that comes together with the loss, and then whoever waits for the end of
-        # the caller's task waits for ever.
+        # Not wait_for: it swallows a cancellation that comes together with the loss, and then
+        # whoever waits for the end of the caller's task waits for ever.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await wake_up.wait()
@@ -185,9 +192,10 @@ class Leases:
 def held_by_another(source: str) -> LeaseLost:
     """Make the error for what only the process may do that serves *source*."""
     return LeaseLost(
-        f'source "{source}" is not served by this process: another one holds its lease, or this one is about to take it',
-        hint="Nothing was changed. Ask the process that serves it; this one takes it over within seconds after that one stops "
-        "or its lease runs out.",
+        f'source "{source}" is not served by this process: another one holds its lease, or this '
+        "one is about to take it",
+        hint="Nothing was changed. Ask the process that serves it; this one takes it over within "
+        "seconds after that one stops or its lease runs out.",
         source=source,
     )
 

@@ -1,15 +1,15 @@
 """The metadata store: the one place that remembers sources, slots, leases and subscriptions.
 
-The engine calls it on the event loop; each method is one short transaction, durable when it returns.
-Nothing is cached here: several processes may share a database.
+The engine calls it on the event loop; each method is one short transaction, durable when it
+returns. Nothing is cached here: several processes may share a database.
 
 Two rules are kept in SQL rather than by whoever calls:
 
-- what happens to a slot (:mod:`spillway.store.slots`) happens only if the slot is as whoever does it believes, and a
-  confirmation never moves it backward, whatever order feedback arrives in;
-- a lease's fencing token grows with every change of holder, and a write of sources, slots or subscriptions that carries an old one
-  (:mod:`spillway.store.fencing`) fails, so that a process that was paused past its lease's end
-  can't undo what its successor did.
+- what happens to a slot (:mod:`spillway.store.slots`) happens only if the slot is as whoever does
+  it believes, and a confirmation never moves it backward, whatever order feedback arrives in;
+- a lease's fencing token grows with every change of holder, and a write of sources, slots or
+  subscriptions that carries an old one (:mod:`spillway.store.fencing`) fails, so that a process
+  that was paused past its lease's end can't undo what its successor did.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class MetadataStore:
 
     Args:
         url: ``sqlite:///path`` or ``postgresql://…``.
-        make_room: called when SQLite's disk is full; true when there is space now that was not before.
+        make_room: called when SQLite's disk is full; true when there is space now that was not
+            before.
     """
 
     def __init__(self, url: str, make_room: Callable[[], bool] = lambda: False) -> None:
@@ -62,7 +63,8 @@ class MetadataStore:
         await self._database.prepare()
         revisions = await self._database.read(_revisions)
         if revisions != [REVISION]:
-            # Alembic takes longer to import than a start should, and most starts have nothing to migrate.
+            # Alembic takes longer to import than a start should, and most starts have nothing to
+            # migrate.
             from spillway.store.migrate import upgrade  # noqa: PLC0415
 
             await upgrade(self._database)
@@ -188,7 +190,8 @@ class MetadataStore:
     async def update_subscription(
         self, name: str, *, fence: Fence | None = None, **changes: object
     ) -> SubscriptionRow:
-        """Change columns of a subscription, named as in :class:`SubscriptionRow`, and give it as it is then.
+        """Change columns of a subscription, named as in :class:`SubscriptionRow`, and give it as it
+        is then.
 
         Raises:
             UnknownSubscription: there is none of that name.
@@ -221,9 +224,10 @@ class MetadataStore:
     ) -> int | None:
         """Take the lease on *resource* for *ttl_s* seconds; None while somebody else has it.
 
-        The fencing token is larger than any given for the resource before. A holder that has it already and has
-        *restarted* gets it again at once with a new token: nobody has to wait for the old lease to run out. One that has
-        lost it while it ran has not: whoever took it under the same name lives.
+        The fencing token is larger than any given for the resource before. A holder that has it
+        already and has *restarted* gets it again at once with a new token: nobody has to wait for
+        the old lease to run out. One that has lost it while it ran has not: whoever took it under
+        the same name lives.
         """
         now = self._database.clock
         expires = now + int(ttl_s * 1000)
@@ -245,7 +249,9 @@ class MetadataStore:
         return None if taken is None else int(taken["token"])
 
     async def lease_holder(self, resource: str) -> str | None:
-        """Say who took the lease on *resource* last, whether it has run out or not; None when it was given back."""
+        """Say who took the lease on *resource* last, whether it has run out or not; None when it
+        was given back.
+        """
         found = await self._rows(select(LEASES.c.holder).where(LEASES.c.resource == resource))
         return str(found[0]["holder"]) or None if found else None
 
@@ -298,7 +304,8 @@ class MetadataStore:
 
     def _insert_lease(self) -> Any:
         # The same clause in both dialects, but SQLAlchemy has an insert() for each.
-        # SQLAlchemy has imported the dialect of this database when it made the engine; the other is not needed.
+        # SQLAlchemy has imported the dialect of this database when it made the engine; the other is
+        # not needed.
         if self._database.is_sqlite:
             from sqlalchemy.dialects import sqlite  # noqa: PLC0415
 

@@ -1,7 +1,8 @@
 """Bring a database to this release's schema, by the Alembic scripts inside the package.
 
-Everything happens in one transaction under one lock (SQLite's write lock, a PostgreSQL advisory lock),
-so that any number of processes may start at once: the first migrates, the others find nothing to do.
+Everything happens in one transaction under one lock (SQLite's write lock, a PostgreSQL advisory
+lock), so that any number of processes may start at once: the first migrates, the others find
+nothing to do.
 """
 
 from __future__ import annotations

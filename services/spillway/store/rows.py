@@ -69,7 +69,8 @@ class SlotRow:
     created_at: datetime = field(default_factory=_now)
     #: of a temporary slot: the tenure in which it was made, by the token of its source's lease
     owner_token: int | None = None
-    #: who has it now: the tenure and the process, None: nobody, or who had it in a tenure that is over
+    #: who has it now: the tenure and the process, None: nobody, or who had it in a tenure that is
+    #: over
     active_token: int | None = None
     active_pid: int | None = None
     #: for whom that process has it: what it says of its consumer
@@ -87,7 +88,8 @@ class SubscriptionRow:
     #: ``schema.table``; None: by publications, or all
     tables: Sequence[str] | None = None
     publications: Sequence[str] | None = None
-    #: which tables those are, since the last time that somebody looked; None: all there are and will be
+    #: which tables those are, since the last time that somebody looked; None: all there are and
+    #: will be
     resolved_tables: Sequence[str] | None = None
     #: its ``kind``, and what that kind takes
     target: Mapping[str, object]
@@ -98,8 +100,8 @@ class SubscriptionRow:
     two_phase: bool = False
     #: of the slot's output plugin
     options: Mapping[str, str] = field(default_factory=dict)
-    #: creating, created, begun (a program follows the slot), copied (all tables are), dropping, dropping_all: what is to be
-    #: done next, whoever dies in between
+    #: creating, created, begun (a program follows the slot), copied (all tables are), dropping,
+    #: dropping_all: what is to be done next, whoever dies in between
     phase: str = "creating"
     #: what commits before it and is not in the target is given up
     skip_lsn: Lsn | None = None

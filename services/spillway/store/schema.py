@@ -1,13 +1,15 @@
 """The tables, and the column types that SQL lacks.
 
-Statements, migrations and the tests that compare the two all read this one definition. A change here needs
-a migration beside it (``migrations/versions``). Migrations must leave the database usable by the previous
-release: add columns with defaults, drop nothing in use.
+Statements, migrations and the tests that compare the two all read this one definition. A change
+here needs a migration beside it (``migrations/versions``). Migrations must leave the database
+usable by the previous release: add columns with defaults, drop nothing in use.
 
-Tables are Core's, not declared classes: SQLAlchemy's ORM takes a third of a second to import, at each start.
+Tables are Core's, not declared classes: SQLAlchemy's ORM takes a third of a second to import, at
+each start.
 
-An LSN is unsigned in PostgreSQL and ``bigint`` is not. It is stored as a number all the same, so that
-SQL can compare and order it; positions of 2**63 (8 EiB of WAL) and above are refused, not wrapped.
+An LSN is unsigned in PostgreSQL and ``bigint`` is not. It is stored as a number all the same, so
+that SQL can compare and order it; positions of 2**63 (8 EiB of WAL) and above are refused, not
+wrapped.
 """
 
 from __future__ import annotations
@@ -156,9 +158,9 @@ SLOTS: Final = Table(
     Column("consumer", JSON(none_as_null=True)),
 )
 
-#: Who may do something that only one process may do. A row stays when its lease is released, so that ``token`` never
-#: repeats. Times are those of the database's clock, in milliseconds since 1970: clocks of different machines
-#: are never compared.
+#: Who may do something that only one process may do. A row stays when its lease is released, so
+#: that ``token`` never repeats. Times are those of the database's clock, in milliseconds since
+#: 1970: clocks of different machines are never compared.
 LEASES: Final = Table(
     "leases",
     METADATA,
@@ -168,8 +170,8 @@ LEASES: Final = Table(
     Column("expires_at_ms", BigInteger, nullable=False),
 )
 
-#: What fills a target from a slot; the fields of ``rows.SubscriptionRow``. Its source and its slot are found by name: a
-#: subscription outlives a slot that was dropped beside it, to say so.
+#: What fills a target from a slot; the fields of ``rows.SubscriptionRow``. Its source and its slot
+#: are found by name: a subscription outlives a slot that was dropped beside it, to say so.
 SUBSCRIPTIONS: Final = Table(
     "subscriptions",
     METADATA,

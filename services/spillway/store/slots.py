@@ -1,11 +1,12 @@
 """Slots as the metadata store owns them: who made one, who has it, and how far it is confirmed.
 
-What can happen to a slot is one statement each. Its WHERE says what it relies on, and the number of rows says whether that held; only
-then is it asked why not. Nothing that a process remembers decides, so that a process that remembers wrongly (it was paused
-while another one took its place, or lives beside it) changes nothing.
+What can happen to a slot is one statement each. Its WHERE says what it relies on, and the number of
+rows says whether that held; only then is it asked why not. Nothing that a process remembers
+decides, so that a process that remembers wrongly (it was paused while another one took its place,
+or lives beside it) changes nothing.
 
-Every statement relies on the lease on the slot's source (:mod:`spillway.store.fencing`), and names the tenure by the lease's token, its
-*epoch*, which never repeats. Besides::
+Every statement relies on the lease on the slot's source (:mod:`spillway.store.fencing`), and names
+the tenure by the lease's token, its *epoch*, which never repeats. Besides::
 
     create      the name is free                    a temporary slot is its tenure's: owner_token
     acquire     nobody else has it                  active_token, active_pid, consumer
@@ -16,9 +17,10 @@ Every statement relies on the lease on the slot's source (:mod:`spillway.store.f
     release     this process has it                 what was confirmed last is stored with it
     invalidate  the lease alone: its history is gone, whoever has it
 
-*Nobody else* has a slot that is nobody's, that this process (its epoch and its pid) has itself, or that was had in another epoch: a
-process that dies leaves its name behind, and the next tenure makes it void without a write. Which of its own clients has the
-slot is each process's to know (:class:`spillway.delivery.slots.Slot`).
+*Nobody else* has a slot that is nobody's, that this process (its epoch and its pid) has itself, or
+that was had in another epoch: a process that dies leaves its name behind, and the next tenure makes
+it void without a write. Which of its own clients has the slot is each process's to know
+(:class:`spillway.delivery.slots.Slot`).
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ if TYPE_CHECKING:
 #: what :meth:`SlotTable.alter` does not change: the name, and what has a statement of its own
 _FIXED: Final = frozenset(
     {
-        "slot_name", "source", "created_at", "confirmed_flush_lsn", "confirmed_at", "restart_lsn", "inactive_since",
+        "slot_name", "source", "created_at", "confirmed_flush_lsn", "confirmed_at", "restart_lsn", (
+            "inactive_since"
+        ),
         "invalidation_reason", "owner_token", "active_token", "active_pid", "consumer",
     }
 )  # fmt: skip
@@ -56,7 +60,9 @@ _NOBODY: Final = {"active_token": None, "active_pid": None, "consumer": None}
 
 
 class SlotTable:
-    """The slots of a metadata store. Each method is one transaction, durable when it returns; it may raise MetadataError."""
+    """The slots of a metadata store. Each method is one transaction, durable when it returns; it
+    may raise MetadataError.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -82,7 +88,8 @@ class SlotTable:
     # -- what comes and goes --------------------------------------------------------------------
 
     async def create(self, row: SlotRow, owner: Owner) -> SlotRow:
-        """Remember a slot, and give it as it is stored. A temporary one lasts as long as *owner*'s tenure.
+        """Remember a slot, and give it as it is stored. A temporary one lasts as long as *owner*'s
+        tenure.
 
         Raises:
             DuplicateName: the name is taken.
@@ -129,7 +136,8 @@ class SlotTable:
         await self._database.write(drop)
 
     async def begin_tenure(self, owner: Owner) -> None:
-        """Forget what former tenures left: their temporary slots, whose sessions are gone, and the names of their consumers.
+        """Forget what former tenures left: their temporary slots, whose sessions are gone, and the
+        names of their consumers.
 
         Raises:
             LeaseLost: the source is another's.
@@ -161,7 +169,8 @@ class SlotTable:
         )
 
     async def release(self, name: str, lsn: Lsn, owner: Owner) -> Lsn:
-        """Have the slot no more, and store that it is confirmed up to *lsn*; give where it stands then.
+        """Have the slot no more, and store that it is confirmed up to *lsn*; give where it stands
+        then.
 
         A slot that this process does not have stays as it is.
 
@@ -184,9 +193,11 @@ class SlotTable:
         return await self._database.write(release)
 
     async def note_presence(self, signs: Mapping[str, Presence], owner: Owner) -> None:
-        """Store when the consumers of slots, by their names, were there last, and how those stand that are there.
+        """Store when the consumers of slots, by their names, were there last, and how those stand
+        that are there.
 
-        Slots that are gone are passed over, and so is how a consumer stands whose slot this process does not have.
+        Slots that are gone are passed over, and so is how a consumer stands whose slot this process
+        does not have.
 
         Raises:
             LeaseLost: the source is another's.
@@ -210,10 +221,11 @@ class SlotTable:
     # -- where it stands ------------------------------------------------------------------------
 
     async def confirm(self, positions: Mapping[str, Lsn], owner: Owner) -> dict[str, Lsn]:
-        """Store how far slots of one source are confirmed; give where each stands then, none further back than it stood.
+        """Store how far slots of one source are confirmed; give where each stands then, none
+        further back than it stood.
 
-        What moves is its consumer's sign of life: confirmed_at is now. A slot that is gone, or that another process has, is left
-        out of the answer, and nothing of it was changed.
+        What moves is its consumer's sign of life: confirmed_at is now. A slot that is gone, or that
+        another process has, is left out of the answer, and nothing of it was changed.
 
         Raises:
             LeaseLost: the source is another's; nothing was stored.
@@ -231,7 +243,8 @@ class SlotTable:
         return await self._database.write(confirm)
 
     async def advance(self, name: str, lsn: Lsn, owner: Owner, *, read_from: Lsn) -> Lsn:
-        """Confirm what was read from *read_from* up to *lsn*, or passed over; give where the slot stands then.
+        """Confirm what was read from *read_from* up to *lsn*, or passed over; give where the slot
+        stands then.
 
         Raises:
             UnknownSlot: there is none of that name.
@@ -247,8 +260,10 @@ class SlotTable:
                 _explain(connection, name, owner)
             if stands < read_from:
                 raise Conflict(
-                    f'replication slot "{name}" was rewound to {stands} while it was read from {read_from}',
-                    hint="Nothing was changed. Repeat the call: it begins where the slot stands now.",
+                    f'replication slot "{name}" was rewound to {stands} while it was read from '
+                    f"{read_from}",
+                    hint="Nothing was changed. Repeat the call: it begins where the slot stands "
+                    "now.",
                     slot=name,
                     confirmed_flush_lsn=str(stands),
                 )
@@ -305,7 +320,9 @@ class SlotTable:
 
 
 def _slots() -> Select[Any]:
-    """Read slots, and whether who has one has it still: in this tenure of the lease, which was not given back."""
+    """Read slots, and whether who has one has it still: in this tenure of the lease, which was not
+    given back.
+    """
     same = LEASES.c.resource == literal(SOURCE_LEASE) + SLOTS.c.source
     is_active = and_(SLOTS.c.active_token == LEASES.c.token, LEASES.c.holder != "")
     return select(*SLOTS.c, func.coalesce(is_active, False).label("is_active")).select_from(
@@ -330,7 +347,9 @@ def _get(connection: Connection, name: str) -> SlotRow:
 
 
 def _nobody_else_has(name: str, owner: Owner) -> tuple[ColumnElement[bool], ...]:
-    """Give what nearly every statement relies on: the lease, and that no other process of this tenure has the slot."""
+    """Give what nearly every statement relies on: the lease, and that no other process of this
+    tenure has the slot.
+    """
     free = or_(SLOTS.c.active_token.is_(None), SLOTS.c.active_token != owner.token)
     return (
         SLOTS.c.slot_name == name,
@@ -353,7 +372,9 @@ def _confirm(
     *,
     read_from: Lsn | None = None,
 ) -> Lsn | None:
-    """Move a slot to *lsn* if that is forward, and give where it stands; None: it is gone, or another process has it."""
+    """Move a slot to *lsn* if that is forward, and give where it stands; None: it is gone, or
+    another process has it.
+    """
     stood = func.coalesce(SLOTS.c.confirmed_flush_lsn, 0, type_=LsnType)
     forward = stood < lsn if read_from is None else and_(stood < lsn, stood >= read_from)
     moves = _update(name, owner).where(forward)

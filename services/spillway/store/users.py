@@ -1,6 +1,7 @@
 """Users in the metadata store: rows of the table ``users``, read afresh at each login.
 
-They belong to the service and not to a source, so no lease guards them: each write is one statement.
+They belong to the service and not to a source, so no lease guards them: each write is one
+statement.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What stands before gRPC's methods: the token, and messages that are none.
 
-An interceptor and not something in each method, so that nothing is outside of it: health and reflection too. gRPC's own answer
-to bytes that are no message is UNKNOWN and a traceback; here it is INVALID_ARGUMENT with the code of it, in a stream
-as in a single call.
+An interceptor and not something in each method, so that nothing is outside of it: health and
+reflection too. gRPC's own answer to bytes that are no message is UNKNOWN and a traceback; here it
+is INVALID_ARGUMENT with the code of it, in a stream as in a single call.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def _check(gate: TokenGate, given: bytes | None, context: Any) -> None:
 
 
 def _address(peer: str) -> str | None:
-    """Read the address of a peer as gRPC writes it: ``ipv4:127.0.0.1:1234``, ``ipv6:%5B::1%5D:1234``, ``unix:``."""
+    """Read the address of a peer as gRPC writes it: ``ipv4:127.0.0.1:1234``,
+    ``ipv6:%5B::1%5D:1234``, ``unix:``.
+    """
     family, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else None
 

@@ -5,14 +5,14 @@ Two things happen at once in a stream: batches go out, feedback comes in. ::
     engine ──next_batch──▶ sender ──write──▶ client      the sender awaits each write: HTTP/2's window bounds what is
     engine ◀───confirm──── feedback ◀─read── client      in flight, and one batch is read ahead of it
 
-Either ends the other: an error in one cancels the other, a client that goes away cancels both, and in
-every case leaving ``engine.stream`` frees the slot. So does who ends the session (``ended``), also while a write waits for a client
-that reads nothing. A client that is silent is fine; one that is gone without saying so, or stopped, does not answer
-HTTP/2 pings (see ``server``).
+Either ends the other: an error in one cancels the other, a client that goes away cancels both, and
+in every case leaving ``engine.stream`` frees the slot. So does who ends the session (``ended``),
+also while a write waits for a client that reads nothing. A client that is silent is fine; one that
+is gone without saying so, or stopped, does not answer HTTP/2 pings (see ``server``).
 
-A client that closes its side (PostgreSQL's CopyDone) asks for no more than there is: it gets what was decoded by then, or
-what is before the stream's ``upto_lsn``, and the stream ends.
-"""
+A client that closes its side (PostgreSQL's CopyDone) asks for no more than there is: it gets what
+was decoded by then, or what is before the stream's ``upto_lsn``, and the stream ends.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 START_TIMEOUT_S: Final = 30.0
 #: How often an idle stream looks whether positions moved, which is worth a keepalive.
 POLL_S: Final = 1.0
-#: How often an idle stream sends a keepalive though nothing moved: PostgreSQL's wal_receiver_status_interval.
+#: How often an idle stream sends a keepalive though nothing moved: PostgreSQL's
+#: wal_receiver_status_interval.
 KEEPALIVE_S: Final = 10.0
 
 
@@ -58,7 +59,8 @@ class ChangeStream:
     def generic_handler(self) -> Any:
         """Give what a gRPC server registers.
 
-        Not by the generated function: it would serialise message objects, and these are bytes already.
+        Not by the generated function: it would serialise message objects, and these are bytes
+        already.
         """
         method = grpc.stream_stream_rpc_method_handler(
             self.stream,
@@ -87,7 +89,8 @@ class _Session:
         self._engine = engine
         self._requests = requests
         self._context = context
-        # The sender and a reply to feedback may want to write at once; gRPC takes one write at a time.
+        # The sender and a reply to feedback may want to write at once; gRPC takes one write at a
+        # time.
         self._writing = asyncio.Lock()
         self._wal_end = Lsn(0)
         self._confirm_lsn = Lsn(0)
@@ -129,7 +132,8 @@ class _Session:
         return request.start
 
     async def _send(self, stream: SlotStream, *, bounded: bool) -> None:
-        # Where a client that is done wants to be; None as long as it is not, or when upto_lsn says it.
+        # Where a client that is done wants to be; None as long as it is not, or when upto_lsn says
+        # it.
         end_lsn: Lsn | None = None
         # Something is sent at once, so that the client learns that the slot is its own.
         greeting = True

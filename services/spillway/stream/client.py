@@ -1,4 +1,5 @@
-"""A synchronous client of the change stream: ``spillway recv`` and Spark's tasks read slots with it.
+"""A synchronous client of the change stream: ``spillway recv`` and Spark's tasks read slots with
+it.
 
 ::
 
@@ -8,8 +9,9 @@
                 ...
             stream.confirm(batch.confirm_lsn)     # once it is durable on this side
 
-Batches come one at a time: the next is asked for when the loop comes round, and HTTP/2's window bounds what
-the service may send meanwhile. Keepalives are batches with a count of 0; they carry the positions.
+Batches come one at a time: the next is asked for when the loop comes round, and HTTP/2's window
+bounds what the service may send meanwhile. Keepalives are batches with a count of 0; they carry the
+positions.
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ _PLAIN_PREFIX: Final = "http://"
 _OPTIONS: Final = (
     # A message of a plugin is never cut, so a batch can be as large as a row.
     ("grpc.max_receive_message_length", -1),
-    # A batch comes in one frame or two, not in pieces of 16 KiB: a twentieth of the CPU on both sides.
+    # A batch comes in one frame or two, not in pieces of 16 KiB: a twentieth of the CPU on both
+    # sides.
     ("grpc.http2.max_frame_size", 1 << 20),
-    # A service that vanished without a word is found out within 40 seconds; the last is what counts.
+    # A service that vanished without a word is found out within 40 seconds; the last is what
+    # counts.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
@@ -77,7 +81,8 @@ def open_stream(
         target: host:port of the service's gRPC; https://host:port of one that has a certificate.
         slot_name: the slot.
         start_lsn: begin with transactions whose commit record starts here or later.
-        upto_lsn: end after the last transaction whose commit record starts before this; otherwise never.
+        upto_lsn: end after the last transaction whose commit record starts before this; otherwise
+            never.
         options: plugin options, over the slot's own.
         batch_bytes: payload bytes after which a batch is sent; 0 for the service's default.
         peek: read beside whoever holds the slot, and confirm nothing.
@@ -85,8 +90,8 @@ def open_stream(
         tls: what to verify it with, and to show it.
 
     Raises:
-        SpillwayError: what the service refused it for (UnknownSlot, SlotActive, …), NotReady when it
-            can't be reached, or TlsFailed when one side does not trust the other.
+        SpillwayError: what the service refused it for (UnknownSlot, SlotActive, …), NotReady when
+            it can't be reached, or TlsFailed when one side does not trust the other.
     """
     start = change_stream_pb2.Start(
         slot_name=slot_name,
@@ -133,10 +138,12 @@ def advance_slot(
 def take_paired_snapshot(
     target: str, slot_name: str, *, token: str | None = None, tls: ClientTls | None = None
 ) -> slots_pb2.Snapshot:
-    """Have an exact snapshot of a slot's source held there, until :func:`release_snapshot`; never by a slot of the primary's.
+    """Have an exact snapshot of a slot's source held there, until :func:`release_snapshot`; never
+    by a slot of the primary's.
 
     Raises:
-        SpillwayError: UnknownSlot, SourceError, …, or NotReady when none can be paired, or the service can't be reached.
+        SpillwayError: UnknownSlot, SourceError, …, or NotReady when none can be paired, or the
+            service can't be reached.
     """
     request = slots_pb2.TakeSnapshotRequest(slot_name=slot_name, paired_only=True)
     snapshot: slots_pb2.Snapshot = _call(
@@ -159,7 +166,9 @@ def release_snapshot(
 
 
 def _options() -> tuple[tuple[str, object], ...]:
-    """Give the channel's options, with how this program calls itself: what the service shows of it."""
+    """Give the channel's options, with how this program calls itself: what the service shows of
+    it.
+    """
     names = [f"spillway/{__version__}", f"(pid {os.getpid()} on {socket.gethostname()})"]
     if subscription := os.environ.get(SUBSCRIPTION_VARIABLE):
         names.insert(0, f"spillway-subscription/{subscription}")
@@ -199,7 +208,9 @@ def _call(
 
 
 class ChangeStreamReader:
-    """An open stream: an iterator of batches. Confirm and close from any thread, iterate from one."""
+    """An open stream: an iterator of batches. Confirm and close from any thread, iterate from
+    one.
+    """
 
     def __init__(
         self,
@@ -241,7 +252,8 @@ class ChangeStreamReader:
         """Wait for the next batch; ends after the final one.
 
         Raises:
-            SpillwayError: the stream broke; NotReady if the service is gone, and trying again makes sense.
+            SpillwayError: the stream broke; NotReady if the service is gone, and trying again makes
+                sense.
         """
         first, self._first = self._first, None
         return first if first is not None else self._receive()
@@ -279,11 +291,15 @@ class ChangeStreamReader:
         self._requests.put(self._feedback(write_lsn, apply_lsn, reply_requested=False))
 
     def request_reply(self) -> None:
-        """Ask for a keepalive at once, which ends the wait of whoever iterates. Safe in a signal handler."""
+        """Ask for a keepalive at once, which ends the wait of whoever iterates. Safe in a signal
+        handler.
+        """
         self._requests.put(self._feedback(None, None, reply_requested=True))
 
     def close(self) -> None:
-        """End the stream, after the slot has taken the last feedback if it can within a few seconds."""
+        """End the stream, after the slot has taken the last feedback if it can within a few
+        seconds.
+        """
         try:
             if not self._ended and self._flush_lsn > self._stored_lsn:
                 self._await_stored()
@@ -298,8 +314,9 @@ class ChangeStreamReader:
         timer = threading.Timer(CLOSE_TIMEOUT_S, self._call.cancel)
         timer.start()
         try:
-            # What is still on its way comes first, and is dropped: it was not confirmed, so it comes again. If
-            # the service can't say that it took the feedback, all that happens is that more comes again.
+            # What is still on its way comes first, and is dropped: it was not confirmed, so it
+            # comes again. If the service can't say that it took the feedback, all that happens is
+            # that more comes again.
             with contextlib.suppress(SpillwayError, StopIteration):
                 while self._stored_lsn < self._flush_lsn:
                     self._receive()

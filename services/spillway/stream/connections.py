@@ -1,9 +1,10 @@
 """A bound on gRPC's connections, which gRPC for Python has none of.
 
-gRPC accepts whatever comes, on threads of its own, until the process has no descriptor left; then its receivers
-can't open a file either. So the sockets of the process are looked at, and of those that were accepted on gRPC's
-port the newest beyond the bound, in all or of one address, are shut down: gRPC sees their end and closes them. Those that were there first, streams at
-work, stay. While the process has few descriptors open, a look costs one listing of ``/proc/self/fd``.
+gRPC accepts whatever comes, on threads of its own, until the process has no descriptor left; then
+its receivers can't open a file either. So the sockets of the process are looked at, and of those
+that were accepted on gRPC's port the newest beyond the bound, in all or of one address, are shut
+down: gRPC sees their end and closes them. Those that were there first, streams at work, stay. While
+the process has few descriptors open, a look costs one listing of ``/proc/self/fd``.
 """
 
 from __future__ import annotations
@@ -80,13 +81,15 @@ class GrpcConnections:
                 _shut_down(present[inode])
 
     def _newest(self, inodes: Iterable[int], count: int) -> set[int]:
-        # Which of those came first that came between two looks, nothing says for sure: each processor
-        # hands out inodes from a range of its own.
+        # Which of those came first that came between two looks, nothing says for sure: each
+        # processor hands out inodes from a range of its own.
         in_order = sorted(inodes, key=lambda inode: (self._seen[inode], inode))
         return set(in_order[-count:]) if count > 0 else set()
 
     def _connection(self, descriptor: int) -> tuple[int, str] | None:
-        """Give inode and peer's address of a socket that was accepted on the port; None for anything else."""
+        """Give inode and peer's address of a socket that was accepted on the port; None for
+        anything else.
+        """
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISSOCK(status.st_mode):

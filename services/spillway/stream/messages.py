@@ -260,7 +260,8 @@ def _timestamp(moment: datetime | None) -> Timestamp | None:
 
 #: What can't be absent in a message has these for null.
 _ZEROS: Final[dict[PgType, object]] = {
-    "name": "", "text": "", "bool": False, "int4": 0, "int8": 0, "oid": 0, "xid": 0, "pg_lsn": 0, "float8": 0.0,
+    "name": "", "text": "", "bool": False, "int4": 0, "int8": 0, "oid": 0, "xid": 0, "pg_lsn": 0,
+    "float8": 0.0,
 }  # fmt: skip
 _FORMS: Final[dict[PgType, Callable[[Any], Any]]] = {"timestamptz": _timestamp, "jsonb": dict}
 _RECORDS: Final[dict[str, Callable[[Any], Any]]] = {

@@ -1,4 +1,6 @@
-"""The gRPC server: its services, health and reflection, behind the token, and with a certificate behind TLS."""
+"""The gRPC server: its services, health and reflection, behind the token, and with a certificate
+behind TLS.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,13 @@ CLIENT_TIMEOUT_S: Final = 60.0
 
 
 def _keepalive(client_timeout_s: float) -> tuple[tuple[str, int], ...]:
-    """Give the options by which a client that vanished without a word, or is stopped, loses its slot in that time.
+    """Give the options by which a client that vanished without a word, or is stopped, loses its
+    slot in that time.
 
-    Half of it passes before silence is worth a ping, half until that must be answered. A client's library answers by
-    itself, however long its program takes for what it has got. ``ping_timeout_ms`` is what counts: without it gRPC
-    waits for a minute, whatever ``keepalive_timeout_ms`` says.
+    Half of it passes before silence is worth a ping, half until that must be answered. A client's
+    library answers by itself, however long its program takes for what it has got.
+    ``ping_timeout_ms`` is what counts: without it gRPC waits for a minute, whatever
+    ``keepalive_timeout_ms`` says.
     """
     if not client_timeout_s:
         return ()
@@ -86,8 +90,8 @@ async def create_grpc_server(
 ) -> Any:
     """Make a grpc.aio.Server that listens on *host* and *port*.
 
-    The caller awaits its ``start()``, and ``stop(grace)`` at the end, which ends the streams. It must be made on
-    the event loop that it runs on.
+    The caller awaits its ``start()``, and ``stop(grace)`` at the end, which ends the streams. It
+    must be made on the event loop that it runs on.
 
     Args:
         engine: what does the work of sources and slots.
@@ -97,8 +101,10 @@ async def create_grpc_server(
         token: the bearer token that callers must present; None only where *host* is loopback.
         gate: what compares tokens, where REST has the same; made of *token* otherwise.
         certificate: what TLS begins with; None: no TLS.
-        own_socket: a Unix socket to listen on as well, without TLS, for programs of the service's own.
-        client_timeout_s: how long a client may leave the server's pings without an answer; 0: for ever.
+        own_socket: a Unix socket to listen on as well, without TLS, for programs of the service's
+            own.
+        client_timeout_s: how long a client may leave the server's pings without an answer; 0: for
+            ever.
 
     Raises:
         AddressUnavailable: the port is taken, or *host* is no address of this machine.
@@ -177,10 +183,11 @@ def _unavailable(address: str) -> AddressUnavailable:
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """grpc.health.v1: each service serves while nothing is in the way of what it is for; "" is the whole, as ``/readyz``.
+    """grpc.health.v1: each service serves while nothing is in the way of what it is for; "" is the
+    whole, as ``/readyz``.
 
-    Slots are looked at and changed as long as metadata can be written and clients can connect; a stream needs sources and
-    databases, too.
+    Slots are looked at and changed as long as metadata can be written and clients can connect; a
+    stream needs sources and databases, too.
     """
 
     def __init__(self, engine: EngineInterface) -> None:

@@ -1,6 +1,8 @@
-"""SlotService: REST's calls of sources and slots over gRPC, with the same semantics and the same errors.
+"""SlotService: REST's calls of sources and slots over gRPC, with the same semantics and the same
+errors.
 
-What may be long (changes, tables, publications) comes in parts of bounded size, so that an answer may be of any length.
+What may be long (changes, tables, publications) comes in parts of bounded size, so that an answer
+may be of any length.
 """
 
 from __future__ import annotations
@@ -179,7 +181,9 @@ class SlotService(slots_pb2_grpc.SlotServiceServicer):
         await self._write_parts(context, request.slot_name, changes)
 
     async def _write_parts(self, context: Any, slot_name: str, changes: Sequence[Change]) -> None:
-        """Send changes in messages of bounded size, one change never cut; the last says how decoding stands."""
+        """Send changes in messages of bounded size, one change never cut; the last says how
+        decoding stands.
+        """
         part: list[slots_pb2.Change] = []
         size = 0
         for change in changes:

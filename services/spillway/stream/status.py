@@ -1,8 +1,9 @@
 """Errors as gRPC statuses, and back.
 
-A status carries the message; the details of it (google.rpc.Status in ``grpc-status-details-bin``, which every gRPC
-library reads) hold a google.rpc.ErrorInfo with the stable code as reason, and hint and places as metadata. The
-code alone is also in the trailing metadata ``spillway-code``, for clients that read no details.
+A status carries the message; the details of it (google.rpc.Status in ``grpc-status-details-bin``,
+which every gRPC library reads) hold a google.rpc.ErrorInfo with the stable code as reason, and hint
+and places as metadata. The code alone is also in the trailing metadata ``spillway-code``, for
+clients that read no details.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def errors_as_statuses(
             if error.http_status >= 500:
                 log.error("%s: %s: %s", method.__name__, error.code, error)  # noqa: TRY400
         except (grpc.aio.UsageError, grpc.aio.InternalError):
-            # Its client is gone: gRPC says so to whoever writes to it or ends its call. Nobody is left to tell.
+            # Its client is gone: gRPC says so to whoever writes to it or ends its call. Nobody is
+            # left to tell.
             raise asyncio.CancelledError from None
         except Exception:
             # The caller learns that it was not his mistake, and no internals.
@@ -76,7 +78,9 @@ def errors_as_statuses(
 
 
 def _address(context: Any) -> str:
-    """Give the peer as host:port; gRPC has it as ipv4:127.0.0.1:4711 or, escaped, ipv6:[::1]:4711."""
+    """Give the peer as host:port; gRPC has it as ipv4:127.0.0.1:4711 or, escaped,
+    ipv6:[::1]:4711.
+    """
     kind, _, address = unquote(context.peer()).partition(":")
     return address if kind in ("ipv4", "ipv6") else f"{kind}:{address}"
 
@@ -116,7 +120,9 @@ async def abort(context: Any, error: SpillwayError) -> NoReturn:
 
 
 def error_from_rpc(error: grpc.RpcError, target: str) -> SpillwayError:
-    """Make the error that the service raised of what a call raised; a transport's failure is NotReady."""
+    """Make the error that the service raised of what a call raised; a transport's failure is
+    NotReady.
+    """
     trailing = dict(error.trailing_metadata() or ())
     code = trailing.get(_CODE_KEY)
     message = error.details() or ""
@@ -146,8 +152,9 @@ def _transport_error(status: grpc.StatusCode, message: str, target: str) -> Spil
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return NotReady(
             f"the service at {target} can't be reached: {message}",
-            hint="Check that spillway serve runs there, and SPILLWAY_GRPC: https://host:port of a service with a "
-            "certificate (and SPILLWAY_TLS_CLIENT_CERT, if it asks for one), host:port of one without.",
+            hint="Check that spillway serve runs there, and SPILLWAY_GRPC: https://host:port of a "
+            "service with a certificate (and SPILLWAY_TLS_CLIENT_CERT, if it asks for one), "
+            "host:port of one without.",
         )
     return SpillwayError(f"the service at {target} answered {status.name}: {message}")
 

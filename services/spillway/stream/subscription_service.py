@@ -1,4 +1,6 @@
-"""SubscriptionService: REST's calls of subscriptions over gRPC, with the same semantics and the same errors."""
+"""SubscriptionService: REST's calls of subscriptions over gRPC, with the same semantics and the
+same errors.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ class SubscriptionService(subscriptions_pb2_grpc.SubscriptionServiceServicer):
 
 
 def _plain(target: Struct) -> dict[str, object]:
-    """Return a target as REST has it: a Struct's numbers are doubles, and null is what is left out."""
+    """Return a target as REST has it: a Struct's numbers are doubles, and null is what is left
+    out.
+    """
     found: dict[str, object] = MessageToDict(target)
     return {name: _number(value) for name, value in found.items() if value is not None}
 

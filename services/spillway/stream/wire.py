@@ -1,12 +1,14 @@
 """Change stream messages on the wire, written and read without a Python object per change.
 
-``StreamResponse{changes: Changes}`` (proto/spillway/v1/change_stream.proto) is mostly four byte strings that
-an output plugin's buffer has ready: the payload, and three little-endian arrays, which is also how protobuf packs
-repeated fixed32 and fixed64. So encoding is a join and decoding is slicing; the cost is one copy of
-the payload, however many messages it holds. A test compares both with the standard parser.
+``StreamResponse{changes: Changes}`` (proto/spillway/v1/change_stream.proto) is mostly four byte
+strings that an output plugin's buffer has ready: the payload, and three little-endian arrays, which
+is also how protobuf packs repeated fixed32 and fixed64. So encoding is a join and decoding is
+slicing; the cost is one copy of the payload, however many messages it holds. A test compares both
+with the standard parser.
 
-Streams that share their steps send the same bytes: what one has serialised stays with the messages, in place of them, for
-the others. They differ only where positions do, and then the large part is copied from there.
+Streams that share their steps send the same bytes: what one has serialised stays with the messages,
+in place of them, for the others. They differ only where positions do, and then the large part is
+copied from there.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ _SHARED_US_MAX: Final = 1_000_000
 class Batch:
     """A Changes or a Keepalive as a client sees it; a keepalive has a count of 0.
 
-    The arrays are views of the received bytes: valid as long as they are referred to, and not copied.
+    The arrays are views of the received bytes: valid as long as they are referred to, and not
+    copied.
     """
 
     #: LSN of the first message; of a keepalive, confirm_lsn
@@ -106,7 +109,9 @@ class _Serialised(NamedTuple):
 
 
 def encode_changes(batch: StreamBatch) -> bytes:
-    """Serialise a StreamResponse of *batch*, or return what another stream has serialised if it says the same."""
+    """Serialise a StreamResponse of *batch*, or return what another stream has serialised if it
+    says the same.
+    """
     messages = batch.messages
     send_time = now_us()
     said = batch.wal_end, batch.confirm_lsn, batch.final
@@ -211,7 +216,9 @@ def _batch(fields: dict[int, int | memoryview]) -> Batch:
 
 
 def _slow_batch(data: bytes) -> Batch:
-    """Parse legal but unusual protobuf: an array in several pieces, unpacked ones, repeated fields."""
+    """Parse legal but unusual protobuf: an array in several pieces, unpacked ones, repeated
+    fields.
+    """
     changes = _parse(data).changes
     again = [
         _fixed64(_WAL_START, changes.wal_start),

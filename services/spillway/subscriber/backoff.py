@@ -1,7 +1,8 @@
 """How long to wait before what failed is tried again.
 
-Twice as long each time, up to a bound; a run that went well for a good while begins anew. Jitter spreads what failed
-together (a service that came back finds all its subscriptions waiting) over the second half of each wait.
+Twice as long each time, up to a bound; a run that went well for a good while begins anew. Jitter
+spreads what failed together (a service that came back finds all its subscriptions waiting) over the
+second half of each wait.
 """
 
 from __future__ import annotations

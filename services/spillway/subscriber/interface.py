@@ -1,8 +1,8 @@
 """What the subscriber does for the interfaces above it (REST, UI).
 
 As with :mod:`spillway.service.interface`: they depend on this protocol, production runs on
-:class:`spillway.subscriber.subscriptions.Subscriptions`. All methods are called on the event loop and never block it. All
-raise :class:`spillway.errors.SpillwayError` and nothing else.
+:class:`spillway.subscriber.subscriptions.Subscriptions`. All methods are called on the event loop
+and never block it. All raise :class:`spillway.errors.SpillwayError` and nothing else.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ class SubscriptionInterface(Protocol):
     """Subscriptions."""
 
     async def create(self, spec: SubscriptionSpec) -> SubscriptionInfo:
-        """Create a subscription, and its slot unless that is there; when it returns both are, and its program is started."""
+        """Create a subscription, and its slot unless that is there; when it returns both are, and
+        its program is started.
+        """
         ...
 
     async def list_all(self) -> list[SubscriptionInfo]: ...
     async def get(self, name: str) -> SubscriptionInfo: ...
 
     async def alter(self, name: str, changes: Mapping[str, object]) -> SubscriptionInfo:
-        """Change what can change in place: tables or publications, options, enabled, how the target's program runs.
+        """Change what can change in place: tables or publications, options, enabled, how the
+        target's program runs.
 
         Args:
             name: the subscription.
-            changes: fields of :class:`~spillway.subscriber.model.SubscriptionSpec`; what equals what is there changes nothing.
+            changes: fields of :class:`~spillway.subscriber.model.SubscriptionSpec`; what equals
+                what is there changes nothing.
 
         Raises:
             Conflict: one of them can't change in place.
@@ -45,11 +49,15 @@ class SubscriptionInterface(Protocol):
         ...
 
     async def refresh(self, name: str) -> SubscriptionInfo:
-        """Look again which tables its publications, or its partitioned tables, have; new ones are copied first."""
+        """Look again which tables its publications, or its partitioned tables, have; new ones are
+        copied first.
+        """
         ...
 
     async def skip(self, name: str, lsn: Lsn) -> SubscriptionInfo:
-        """Give up what commits before *lsn* and is not in the target: move the slot there, never backward."""
+        """Give up what commits before *lsn* and is not in the target: move the slot there, never
+        backward.
+        """
         ...
 
     async def drop(self, name: str, *, keep_slot: bool = False) -> None:

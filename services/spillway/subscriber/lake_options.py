@@ -1,11 +1,15 @@
-"""The options of a lake target: what each may be, by its kind, and the words of the job's command line.
+"""The options of a lake target: what each may be, by its kind, and the words of the job's command
+line.
 
-They are declared in :mod:`spillway.declarations.lake_options`. A field is checked when a subscription is created or altered, without the lake's libraries, by the rules that the job itself has
-(a test holds one against the other): what the job would refuse whatever is in the source and in the lake is refused before a JVM starts.
-Whether a table has a column to be partitioned by, or lies otherwise already, only the job can see.
+They are declared in :mod:`spillway.declarations.lake_options`. A field is checked when a
+subscription is created or altered, without the lake's libraries, by the rules that the job itself
+has (a test holds one against the other): what the job would refuse whatever is in the source and in
+the lake is refused before a JVM starts. Whether a table has a column to be partitioned by, or lies
+otherwise already, only the job can see.
 
-What is of a table is a map from ``schema.table`` to its columns, and an option that is repeated: ``--cluster-by=shop.orders=a,b``. The
-option's text parts columns by commas and the table from them by ``=``, so no name may have these; and an empty list is "none".
+What is of a table is a map from ``schema.table`` to its columns, and an option that is repeated:
+``--cluster-by=shop.orders=a,b``. The option's text parts columns by commas and the table from them
+by ``=``, so no name may have these; and an empty list is "none".
 """
 
 from __future__ import annotations

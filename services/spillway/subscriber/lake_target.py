@@ -1,10 +1,14 @@
-"""The target kind ``lake``: tables in Delta Lake, Iceberg or Parquet, filled by ``spillway lake run``.
+"""The target kind ``lake``: tables in Delta Lake, Iceberg or Parquet, filled by
+``spillway lake run``.
 
-The job takes whole committed transactions through the ``arrow`` plugin, whole rows, of all operations. So what would make fewer of
-them is refused: row filters, column lists, publications that leave an operation out, an origin that the source does not leave out
-itself. Partitions are lake tables of their own, whatever publish_via_partition_root says: WAL has their rows under their names.
+The job takes whole committed transactions through the ``arrow`` plugin, whole rows, of all
+operations. So what would make fewer of them is refused: row filters, column lists, publications
+that leave an operation out, an origin that the source does not leave out itself. Partitions are
+lake tables of their own, whatever publish_via_partition_root says: WAL has their rows under their
+names.
 
-One job a subscription, with a JVM of its own: jobs don't take each other along, and each has its memory and its log.
+One job a subscription, with a JVM of its own: jobs don't take each other along, and each has its
+memory and its log.
 """
 
 from __future__ import annotations
@@ -64,7 +68,9 @@ class LakeTarget(TargetKind):
         return given
 
     def check_subscription(self, spec: SubscriptionSpec, *, only_local: bool) -> None:
-        """Refuse parts of transactions, prepared ones, and an origin that is not left out before."""
+        """Refuse parts of transactions, prepared ones, and an origin that is not left out
+        before.
+        """
         if spec.streaming != "off":
             raise UnsupportedFeature(
                 f'a lake takes no transactions in progress: streaming is "{spec.streaming}"',
@@ -80,8 +86,9 @@ class LakeTarget(TargetKind):
         if spec.origin == "none" and not only_local:
             raise UnsupportedFeature(
                 "a lake can't tell changes with a replication origin from others",
-                hint=f'What a source captures is fixed: drop source "{spec.source}", with its slots, and create it again '
-                'with capture {"origin": "none"}, which leaves them out for all its slots.',
+                hint=f'What a source captures is fixed: drop source "{spec.source}", with its '
+                'slots, and create it again with capture {"origin": "none"}, which leaves them out '
+                "for all its slots.",
                 field="origin",
             )
 
@@ -111,14 +118,18 @@ class LakeTarget(TargetKind):
         return target["format"], target["path"]
 
     def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:
-        """Return how history is partitioned, which is never written anew, and where Iceberg's tables are registered."""
+        """Return how history is partitioned, which is never written anew, and where Iceberg's
+        tables are registered.
+        """
         return fixed_options(target)
 
     def program(self, plan: RunPlan) -> Program:
         """Return the job's command line, and the DSN beside it."""
         target = plan.target
         words = [
-            sys.executable, "-m", "spillway.cli", "lake", "run", "--trigger=continuous", f"--slot={plan.slot}",
+            sys.executable, "-m", "spillway.cli", "lake", "run", "--trigger=continuous", (
+                f"--slot={plan.slot}"
+            ),
             f"--path={target['path']}", f"--format={target['format']}", f"--grpc={plan.grpc}",
             f"--status-file={plan.status_file}",
         ]  # fmt: skip
@@ -143,8 +154,10 @@ def _check_place(table_format: str, path: str, *, in_catalog: bool) -> None:
         )
     if table_format == "iceberg" and in_bucket and not in_catalog:
         raise InvalidRequest(
-            f"a lake of iceberg at {path} needs a catalog that is named: a bucket can't have a database",
-            hint="Name one of PyIceberg's configuration in iceberg_catalog; for a lake that is there, the one that it is in.",
+            f"a lake of iceberg at {path} needs a catalog that is named: a bucket can't have a "
+            "database",
+            hint="Name one of PyIceberg's configuration in iceberg_catalog; for a lake that is "
+            "there, the one that it is in.",
             field="target.iceberg_catalog",
         )
     if table_format == "iceberg" and not in_bucket and "?" in path:

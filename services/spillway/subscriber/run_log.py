@@ -1,9 +1,10 @@
 """What a subscription's programs print: ``log``, and ``log.1`` with what was before it.
 
-The program appends to the file itself (O_APPEND), so that nothing has to be pumped and nothing breaks when the service dies. When
-the file is larger than :data:`BYTES_MAX` its contents are copied to ``log.1`` and it is cut to nothing, under the program's
-hands: what it prints in that instant may be lost. Two such files are what a subscription's log takes at most, and what
-is printed between two looks.
+The program appends to the file itself (O_APPEND), so that nothing has to be pumped and nothing
+breaks when the service dies. When the file is larger than :data:`BYTES_MAX` its contents are copied
+to ``log.1`` and it is cut to nothing, under the program's hands: what it prints in that instant may
+be lost. Two such files are what a subscription's log takes at most, and what is printed between two
+looks.
 
 Methods block.
 """
@@ -58,7 +59,9 @@ class RunLog:
         os.truncate(self._file, 0)
 
     def tail(self, lines: int) -> list[str]:
-        """Return the last *lines*, the oldest first; lines before the last MiB of each file are not looked for."""
+        """Return the last *lines*, the oldest first; lines before the last MiB of each file are not
+        looked for.
+        """
         found: list[str] = []
         for path in (self._file, self._before):
             if len(found) < lines:

@@ -1,8 +1,9 @@
 """A run's processes: who they are, whether they live, and how they are ended.
 
-A pid alone says little: it is given to somebody else some day. ``run.json`` has it together with the process's start time and the
-boot's id, which make it one process and no other. The processes that it started in turn (Spark's JVM, Python workers) are in its
-session, and have the run's token in their environment: both must be so before anything is sent to one.
+A pid alone says little: it is given to somebody else some day. ``run.json`` has it together with
+the process's start time and the boot's id, which make it one process and no other. The processes
+that it started in turn (Spark's JVM, Python workers) are in its session, and have the run's token
+in their environment: both must be so before anything is sent to one.
 
 What blocks (files, waiting for an end) is for worker threads.
 """
@@ -52,7 +53,9 @@ class RunRecord:
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:
-        """Return the last run's; None without one, or when it can't be read: then the lock alone says."""
+        """Return the last run's; None without one, or when it can't be read: then the lock alone
+        says.
+        """
         try:
             value = json.loads((directory / "run.json").read_text())
             return cls(
@@ -73,7 +76,9 @@ class RunRecord:
 
 
 def identify(pid: int) -> ProcessIdentity:
-    """Return what tells the process that has *pid* now from all others; start time 0 when there is none."""
+    """Return what tells the process that has *pid* now from all others; start time 0 when there is
+    none.
+    """
     boot_id = ""
     with contextlib.suppress(OSError):
         boot_id = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -82,7 +87,9 @@ def identify(pid: int) -> ProcessIdentity:
 
 
 def processes_of(record: RunRecord) -> list[int]:
-    """Return the living processes of a run: its own, and those in its session that bear its token."""
+    """Return the living processes of a run: its own, and those in its session that bear its
+    token.
+    """
     if record.boot_id != identify(record.pid).boot_id:
         return []
     found = [record.pid] if record.is_alive() else []

@@ -4,13 +4,16 @@
 
 In this order, so that a death on any line leaves either nothing or something that can be found:
 
-1. it is to be killed when the service dies (PR_SET_PDEATHSIG, which exec keeps), and ends if that has happened already;
-2. it takes the exclusive flock on ``run.lock``, which exec keeps too and which the kernel gives back however the program ends;
+1. it is to be killed when the service dies (PR_SET_PDEATHSIG, which exec keeps), and ends if that
+   has happened already;
+2. it takes the exclusive flock on ``run.lock``, which exec keeps too and which the kernel gives
+   back however the program ends;
 3. it writes down who it is (``run.json``), durably;
 4. it execs the program.
 
-The program's own children don't inherit the lock (descriptors above 2 are closed for them), so it is the driver's, not its JVM's.
-Exit code :data:`LOCKED`: another run has the lock. Imports next to nothing: each run waits for it.
+The program's own children don't inherit the lock (descriptors above 2 are closed for them), so it
+is the driver's, not its JVM's. Exit code :data:`LOCKED`: another run has the lock. Imports next to
+nothing: each run waits for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a subscription's program tells of itself: ``status.json``, which it replaces as a whole, atomically.
+"""What a subscription's program tells of itself: ``status.json``, which it replaces as a whole,
+atomically.
 
-A file and not a port or a pipe: it needs no connection, can't block the program, and what was last known is still known when either
-side has died. ::
+A file and not a port or a pipe: it needs no connection, can't block the program, and what was last
+known is still known when either side has died. ::
 
     {"run": the run's token (SPILLWAY_SUBSCRIPTION_RUN), "begun": true once it follows its slot,
      "changes": durable in the target, of this run and those before it,
@@ -10,7 +11,7 @@ side has died. ::
      "error": {"code", "message", "hint"} | null}
 
 Whatever can't be read counts as nothing said: the program may be of another release.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

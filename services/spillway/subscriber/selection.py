@@ -1,7 +1,8 @@
 """Which tables a subscription has: those it names, those that publications publish, or all.
 
-Looked up in the mirrored catalog, as of where decoding is. A partitioned table is its partitions, for WAL has rows under their
-names. What is returned is a list to be stored: it stays until somebody asks for another look.
+Looked up in the mirrored catalog, as of where decoding is. A partitioned table is its partitions,
+for WAL has rows under their names. What is returned is a list to be stored: it stays until somebody
+asks for another look.
 """
 
 from __future__ import annotations
@@ -60,15 +61,17 @@ async def resolve(
         if table is None:
             raise UnknownTable(
                 f'table {name} does not exist in database "{row.database}"',
-                hint="Write schema.table as the catalog has it, without quotes; it must be a permanent table, and its "
-                f"creation must be decoded: GET /v1/sources/{row.source}/tables?database={row.database} lists them.",
+                hint="Write schema.table as the catalog has it, without quotes; it must be a "
+                "permanent table, and its creation must be decoded: GET "
+                f"/v1/sources/{row.source}/tables?database={row.database} lists them.",
                 relation=name,
             )
         if not table.captured:
             raise NotCaptured(
                 f'source "{row.source}" does not capture table {name}',
-                hint="What a source captures is fixed: drop its slots and subscriptions, then the source (DELETE "
-                f"/v1/sources/{row.source}), and add it again with a capture that has the table.",
+                hint="What a source captures is fixed: drop its slots and subscriptions, then the "
+                f"source (DELETE /v1/sources/{row.source}), and add it again with a capture that "
+                "has the table.",
                 relation=name,
             )
         if table.kind == "table":
@@ -110,8 +113,8 @@ async def _published(
         if publication is None:
             raise UnknownPublication(
                 f'publication "{name}" does not exist in database "{row.database}"',
-                hint=f"GET /v1/publications?source={row.source}&database={row.database} lists those that are there, as "
-                "of where decoding is.",
+                hint=f"GET /v1/publications?source={row.source}&database={row.database} lists "
+                "those that are there, as of where decoding is.",
                 publication=name,
             )
         kind.check_publication(publication)

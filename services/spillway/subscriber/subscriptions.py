@@ -1,16 +1,19 @@
 """Subscriptions: what is declared, changed and asked; the programs are the supervisors'.
 
-A change goes: check everything that can be checked, stop the program, make it durable, start the program. What is durable says what is
-to be done next (``phase``), so that a death in between is finished at the next start: a subscription that is being created gets its
-slot, one that is being dropped goes. One change of a subscription at a time, and others meanwhile.
+A change goes: check everything that can be checked, stop the program, make it durable, start the
+program. What is durable says what is to be done next (``phase``), so that a death in between is
+finished at the next start: a subscription that is being created gets its slot, one that is being
+dropped goes. One change of a subscription at a time, and others meanwhile.
 
-A subscription has a name of its own and a slot of its own: two on one slot would each confirm what the other has not got.
-Which tables publications and partitioned tables stand for is looked up in the mirrored catalog when it is created, altered or
-refreshed, as PostgreSQL's subscriptions do it, and then stays.
+A subscription has a name of its own and a slot of its own: two on one slot would each confirm what
+the other has not got. Which tables publications and partitioned tables stand for is looked up in
+the mirrored catalog when it is created, altered or refreshed, as PostgreSQL's subscriptions do it,
+and then stays.
 
-Several services may have one metadata store. Subscriptions of a source are changed by the one that serves it, whose
-lease each write proves. What is in memory is the truth only while the lease is held: when it was taken the rows are read again before
-anything else, and until then they are shown as they are stored, looked at each :data:`LOOK_S`. ::
+Several services may have one metadata store. Subscriptions of a source are changed by the one that
+serves it, whose lease each write proves. What is in memory is the truth only while the lease is
+held: when it was taken the rows are read again before anything else, and until then they are shown
+as they are stored, looked at each :data:`LOOK_S`. ::
 
                      lease taken: rows read again, programs start
     STANDING BY ────────────────────────────────────────────────▶ SERVING
@@ -95,12 +98,15 @@ class Subscriptions:
     # -- life ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Learn what exists; no program is started yet. Call when the metadata store is migrated."""
+        """Learn what exists; no program is started yet. Call when the metadata store is
+        migrated.
+        """
         while not await self._read(lambda _: True):
             pass
 
     async def start(self, grpc: str, token: str | None, umask: int | None = None) -> None:
-        """Start the programs, which find the service's gRPC at *grpc*, and finish what was begun before.
+        """Start the programs, which find the service's gRPC at *grpc*, and finish what was begun
+        before.
 
         Their files are made with *umask*; None: this process's.
         """
@@ -124,7 +130,9 @@ class Subscriptions:
     # -- what other processes do --------------------------------------------------------------
 
     async def _taken(self, source: str) -> None:
-        """Read what is stored of *source*, whose lease was taken: another process may have served it until now."""
+        """Read what is stored of *source*, whose lease was taken: another process may have served
+        it until now.
+        """
         self._takings += 1
         await self._read(lambda one: one == source, taken=True)
         self._taken_over.set()
@@ -185,7 +193,9 @@ class Subscriptions:
         return True
 
     async def _settle(self, name: str) -> None:
-        """Have the program of one that was changed elsewhere, or by an earlier process, run or not as its row says."""
+        """Have the program of one that was changed elsewhere, or by an earlier process, run or not
+        as its row says.
+        """
         lock = self._lock(name)
         if lock.locked():
             # Whoever has it leaves it as it is to be.
@@ -223,7 +233,8 @@ class Subscriptions:
             InvalidRequest, UnsupportedFeature: with the field.
             DuplicateName: the name is taken.
             Conflict: the slot or the target is another subscription's.
-            SpillwayError: whatever creating the slot, and looking tables up, raises; then nothing is left of it.
+            SpillwayError: whatever creating the slot, and looking tables up, raises; then nothing
+                is left of it.
         """
         if not _NAME.fullmatch(spec.name):
             raise InvalidRequest(
@@ -293,7 +304,9 @@ class Subscriptions:
         return await self.alter(name, {"enabled": False})
 
     async def refresh(self, name: str) -> SubscriptionInfo:
-        """Look tables up again; if they are others than before, the supervisor starts the program anew in its time."""
+        """Look tables up again; if they are others than before, the supervisor starts the program
+        anew in its time.
+        """
         async with self._lock(name):
             supervisor = self._served(name)
             row = supervisor.row
@@ -308,7 +321,9 @@ class Subscriptions:
             return await self._info(supervisor)
 
     async def skip(self, name: str, lsn: Lsn) -> SubscriptionInfo:
-        """Move the slot to *lsn*; the target gives up what it has not got of what commits before."""
+        """Move the slot to *lsn*; the target gives up what it has not got of what commits
+        before.
+        """
         async with self._lock(name):
             supervisor = self._served(name)
             slot = await self._engine.get_slot(supervisor.row.slot)
@@ -316,7 +331,8 @@ class Subscriptions:
             async with self._stopped(supervisor):
                 # It may have confirmed more until it had ended.
                 _check_skip(await self._engine.get_slot(supervisor.row.slot), lsn)
-                # In this order: a target that is told to skip does no harm while the slot is not there yet.
+                # In this order: a target that is told to skip does no harm while the slot is not
+                # there yet.
                 changes = {"skip_lsn": lsn, "error": None, "error_code": None, "hint": None}
                 await self._update(supervisor, **changes)
                 await self._engine.advance(supervisor.row.slot, lsn)
@@ -410,15 +426,16 @@ class Subscriptions:
         except UnknownSlot as error:
             raise UnknownSlot(
                 f'its slot "{row.slot}" is gone',
-                hint="Somebody dropped it, and what it had not delivered with it. Drop the subscription, and create it again "
-                "with another target, or load this one's tables again.",
+                hint="Somebody dropped it, and what it had not delivered with it. Drop the "
+                "subscription, and create it again with another target, or load this one's tables "
+                "again.",
                 slot=row.slot,
             ) from error
         if slot.invalidation_reason is not None:
             raise SlotInvalidated(
                 f'its slot "{row.slot}" was invalidated: {slot.invalidation_reason}',
-                hint="What it had not delivered is given up. Drop the subscription, and create it again with another target, or "
-                "load this one's tables again.",
+                hint="What it had not delivered is given up. Drop the subscription, and create it "
+                "again with another target, or load this one's tables again.",
                 slot=row.slot,
             )
         if dict(slot.options) != dict(row.options):
@@ -427,7 +444,8 @@ class Subscriptions:
             await self._check_readable(row)
 
     async def _check_readable(self, row: SubscriptionRow, had: Collection[str] = ()) -> None:
-        """Check that what is to be copied can be, before a program is started for it; *had* is what was copied, or is.
+        """Check that what is to be copied can be, before a program is started for it; *had* is what
+        was copied, or is.
 
         Raises:
             TableNotReadable: with the SQL that mends it.
@@ -464,7 +482,8 @@ class Subscriptions:
         ):
             if there != wanted:
                 raise Conflict(
-                    f'slot "{row.slot}" has {what} {there!r}, and the subscription needs {wanted!r}',
+                    f'slot "{row.slot}" has {what} {there!r}, and the subscription needs '
+                    f"{wanted!r}",
                     hint="Name another slot; one that does not exist is made.",
                     slot=row.slot,
                 )
@@ -489,7 +508,8 @@ class Subscriptions:
         if kind.place(checked) != kind.place(row.target):
             if row.phase in ("begun", "copied"):
                 raise Conflict(
-                    f'subscription "{row.name}" has filled its target; another one would lack what is there',
+                    f'subscription "{row.name}" has filled its target; another one would lack what '
+                    "is there",
                     hint="Drop the subscription and create it with the other target.",
                     field="target",
                 )
@@ -499,8 +519,10 @@ class Subscriptions:
             for name, value in kind.fixed(checked).items():
                 if value != before[name]:
                     raise Conflict(
-                        f'subscription "{row.name}" has filled its target, and {name} is of how that was made',
-                        hint="Leave it as it was, or drop the subscription and create it with a target elsewhere.",
+                        f'subscription "{row.name}" has filled its target, and {name} is of how '
+                        "that was made",
+                        hint="Leave it as it was, or drop the subscription and create it with a "
+                        "target elsewhere.",
                         field=f"target.{name}",
                     )
         return checked
@@ -583,7 +605,8 @@ class Subscriptions:
             if other.row.slot == spec.slot:
                 raise Conflict(
                     f'slot "{spec.slot}" is subscription "{name}"\'s',
-                    hint="Each subscription has a slot of its own; one that does not exist is made.",
+                    hint="Each subscription has a slot of its own; one that does not exist is "
+                    "made.",
                     slot=spec.slot,
                     subscription=name,
                 )
@@ -670,8 +693,8 @@ def _wanted(row: SubscriptionRow, changes: Mapping[str, object]) -> dict[str, An
 def _fixed(name: str, field: str) -> Conflict:
     return Conflict(
         f'{field} of subscription "{name}" can\'t be changed in place',
-        hint="tables, publications, options, enabled and how the target's program runs can. For the rest, drop the "
-        "subscription and create it again.",
+        hint="tables, publications, options, enabled and how the target's program runs can. For "
+        "the rest, drop the subscription and create it again.",
         field=field,
         subscription=name,
     )
@@ -690,7 +713,8 @@ def _check_skip(slot: SlotInfo, lsn: Lsn) -> None:
     if decoded is None or lsn > decoded:
         raise LsnNotRetained(
             f"cannot skip to {lsn}: WAL is decoded up to {decoded}",
-            hint="Skip to a position that is decoded, the end of the transaction that is in the way for one.",
+            hint="Skip to a position that is decoded, the end of the transaction that is in the "
+            "way for one.",
             slot=slot.slot_name,
             lsn=str(lsn),
         )

@@ -8,18 +8,21 @@
                            │ after a wait      ▲                                │ ends                  │ ends
                            └───────────────────┘◀── failed ◀────────────────────┴───────────────────────┘
 
-A subscription that failed stays *failed*, with the reason, until a program follows the slot again: who looks sees what is
-wrong, and not how often it is tried. Waits double up to a minute (:mod:`backoff`).
+A subscription that failed stays *failed*, with the reason, until a program follows the slot again:
+who looks sees what is wrong, and not how often it is tried. Waits double up to a minute
+(:mod:`backoff`).
 
-When its tables have changed by a refresh, the program is ended between two batches and started with the new ones, but not while tables
-are copied: their copies would begin anew. When all are copied the row says so, and later programs don't ask the source for anything.
+When its tables have changed by a refresh, the program is ended between two batches and started with
+the new ones, but not while tables are copied: their copies would begin anew. When all are copied
+the row says so, and later programs don't ask the source for anything.
 
-What must survive is in the row (failure, restarts, phase), written under the fence of the source's lease; what a program
-tells is in its status file. Both are read again after a start, so a subscription shows what it showed before.
+What must survive is in the row (failure, restarts, phase), written under the fence of the source's
+lease; what a program tells is in its status file. Both are read again after a start, so a
+subscription shows what it showed before.
 
-All on the event loop; files and processes are looked at on worker threads. One task a subscription; :meth:`Supervisor.halt` ends
-it, and returns when no process is left.
-"""
+All on the event loop; files and processes are looked at on worker threads. One task a subscription;
+:meth:`Supervisor.halt` ends it, and returns when no process is left.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -71,7 +74,8 @@ _POLL_S: Final = 0.5
 #: A batch is let finish so long when a program is stopped; being killed only costs the batch.
 STOP_GRACE_S: Final = 20.0
 _KILL_TIMEOUT_S: Final = 20.0
-#: Of the service's environment, what its programs have no business with, and what is given to them afresh.
+#: Of the service's environment, what its programs have no business with, and what is given to them
+#: afresh.
 _PRIVATE: Final = (
     "SPILLWAY_METADATA_URL",
     "SPILLWAY_TOKEN",
@@ -98,7 +102,9 @@ class Supervisor:
     def __init__(
         self, row: SubscriptionRow, directory: Path, prepare: Callable[[], Awaitable[None]]
     ) -> None:
-        """Take the subscription as it is stored, its directory, and what must be done before each run."""
+        """Take the subscription as it is stored, its directory, and what must be done before each
+        run.
+        """
         #: as it is stored
         self.row = row
         self.status = RunStatus()
@@ -161,7 +167,9 @@ class Supervisor:
         return self._task is not None and not self._task.done()
 
     async def halt(self) -> None:
-        """End the program and what would start it again; return when none of its processes is left."""
+        """End the program and what would start it again; return when none of its processes is
+        left.
+        """
         task = self._task
         if task is None:
             return
@@ -172,7 +180,9 @@ class Supervisor:
             log.error('subscription "%s": %s', self.row.name, error, exc_info=error)
 
     async def clear(self, *, files: bool = False) -> None:
-        """End what an earlier run left, and remove its files if asked to; there must be no program of this one's."""
+        """End what an earlier run left, and remove its files if asked to; there must be no program
+        of this one's.
+        """
         await asyncio.to_thread(self._clear)
         if files:
             await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
@@ -184,7 +194,8 @@ class Supervisor:
         while not self._stop.is_set():
             fence = service.engine.fence(self.row.source)
             if fence is None or not self.is_wanted:
-                # Another process serves the source, or none does yet; or one has disabled or begun to drop it meanwhile.
+                # Another process serves the source, or none does yet; or one has disabled or begun
+                # to drop it meanwhile.
                 await self._wait(_POLL_S)
                 continue
             self._well_since = None
@@ -253,7 +264,8 @@ class Supervisor:
                     process.kill()
                     raise NotReady(
                         f'the lease on source "{self.row.source}" is lost',
-                        hint="Another process serves it now, or the metadata store could not be reached in time.",
+                        hint="Another process serves it now, or the metadata store could not be "
+                        "reached in time.",
                     )
                 if self.row.resolved_tables != self._tables and not self.status.is_copying:
                     superseded = True
@@ -305,9 +317,11 @@ class Supervisor:
         await asyncio.to_thread(self.log.note, f"starting {' '.join(program.arguments)}")
         output = await asyncio.to_thread(self.log.open)
         try:
-            # On this thread, whose death would be the program's (PR_SET_PDEATHSIG): it is the service's own.
+            # On this thread, whose death would be the program's (PR_SET_PDEATHSIG): it is the
+            # service's own.
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "spillway.subscriber.run_start", str(self._directory), token, str(os.getpid()),
+                sys.executable, "-m", "spillway.subscriber.run_start", str(self._directory), token,
+                str(os.getpid()),
                 *program.arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
                 env=environment, start_new_session=True,
@@ -367,7 +381,9 @@ class Supervisor:
             )
 
     def _end_rest(self, token: str, pid: int) -> None:
-        """End what the program started and left: a JVM takes a moment to see that its driver is gone."""
+        """End what the program started and left: a JVM takes a moment to see that its driver is
+        gone.
+        """
         record = RunRecord.load(self._directory)
         if record is not None and (record.token, record.pid) == (token, pid):
             end_processes(record, _KILL_TIMEOUT_S)
@@ -401,7 +417,8 @@ def error_in(lines: list[str]) -> SpillwayError | None:
     """Find the error that a command of ours printed at its end."""
     text = "\n".join(lines)
     found = re.search(
-        r"^spillway: error: (?P<message>.*?)(?:\nhint: (?P<hint>.*?))?\ncode: (?P<code>[a-z_]+)\s*\Z",
+        r"^spillway: error: (?P<message>.*?)(?:\nhint: (?P<hint>.*?))?\ncode: "
+        r"(?P<code>[a-z_]+)\s*\Z",
         text,
         re.MULTILINE | re.DOTALL,
     )

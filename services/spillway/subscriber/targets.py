@@ -1,12 +1,14 @@
-"""Kinds of targets by name: the built-in one, those that are planned, and those that installed packages register.
+"""Kinds of targets by name: the built-in one, those that are planned, and those that installed
+packages register.
 
-A package adds a kind through the entry point group ``spillway.subscription_targets``: the entry's name is the kind's, its value a
-subclass of :class:`TargetKind`. A built-in or planned name can't be taken over. A kind says what its targets look like, which
-output plugin their slots have, and which program fills them; starting, watching and ending that program is the
-subscriber's.
+A package adds a kind through the entry point group ``spillway.subscription_targets``: the entry's
+name is the kind's, its value a subclass of :class:`TargetKind`. A built-in or planned name can't be
+taken over. A kind says what its targets look like, which output plugin their slots have, and which
+program fills them; starting, watching and ending that program is the subscriber's.
 
-The program is a client of the service like any other, over gRPC at ``grpc`` with SPILLWAY_TOKEN. It ends soon after SIGTERM, may be
-killed at any instant, and tells of itself as :mod:`spillway.subscriber.run_status` says. When it fails its exit code is not 0.
+The program is a client of the service like any other, over gRPC at ``grpc`` with SPILLWAY_TOKEN. It
+ends soon after SIGTERM, may be killed at any instant, and tells of itself as
+:mod:`spillway.subscriber.run_status` says. When it fails its exit code is not 0.
 """
 
 from __future__ import annotations
@@ -79,12 +81,14 @@ class TargetKind(ABC):
         """Return *target* as it is to be stored and shown, ``kind`` included.
 
         Raises:
-            InvalidRequest: it is not of this kind's form; the message says which field, and what it may be.
+            InvalidRequest: it is not of this kind's form; the message says which field, and what it
+                may be.
         """
 
     @abstractmethod
     def check_subscription(self, spec: SubscriptionSpec, *, only_local: bool) -> None:
-        """Refuse what this kind can't do; *only_local*: the source leaves out what came in through an origin.
+        """Refuse what this kind can't do; *only_local*: the source leaves out what came in through
+        an origin.
 
         Raises:
             UnsupportedFeature: with what to do instead.
@@ -103,7 +107,9 @@ class TargetKind(ABC):
         """Return what makes it the same target: it can't be changed once changes are in it."""
 
     def fixed(self, target: Mapping[str, Any]) -> Mapping[str, object]:  # noqa: ARG002 - a kind's that has such
-        """Return what else of it can't be changed once changes are in it, by field; all but its place can, unless a kind says so."""
+        """Return what else of it can't be changed once changes are in it, by field; all but its
+        place can, unless a kind says so.
+        """
         return {}
 
     @abstractmethod

@@ -1,8 +1,9 @@
 """Reading the transaction log: a cursor is a place in the sequence of transactions.
 
-A cursor belongs to one reader and one thread at a time; making one costs an index lookup and the relation
-descriptors of one segment, wherever in the log it starts. It never sees past the log's visible end, so
-it never meets half a transaction; where it finds a frame damaged it raises, with file, byte and LSN.
+A cursor belongs to one reader and one thread at a time; making one costs an index lookup and the
+relation descriptors of one segment, wherever in the log it starts. It never sees past the log's
+visible end, so it never meets half a transaction; where it finds a frame damaged it raises, with
+file, byte and LSN.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _PARSED_MAX: Final = 256
 #: … and the last ones that any cursor had, for a peek like the last one.
 _RECENT_MAX: Final = 64
 
-#: Descriptors that any cursor has, by their texts: equal ones once, so that encoders may compare them by identity.
+#: Descriptors that any cursor has, by their texts: equal ones once, so that encoders may compare
+#: them by identity.
 _shared: Final[WeakValueDictionary[bytes, RelationDescriptor]] = WeakValueDictionary()
 _shared_lock: Final = threading.Lock()
 
@@ -52,8 +54,8 @@ def _descriptor(text: bytes) -> RelationDescriptor:
 class LoggedRelations(Mapping[int, RelationDescriptor]):
     """Descriptors by id: where in the segment they are, read and parsed when they are asked for.
 
-    A segment in which tables come and go has tens of thousands, and one who reads it asks for a few. Kept are the places
-    of all, and at most :data:`_PARSED_MAX` descriptors.
+    A segment in which tables come and go has tens of thousands, and one who reads it asks for a
+    few. Kept are the places of all, and at most :data:`_PARSED_MAX` descriptors.
     """
 
     def __init__(self, reader: SegmentReader | None = None) -> None:
@@ -63,7 +65,9 @@ class LoggedRelations(Mapping[int, RelationDescriptor]):
         self._parsed: dict[int, RelationDescriptor] = {}
 
     def add(self, payload: memoryview, offset: int = 0) -> None:
-        """Take a RELATION frame, which is at *offset* of the segment: from here on its id means what it says."""
+        """Take a RELATION frame, which is at *offset* of the segment: from here on its id means
+        what it says.
+        """
         relation_id, _ = frames.RELATION_PREFIX.unpack_from(payload)
         self._texts[relation_id] = (
             bytes(payload[frames.RELATION_PREFIX.size :]) if self._reader is None else offset
@@ -109,7 +113,8 @@ class LoggedTransaction:
         first: memoryview | None,
     ) -> None:
         self.header = header
-        #: descriptors by id; a live view, to be used while this transaction is the cursor's current one
+        #: descriptors by id; a live view, to be used while this transaction is the cursor's current
+        #: one
         self.relations = relations
         self._cursor = cursor
         self._first = first
@@ -122,7 +127,8 @@ class LoggedTransaction:
         """
         if self._first is not None:
             return iter((self._first,) if len(self._first) else ())
-        # Unlike a generator it does not hold the chunk that it gave last, which may have a row of 1 GB, while nobody asks.
+        # Unlike a generator it does not hold the chunk that it gave last, which may have a row of 1
+        # GB, while nobody asks.
         return iter(self._cursor._next_chunk, None)  # noqa: SLF001 - one unit in two classes
 
     def close(self) -> None:
@@ -132,8 +138,8 @@ class LoggedTransaction:
 class TransactionCursor:
     """A place in a transaction log.
 
-    ``next`` returns what has its ``final_lsn`` (a transaction's commit record starts there) at *lsn* or later, in that
-    order: transactions, and what else the log has headers for.
+    ``next`` returns what has its ``final_lsn`` (a transaction's commit record starts there) at
+    *lsn* or later, in that order: transactions, and what else the log has headers for.
     """
 
     def __init__(self, log: LogReader, lsn: int) -> None:
@@ -156,7 +162,8 @@ class TransactionCursor:
         start = log.start_lsn
         if start is not None and lsn < start:
             raise LsnNotRetained(
-                f"position {Lsn(lsn)} is no longer retained; the transaction log begins at {Lsn(start)}",
+                f"position {Lsn(lsn)} is no longer retained; the transaction log begins at "
+                f"{Lsn(start)}",
                 hint="Create the slot again, or take a position at or after that LSN.",
                 lsn=str(Lsn(lsn)),
                 first_lsn=str(Lsn(start)),
@@ -185,7 +192,8 @@ class TransactionCursor:
         return piece
 
     def next_run(self) -> TransactionRun | LoggedTransaction | None:
-        """Return what comes next, small transactions as many at a time as can be had; None when there is nothing yet.
+        """Return what comes next, small transactions as many at a time as can be had; None when
+        there is nothing yet.
 
         A run is to be read before the cursor moves on.
 
@@ -298,7 +306,8 @@ class TransactionCursor:
     def _gap(self) -> LsnNotRetained:
         return LsnNotRetained(
             f"position {Lsn(self._lsn)} was removed from the transaction log while it was read",
-            hint="Read again; if the slot was invalidated meanwhile, its invalidation_reason says why.",
+            hint="Read again; if the slot was invalidated meanwhile, its invalidation_reason says "
+            "why.",
             lsn=str(Lsn(self._lsn)),
         )
 

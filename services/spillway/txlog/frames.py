@@ -1,14 +1,16 @@
 """The transaction log's file format.
 
-A log is a directory of segment files named by the LSN that they start at, ``<16 hex digits>.txlog``.
-A segment holds every transaction whose commit record starts at or after its start LSN and before the
-next segment's. It stands alone: the descriptor of a relation is written in front of the first
-transaction of the segment that needs it, so a reader needs nothing but the segment.
+A log is a directory of segment files named by the LSN that they start at,
+``<16 hex digits>.txlog``. A segment holds every transaction whose commit record starts at or after
+its start LSN and before the next segment's. It stands alone: the descriptor of a relation is
+written in front of the first transaction of the segment that needs it, so a reader needs nothing
+but the segment.
 
 ::
 
     segment := header frame*
-    header  := magic 8 | u32 format | u32 crc32c of the rest | u64 system_id | u32 database_oid | u32 link | u64 start_lsn | zero to 64
+    header  := magic 8 | u32 format | u32 crc32c of the rest | u64 system_id | u32 database_oid |
+            u32 link | u64 start_lsn | zero to 64
     frame   := u32 crc32c of the rest | u32 length | u32 kind | u32 0 | payload[length] | zero to 8
 
     RELATION     u32 id | u32 0 | descriptor as JSON
@@ -16,8 +18,9 @@ transaction of the segment that needs it, so a reader needs nothing but the segm
     BEGIN        transaction header                     then CHANGES*, END: a transaction of many
     CHANGES      a chunk (decoding/change_format.py)
     END          u64 final_lsn
-    PROGRESS     u64 decoded_lsn | u64 restart_lsn      no transaction that commits before decoded_lsn comes
-                                                        after this; those that do began at restart_lsn or later
+    PROGRESS     u64 decoded_lsn | u64 restart_lsn      no transaction that commits before
+                                                        decoded_lsn comes after this; those that do
+                                                        began at restart_lsn or later
 
     transaction header := u32 xid | u16 origin_id | u8 kind | u8 parts | u64 first_lsn | u64 final_lsn | u64 end_lsn
                           | i64 commit_time | u64 origin_lsn
@@ -28,23 +31,26 @@ transaction of the segment that needs it, so a reader needs nothing but the segm
     ORIGIN   := u32 length | u32 0 | name, zero to 8
     INVALIDATED := u64 n | u64 item[n], as an INVALIDATION has them
 
-A frame TRANSACTION or BEGIN stands for anything that has a header of its own: kinds (``decoding/transaction.py``) are a
-prepared transaction, a part of one in progress, or the news that one was rolled back, which have no changes. An
-ordinary transaction has none of these parts, but maybe ORIGIN.
+A frame TRANSACTION or BEGIN stands for anything that has a header of its own: kinds
+(``decoding/transaction.py``) are a prepared transaction, a part of one in progress, or the news
+that one was rolled back, which have no changes. An ordinary transaction has none of these parts,
+but maybe ORIGIN.
 
-A frame TRANSACTION without parts and without an origin is an entry of a run (``_kernels/reorder/transaction_run.pyx``): the reorder
-buffer writes such frames itself, many at a time, and readers take them as many at a time.
+A frame TRANSACTION without parts and without an origin is an entry of a run
+(``_kernels/reorder/transaction_run.pyx``): the reorder buffer writes such frames itself, many at a
+time, and readers take them as many at a time.
 
-The link names the segment before, so that one which vanished in between is missed: the CRC of its start LSN, 0 for none
-and in segments of releases that did not write it. All else in a header is known without it: a header that is damaged is
-written again from the file's name.
+The link names the segment before, so that one which vanished in between is missed: the CRC of its
+start LSN, 0 for none and in segments of releases that did not write it. All else in a header is
+known without it: a header that is damaged is written again from the file's name.
 
-All integers are little-endian. Payloads begin 8-byte aligned in the file, as chunks want it. A relation
-id holds until the next RELATION frame of that id; ids of two segments have nothing to do with each other.
+All integers are little-endian. Payloads begin 8-byte aligned in the file, as chunks want it. A
+relation id holds until the next RELATION frame of that id; ids of two segments have nothing to do
+with each other.
 
 A torn tail (the process or the machine died) shows as a frame that is cut, fails its checksum, or a
 BEGIN without its END; opening the log for writing cuts it off, and decoding writes it again.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -70,8 +76,8 @@ CHANGES: Final = 4
 END: Final = 5
 PROGRESS: Final = 6
 
-#: A frame longer than this is not ours: a chunk is about 1 MiB, one change at most PostgreSQL's 1 GB twice over
-#: (old and new tuple) with TOAST values.
+#: A frame longer than this is not ours: a chunk is about 1 MiB, one change at most PostgreSQL's 1
+#: GB twice over (old and new tuple) with TOAST values.
 FRAME_LENGTH_MAX: Final = (1 << 32) - 1
 
 FRAME: Final = struct.Struct("<IIII")
@@ -163,7 +169,9 @@ def _padded(data: bytes) -> bytes:
 
 
 def decode_transaction_header(payload: bytes | memoryview) -> tuple[TransactionHeader, int]:
-    """Reverse :func:`encode_transaction_header`; return the header and where it ends in *payload*."""
+    """Reverse :func:`encode_transaction_header`; return the header and where it ends in
+    *payload*.
+    """
     xid, origin_id, kind, parts, first, final, end, time, origin = _HEADER.unpack_from(payload)
     # Most are ordinary; asking the enumeration costs as much as the rest.
     kind = TransactionKind(kind) if kind else _COMMIT
@@ -235,8 +243,8 @@ def decode_segment_header(data: bytes, where: str) -> SegmentHeader | None:
     if version != FORMAT:
         raise CorruptTransactionLog(
             f"{where} has format {version}, this version reads {FORMAT}",
-            hint="Run the version of Spillway that wrote it; or begin a new log, which costs the slots what they have not "
-            "read yet: spillway source restart SOURCE DATABASE.",
+            hint="Run the version of Spillway that wrote it; or begin a new log, which costs the "
+            "slots what they have not read yet: spillway source restart SOURCE DATABASE.",
         )
     return SegmentHeader(*_SEGMENT_REST.unpack_from(data, 16))
 
@@ -255,8 +263,8 @@ def corrupt(path: str, offset: int, lsn: int, what: str) -> CorruptTransactionLo
     """Make the error that a reader raises when a frame is not what was written."""
     return CorruptTransactionLog(
         f"transaction log {path} is damaged at byte {offset}: {what}",
-        hint="The disk returned other bytes than were written: check it. What WAL still covers is decoded again by itself; "
-        "slots that need more than that are invalidated.",
+        hint="The disk returned other bytes than were written: check it. What WAL still covers is "
+        "decoded again by itself; slots that need more than that are invalidated.",
         file=path,
         offset=offset,
         lsn=str(Lsn(lsn)),

@@ -1,8 +1,9 @@
 """Which segment files of a transaction log may be believed, when it is opened.
 
-A damaged header is written again of what is known without it. A segment before the last that is damaged or missing is
-*lost*: its place stays, for it may be decoded again (``sessions/mending.py``). The last one is cut where damage, or what a crash
-left half written, begins.
+A damaged header is written again of what is known without it. A segment before the last that is
+damaged or missing is *lost*: its place stays, for it may be decoded again
+(``sessions/mending.py``). The last one is cut where damage, or what a crash left half written,
+begins.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class _Damaged(Exception):
 
 
 def open_segments(directory: Path, system_id: int, database_oid: int) -> list[Segment]:
-    """Return the segments in *directory*, oldest first, with the lost ones between them; never is the newest one lost.
+    """Return the segments in *directory*, oldest first, with the lost ones between them; never is
+    the newest one lost.
 
     Raises:
         CorruptTransactionLog: a segment is of another cluster or database, or of another format.
@@ -143,7 +145,9 @@ def _write_header_again(path: Path, system_id: int, database_oid: int) -> frames
 
 
 def remove_segments(paths: Iterable[Path]) -> None:
-    """Remove segment files with their indexes, the oldest first: a crash in between leaves no gap."""
+    """Remove segment files with their indexes, the oldest first: a crash in between leaves no
+    gap.
+    """
     for path in paths:
         path.unlink(missing_ok=True)
         path.with_suffix(".idx").unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 """What everybody gets of a transaction log who does not write it: delivery, and whoever looks.
 
-A :class:`LogReader` says what is visible, as a :class:`Snapshot`, and when there is more; cursors (:mod:`spillway.txlog.cursor`) do the
-reading. It is the writer's own side (``LogWriter.reader``), which the writer shows each change of what is visible. A
-:class:`FollowedLog` is the same in another process, and needs the directory alone::
+A :class:`LogReader` says what is visible, as a :class:`Snapshot`, and when there is more; cursors
+(:mod:`spillway.txlog.cursor`) do the reading. It is the writer's own side (``LogWriter.reader``),
+which the writer shows each change of what is visible. A :class:`FollowedLog` is the same in another
+process, and needs the directory alone::
 
     writer's process   LogWriter ──show──▶ LogReader ◀── cursors
                            │ writes, announces
@@ -10,21 +11,26 @@ reading. It is the writer's own side (``LogWriter.reader``), which the writer sh
                            ▲ looks
     another process    FollowedLog ◀── cursors
 
-**Visible to another process** is what the writer has announced (:mod:`spillway.storage.announcement`): whole transactions, whose bytes
-were handed to the kernel before. They outlive a writer that is killed, and one that opens the log again finds them and goes on
-behind them, so a reader is never past its end. Three things are less than that:
+**Visible to another process** is what the writer has announced
+(:mod:`spillway.storage.announcement`): whole transactions, whose bytes were handed to the kernel
+before. They outlive a writer that is killed, and one that opens the log again finds them and goes
+on behind them, so a reader is never past its end. Three things are less than that:
 
-* A log before its first checkpoint is provisional, and is thrown away when its process dies. It is announced as empty.
-* The transactions of a torn tail, written and never announced, are cut off or kept by the next writer. Either way they are announced
-  before they are seen.
-* Where a disk has lost or changed what was announced, the next writer cuts the log there, or begins anew. That is
-  another *epoch*. Cursors that have read of the last segment get LsnNotRetained, and whoever reads again from a position finds what
-  was decoded again. Until that is announced, checksums tell.
+* A log before its first checkpoint is provisional, and is thrown away when its process dies. It is
+  announced as empty.
+* The transactions of a torn tail, written and never announced, are cut off or kept by the next
+  writer. Either way they are announced before they are seen.
+* Where a disk has lost or changed what was announced, the next writer cuts the log there, or begins
+  anew. That is another *epoch*. Cursors that have read of the last segment get LsnNotRetained, and
+  whoever reads again from a position finds what was decoded again. Until that is announced,
+  checksums tell.
 
-What a follower must know of sealed segments is in their sidecars. The index of the one that is being written is made by the
-follower itself, when a cursor needs it, of what is visible: the kernel that cursors use goes over the entries.
+What a follower must know of sealed segments is in their sidecars. The index of the one that is
+being written is made by the follower itself, when a cursor needs it, of what is visible: the kernel
+that cursors use goes over the entries.
 
-A reader holds nothing back. What is to stay is for the slots to say; who is too late gets LsnNotRetained.
+A reader holds nothing back. What is to stay is for the slots to say; who is too late gets
+LsnNotRetained.
 """
 
 from __future__ import annotations
@@ -64,7 +70,8 @@ class LogEnd(NamedTuple):
     last_start_lsn: int
     #: visible bytes of the last segment
     end: int
-    #: as :class:`~spillway.txlog.segment.Segment` has them of the last segment, and the log of itself
+    #: as :class:`~spillway.txlog.segment.Segment` has them of the last segment, and the log of
+    #: itself
     last_final_lsn: int
     last_end_lsn: int
     decoded_lsn: int
@@ -76,7 +83,9 @@ class LogEnd(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What readers may see: segments in order, where the last of them ends, how far WAL is decoded."""
+    """What readers may see: segments in order, where the last of them ends, how far WAL is
+    decoded.
+    """
 
     segments: tuple[Segment, ...]
     end: int
@@ -84,7 +93,9 @@ class Snapshot(NamedTuple):
 
 
 class LogReader:
-    """A transaction log of this process, to be read. For any thread, but for the writer's two methods."""
+    """A transaction log of this process, to be read. For any thread, but for the writer's two
+    methods.
+    """
 
     def __init__(self, on_damage: Callable[[Segment], None] = lambda segment: None) -> None:  # noqa: ARG005
         """Show nothing yet; *on_damage* hears of segments that are not what was written."""
@@ -109,12 +120,16 @@ class LogReader:
     # -- what readers ask ---------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot | None:
-        """Return what is visible as of one moment, the same object until that changes; None while the log is empty."""
+        """Return what is visible as of one moment, the same object until that changes; None while
+        the log is empty.
+        """
         return self._visible
 
     @property
     def start_lsn(self) -> int | None:
-        """Every transaction whose commit record starts here or later is in the log; None when empty."""
+        """Every transaction whose commit record starts here or later is in the log; None when
+        empty.
+        """
         visible = self.snapshot()
         return visible.segments[0].start_lsn if visible is not None else None
 
@@ -144,7 +159,9 @@ class LogReader:
         return total
 
     def index(self, segment: Segment, limit: int) -> None:
-        """See to it that the index of *segment* has what is before *limit*. The writer of this process does it as it writes."""
+        """See to it that the index of *segment* has what is before *limit*. The writer of this
+        process does it as it writes.
+        """
 
     def note_damage(self, segment: Segment) -> None:
         """Hear that *segment* is not what was written."""
@@ -171,8 +188,8 @@ class FollowedLog(LogReader):
     ) -> None:
         """Begin to follow.
 
-        *on_damage* hears of segments that are not what was written. The writer's process finds them within a day by
-        itself (``verification.py``), at once if somebody tells it.
+        *on_damage* hears of segments that are not what was written. The writer's process finds them
+        within a day by itself (``verification.py``), at once if somebody tells it.
 
         Raises:
             NotReady: no writer has opened a log there.
@@ -194,7 +211,8 @@ class FollowedLog(LogReader):
         self.snapshot()
 
     def snapshot(self) -> Snapshot | None:
-        """Return what is visible now, the same object until that changes; None while the log is empty.
+        """Return what is visible now, the same object until that changes; None while the log is
+        empty.
 
         Raises:
             NotReady: the log was closed or removed.
@@ -307,7 +325,9 @@ class FollowedLog(LogReader):
         return end
 
     def _segments(self, end: LogEnd, before: tuple[Segment, ...]) -> tuple[Segment, ...]:
-        """Return the segments of *end*, with those that are lost between them, as ``opening.py`` finds them."""
+        """Return the segments of *end*, with those that are lost between them, as ``opening.py``
+        finds them.
+        """
         sealed: dict[int, tuple[tuple[int, ...], Segment]] = {}
         links: dict[int, int] = {}
         found: list[Segment] = []
@@ -341,7 +361,8 @@ class FollowedLog(LogReader):
         if first.follows is None:
             # One that was removed since: who has it open goes on from there.
             first.follows = next(
-                (s.start_lsn for s in before if frames.segment_link(s.start_lsn) == links.get(first.start_lsn)),
+                (s.start_lsn for s in before
+                 if frames.segment_link(s.start_lsn) == links.get(first.start_lsn)),
                 None,
             )  # fmt: skip
         for segment, following in itertools.pairwise(found):

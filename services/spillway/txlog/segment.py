@@ -1,10 +1,11 @@
 """One segment file: its index, its scan after a restart, and reading frames from it.
 
-The index answers two questions: where to begin reading for an LSN, and which relation descriptors hold
-there. It is sparse (an entry each :data:`INDEX_STEP_BYTES`), kept in memory while the segment is written,
-and saved beside a sealed segment as ``<name>.idx`` so that a restart does not read the whole log. The
-sidecar is only a cache: when it is missing or damaged the segment is scanned again. A reader in another process makes the
-index of the segment that is being written as far as it needs it (:meth:`Segment.index_to`).
+The index answers two questions: where to begin reading for an LSN, and which relation descriptors
+hold there. It is sparse (an entry each :data:`INDEX_STEP_BYTES`), kept in memory while the segment
+is written, and saved beside a sealed segment as ``<name>.idx`` so that a restart does not read the
+whole log. The sidecar is only a cache: when it is missing or damaged the segment is scanned again.
+A reader in another process makes the index of the segment that is being written as far as it needs
+it (:meth:`Segment.index_to`).
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Segment:
     #: of the last PROGRESS frame
     decoded_lsn: int = 0
     restart_lsn: int = 0
-    #: start of the segment whose transactions come right before this one's; None: something is missing between
+    #: start of the segment whose transactions come right before this one's; None: something is
+    #: missing between
     follows: int | None = None
     #: its file is gone or of no use: nothing of it can be read until it is put back
     lost: bool = False
@@ -85,14 +87,18 @@ class Segment:
             self.lsns.append(final_lsn)
 
     def offset_for(self, lsn: int, limit: int) -> int:
-        """Return an offset ≤ *limit* from which reading meets every transaction with final_lsn ≥ *lsn*."""
+        """Return an offset ≤ *limit* from which reading meets every transaction with final_lsn ≥
+        *lsn*.
+        """
         at = bisect.bisect_right(self.lsns, lsn) - 1
         while at >= 0 and self.offsets[at] > limit:
             at -= 1
         return self.offsets[at] if at >= 0 else frames.SEGMENT_HEADER_SIZE
 
     def index_to(self, limit: int) -> None:
-        """Extend the index up to *limit*, where a frame ends; to before the first frame that is damaged, if one is."""
+        """Extend the index up to *limit*, where a frame ends; to before the first frame that is
+        damaged, if one is.
+        """
         offset = self.indexed_to
         if offset is None:
             return
@@ -138,7 +144,8 @@ class Segment:
         """Fill the index from the sidecar; False when there is none.
 
         Raises:
-            CorruptTransactionLog: it is sound, and the segment has another size than when it was sealed.
+            CorruptTransactionLog: it is sound, and the segment has another size than when it was
+                sealed.
         """
         try:
             data = self.path.with_suffix(".idx").read_bytes()
@@ -166,7 +173,8 @@ class Segment:
         return True
 
     def scan(self) -> int:
-        """Rebuild the index by reading every frame; return the offset behind the last whole transaction.
+        """Rebuild the index by reading every frame; return the offset behind the last whole
+        transaction.
 
         Anything behind that offset is a torn tail.
         """
@@ -206,10 +214,11 @@ class Segment:
 
 
 class SegmentReader:
-    """Reads frames of one segment through a window of one ``pread``. What can't be read is StorageError.
+    """Reads frames of one segment through a window of one ``pread``. What can't be read is
+    StorageError.
 
-    Not thread-safe; every cursor has its own. Payloads are views of the window's bytes and stay valid
-    as long as someone holds them.
+    Not thread-safe; every cursor has its own. Payloads are views of the window's bytes and stay
+    valid as long as someone holds them.
     """
 
     WINDOW_BYTES: Final = 1 << 20
@@ -239,7 +248,9 @@ class SegmentReader:
         self._window = memoryview(b"")
 
     def forget(self, upto: int) -> None:
-        """Let the kernel forget what is before *upto*: whoever reads once should not take the memory of those who read twice."""
+        """Let the kernel forget what is before *upto*: whoever reads once should not take the
+        memory of those who read twice.
+        """
         with contextlib.suppress(OSError):
             os.posix_fadvise(self._fd, 0, upto, os.POSIX_FADV_DONTNEED)
 
@@ -274,7 +285,8 @@ class SegmentReader:
         return read if len(read) == length else None
 
     def window(self, offset: int, limit: int) -> memoryview:
-        """Return what can be had at once from *offset* on and before *limit*: frames, the last one maybe cut.
+        """Return what can be had at once from *offset* on and before *limit*: frames, the last one
+        maybe cut.
 
         Empty when a frame's header is not there.
         """
@@ -288,7 +300,9 @@ class SegmentReader:
         return self._window[start : start + limit - offset]
 
     def frame(self, offset: int, limit: int) -> Frame | None:
-        """Read the frame at *offset*; None if it is not whole before *limit* or fails its checksum."""
+        """Read the frame at *offset*; None if it is not whole before *limit* or fails its
+        checksum.
+        """
         head = self._view(offset, frames.FRAME_HEADER_SIZE, limit)
         if head is None:
             return None
@@ -306,7 +320,9 @@ class SegmentReader:
         return Frame(kind, payload, offset + frames.FRAME_HEADER_SIZE + length + (-length % 8))
 
     def payload(self, offset: int) -> bytes | None:
-        """Read the payload of the frame at *offset*, beside the window; None if it fails its checksum."""
+        """Read the payload of the frame at *offset*, beside the window; None if it fails its
+        checksum.
+        """
         head = self._pread(frames.FRAME_HEADER_SIZE, offset)
         if len(head) < frames.FRAME_HEADER_SIZE:
             return None

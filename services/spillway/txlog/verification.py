@@ -1,10 +1,13 @@
-"""Whether the segments of a transaction log are still what was written, found out before a slot needs them.
+"""Whether the segments of a transaction log are still what was written, found out before a slot
+needs them.
 
-A disk that changes bytes says nothing, and a log is read by its slowest slot, maybe days later, when the WAL that could mend
-it is gone. So every sealed segment is read again once in :data:`PERIOD_S`, and its checksums are compared; the one whose turn is longest
-ago comes first. It costs a call of :meth:`Verification.step` for each :data:`STEP_BYTES`, which the engine's upkeep makes five times a
-second: 5 MB/s at most, of one core a hundredth, and no memory. When a segment was verified is written beside the
-log, so that a restart begins where the last one ended and not with all of it.
+A disk that changes bytes says nothing, and a log is read by its slowest slot, maybe days later,
+when the WAL that could mend it is gone. So every sealed segment is read again once in
+:data:`PERIOD_S`, and its checksums are compared; the one whose turn is longest ago comes first. It
+costs a call of :meth:`Verification.step` for each :data:`STEP_BYTES`, which the engine's upkeep
+makes five times a second: 5 MB/s at most, of one core a hundredth, and no memory. When a segment
+was verified is written beside the log, so that a restart begins where the last one ended and not
+with all of it.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class Verification:
     def __init__(
         self, transactions: LogWriter, path: Path, now: Callable[[], float] = time.time
     ) -> None:
-        """Go on as the file *path* says, which is a cache: without it, all segments are verified anew."""
+        """Go on as the file *path* says, which is a cache: without it, all segments are verified
+        anew.
+        """
         self._log = transactions
         self._path = path
         self._now = now
@@ -60,7 +65,9 @@ class Verification:
             self._verified = {}
 
     def all_verified_at(self) -> float | None:
-        """Return when all sealed segments had been found whole; None while one was not, or without one."""
+        """Return when all sealed segments had been found whole; None while one was not, or without
+        one.
+        """
         times = [self.verified_at(segment) for segment in self._log.segments()[:-1]]
         known = [at for at in times if at is not None]
         return min(known) if known and len(known) == len(times) else None

@@ -2,25 +2,29 @@
 
 In come committed transactions in commit order, from the decoder's thread (:class:`LogWriter` is
 its sink). Out go the same transactions to any number of cursors, at any retained LSN: those take a
-:class:`~spillway.txlog.reader.LogReader`, never the writer. On disk the log is a sequence of segments (``frames.py``).
+:class:`~spillway.txlog.reader.LogReader`, never the writer. On disk the log is a sequence of
+segments (``frames.py``).
 
 Durability. The log is a cache of what can be decoded again from WAL, so nothing here is fsynced per
 transaction. ``checkpoint`` writes a PROGRESS frame and syncs; WAL and serialised snapshots may be
-dropped only before the restart_lsn that such a synced frame names. After a crash ``open`` cuts off a torn
-tail, the decoder starts again at the restart_lsn of the last PROGRESS frame left, and ``transaction``
-drops what is already here.
+dropped only before the restart_lsn that such a synced frame names. After a crash ``open`` cuts off
+a torn tail, the decoder starts again at the restart_lsn of the last PROGRESS frame left, and
+``transaction`` drops what is already here.
 
-Damage. What a disk lost or changed never stops the log from being opened. A header is written again; the last segment is cut
-where damage begins. Whether decoding can go on from there without a gap is its owner's to find out
-(``sessions/healing.py``), who else calls ``begin_anew``. One before the last that is damaged or gone is a hole: its readers are
-told so, those behind it go on. Damage that a reader or the verification (``verification.py``) meets is noted (``note_damage``), in the
-last segment after the writer has begun another one (``seal_damaged``). The owner asks for such a hole
-(``damage``), and has it put back, decoded again (``put_back``), or given up with all before it (``drop_through``).
+Damage. What a disk lost or changed never stops the log from being opened. A header is written
+again; the last segment is cut where damage begins. Whether decoding can go on from there without a
+gap is its owner's to find out (``sessions/healing.py``), who else calls ``begin_anew``. One before
+the last that is damaged or gone is a hole: its readers are told so, those behind it go on. Damage
+that a reader or the verification (``verification.py``) meets is noted (``note_damage``), in the
+last segment after the writer has begun another one (``seal_damaged``). The owner asks for such a
+hole (``damage``), and has it put back, decoded again (``put_back``), or given up with all before it
+(``drop_through``).
 
-Visibility. Readers see a :class:`~spillway.txlog.reader.Snapshot`, whose end only moves past whole transactions, and only after
-their bytes are in the file. A transaction of many chunks is written as it is merged and
-becomes visible at its end. Readers of this process are shown it (:attr:`LogWriter.reader`), and then it is announced to those of
-others, who need the directory alone. What goes, or is replaced, is announced before it happens.
+Visibility. Readers see a :class:`~spillway.txlog.reader.Snapshot`, whose end only moves past whole
+transactions, and only after their bytes are in the file. A transaction of many chunks is written as
+it is merged and becomes visible at its end. Readers of this process are shown it
+(:attr:`LogWriter.reader`), and then it is announced to those of others, who need the directory
+alone. What goes, or is replaced, is announced before it happens.
 
 Bounds. Up to :data:`WRITE_BUFFER_BYTES` wait in memory for one gathered write. Segments are removed
 from the front by ``remove_before``; the engine calls it with the slots' oldest position.
@@ -63,7 +67,9 @@ LOW_SEGMENT_BYTES: Final = 2 << 20
 
 
 class LogWriter:
-    """A database's transaction log, of which this is the one writer. One thread decodes into it; others look after its segments."""
+    """A database's transaction log, of which this is the one writer. One thread decodes into it;
+    others look after its segments.
+    """
 
     def __init__(
         self,
@@ -77,10 +83,12 @@ class LogWriter:
     ) -> None:
         """Open the log in *directory*, made if absent, and cut off a torn tail.
 
-        *admit* may refuse writes by an OSError; while space *is_low*, segments are small, so that they can go soon.
+        *admit* may refuse writes by an OSError; while space *is_low*, segments are small, so that
+        they can go soon.
 
         Raises:
-            CorruptTransactionLog: a segment is of another cluster or database, or of another format.
+            CorruptTransactionLog: a segment is of another cluster or database, or of another
+                format.
             StorageError: a file can't be used (DiskFull: the directory can't be made).
         """
         self.directory = Path(directory)
@@ -91,7 +99,8 @@ class LogWriter:
         self._lock = threading.Lock()
         self._pieces: list[bytes | memoryview] = []
         self._pieces_bytes = 0
-        # What readers of the last segment take an id for. Descriptors of the past are not kept for that.
+        # What readers of the last segment take an id for. Descriptors of the past are not kept for
+        # that.
         self._written: WeakValueDictionary[int, RelationDescriptor] = WeakValueDictionary()
         self._fd = -1
         self._failed = False
@@ -132,7 +141,8 @@ class LogWriter:
         last = self._segments[-1] if self._segments else None
         #: commit record's start of the newest transaction, 0 without
         self.last_final_lsn = max((s.last_final_lsn for s in self._segments), default=0)
-        #: where decoding must begin again so that nothing after the log's end is missed, 0 when empty
+        #: where decoding must begin again so that nothing after the log's end is missed, 0 when
+        #: empty
         self.restart_lsn = last.restart_lsn if last else 0
         self._decoded_lsn = max(
             (max(s.decoded_lsn, s.last_end_lsn, s.start_lsn) for s in self._segments), default=0
@@ -160,7 +170,9 @@ class LogWriter:
         return bool(self._damaged)
 
     def damage(self) -> tuple[int, int] | None:
-        """Return [from, up to) of the newest hole: what commits there can't be read. None without one that is sealed."""
+        """Return [from, up to) of the newest hole: what commits there can't be read. None without
+        one that is sealed.
+        """
         with self._lock:
             for segment, following in reversed(tuple(itertools.pairwise(self._segments))):
                 if segment.start_lsn in self._damaged:
@@ -168,7 +180,9 @@ class LogWriter:
         return None
 
     def miss(self, lsn: int) -> None:
-        """Have what commits from *lsn* to the log's beginning be a hole: somebody stands there, so it was here."""
+        """Have what commits from *lsn* to the log's beginning be a hole: somebody stands there, so
+        it was here.
+        """
         with self._lock:
             if self._segments and lsn < self._segments[0].start_lsn:
                 path = self.directory / frames.segment_name(lsn)
@@ -183,7 +197,9 @@ class LogWriter:
         self._announce()
 
     def seal_damaged(self) -> None:
-        """Begin another segment if the last one is damaged, so that it can be mended as any other. For the writer."""
+        """Begin another segment if the last one is damaged, so that it can be mended as any other.
+        For the writer.
+        """
         last = self._segments[-1] if self._segments else None
         if last is None or last.start_lsn not in self._damaged or not self.restart_lsn:
             return
@@ -194,8 +210,8 @@ class LogWriter:
     def put_back(self, start_lsn: int, path: Path, new_start_lsn: int) -> None:
         """Take the segment file *path* for the one that starts at *start_lsn* and is damaged.
 
-        It has all that commits from *new_start_lsn* on. If that is later than what was there, what is before is given up.
-        Does nothing when the damaged one was removed meanwhile.
+        It has all that commits from *new_start_lsn* on. If that is later than what was there, what
+        is before is given up. Does nothing when the damaged one was removed meanwhile.
 
         Raises:
             CorruptTransactionLog: it is damaged, too.
@@ -230,7 +246,9 @@ class LogWriter:
                 self._remove_first(at)
 
     def drop_through(self, start_lsn: int) -> None:
-        """Give up the damaged segment that starts at *start_lsn*, and all before it: no reader could go past it."""
+        """Give up the damaged segment that starts at *start_lsn*, and all before it: no reader
+        could go past it.
+        """
         with self._moving, file_errors(self.directory, "remove segments of"):
             at = self._index_of(start_lsn)
             if at is not None:
@@ -255,7 +273,9 @@ class LogWriter:
 
     @property
     def start_lsn(self) -> int | None:
-        """Every transaction whose commit record starts here or later is in the log; None when empty."""
+        """Every transaction whose commit record starts here or later is in the log; None when
+        empty.
+        """
         with self._lock:
             return self._segments[0].start_lsn if self._segments else None
 
@@ -272,10 +292,12 @@ class LogWriter:
     # -- the sink -----------------------------------------------------------------------------
 
     def start(self, lsn: int) -> None:
-        """Begin an empty log at *lsn*: transactions whose commit record starts there or later will come.
+        """Begin an empty log at *lsn*: transactions whose commit record starts there or later will
+        come.
 
-        Does nothing when the log has a segment. Until the first :meth:`checkpoint` the log is provisional:
-        opening or recovering it throws it away, since nobody knows where decoding would have to restart.
+        Does nothing when the log has a segment. Until the first :meth:`checkpoint` the log is
+        provisional: opening or recovering it throws it away, since nobody knows where decoding
+        would have to restart.
         """
         if not self._segments:
             self._new_segment(lsn)
@@ -342,7 +364,9 @@ class LogWriter:
         return max(self.last_final_lsn + 1, self.complete_to, self._segments[0].start_lsn)
 
     def _segment_for_more(self, final_lsn: int) -> Segment:
-        """Return the segment that takes what comes, of *final_lsn*; a new one when the last is full."""
+        """Return the segment that takes what comes, of *final_lsn*; a new one when the last is
+        full.
+        """
         segment = self._segments[-1]
         size = segment.size + self._pieces_bytes
         is_full = size >= self._segment_bytes or (size >= LOW_SEGMENT_BYTES and self._is_low())
@@ -352,7 +376,9 @@ class LogWriter:
         return segment
 
     def progress(self, decoded_lsn: int) -> None:
-        """Note that WAL is decoded up to *decoded_lsn*; readers see it at the next :meth:`publish`."""
+        """Note that WAL is decoded up to *decoded_lsn*; readers see it at the next
+        :meth:`publish`.
+        """
         self._pending_decoded_lsn = max(self._pending_decoded_lsn, decoded_lsn)
 
     def publish(self) -> None:
@@ -412,7 +438,8 @@ class LogWriter:
     def checkpoint(self, restart_lsn: int) -> None:
         """Make everything published so far durable, with the point that decoding may restart from.
 
-        Afterwards ``restart_lsn`` is *restart_lsn*, and WAL and snapshots before it are no longer needed.
+        Afterwards ``restart_lsn`` is *restart_lsn*, and WAL and snapshots before it are no longer
+        needed.
         """
         if not self._segments:
             return
@@ -431,7 +458,8 @@ class LogWriter:
         self._announce()
 
     def recover(self) -> None:
-        """Go back to what readers see, after a failed write or to decode again from ``restart_lsn``.
+        """Go back to what readers see, after a failed write or to decode again from
+        ``restart_lsn``.
 
         Whatever was written but not published is cut off; cursors are not disturbed.
         """
@@ -477,8 +505,8 @@ class LogWriter:
     def begin_anew(self, lsn: int) -> None:
         """Give up all that is here and begin at *lsn*, for what commits in between is not known.
 
-        Provisional until the next :meth:`checkpoint`, as after :meth:`start`. Cursors that still read what was here find
-        the gap.
+        Provisional until the next :meth:`checkpoint`, as after :meth:`start`. Cursors that still
+        read what was here find the gap.
         """
         with self._moving, file_errors(self.directory, "begin"):
             if self._fd >= 0:
@@ -578,7 +606,9 @@ class LogWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Write the buffered pieces. On an error nothing of them counts: reopening cuts them off."""
+        """Write the buffered pieces. On an error nothing of them counts: reopening cuts them
+        off.
+        """
         pieces, self._pieces, written = self._pieces, [], 0
         total, self._pieces_bytes = self._pieces_bytes, 0
         if not pieces:

@@ -1,8 +1,9 @@
 """The users of a service, and what each may do.
 
-A user may replicate from the databases that it is for, of these all slots or only those that it names. Making and dropping slots, and SQL on
-the source, are rights of their own. A login asks the metadata store, so that who is changed or dropped in one process
-is so in all; a connection that is open keeps what it began with.
+A user may replicate from the databases that it is for, of these all slots or only those that it
+names. Making and dropping slots, and SQL on the source, are rights of their own. A login asks the
+metadata store, so that who is changed or dropped in one process is so in all; a connection that is
+open keeps what it began with.
 """
 
 from __future__ import annotations

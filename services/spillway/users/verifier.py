@@ -1,7 +1,7 @@
 """What is kept of a password: SCRAM-SHA-256's verifier, in the form of ``pg_authid.rolpassword``.
 
-``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``, so that one can be taken over from PostgreSQL as it is. It tells
-nobody the password, and lets nobody in who has only read it.
+``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``, so that one can be taken over from
+PostgreSQL as it is. It tells nobody the password, and lets nobody in who has only read it.
 
 Source: RFC 5802 and 7677; src/common/scram-common.c, src/common/saslprep.c
 """
@@ -23,7 +23,8 @@ from spillway.errors import InvalidRequest
 
 #: PostgreSQL's default, scram_iterations.
 ITERATIONS: Final = 4096
-#: What a client is made to compute at each login, and we once for a password: a bound on what a verifier may ask.
+#: What a client is made to compute at each login, and we once for a password: a bound on what a
+#: verifier may ask.
 _ITERATIONS_MAX: Final = 10_000_000
 _SALT_BYTES: Final = 16
 _KEY_BYTES: Final = 32
@@ -33,7 +34,8 @@ _FORM: Final = re.compile(
 )
 #: RFC 4013, 2.3 and 2.5
 _PROHIBITED: Final = (
-    stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3, stringprep.in_table_c4,
+    stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3,
+    stringprep.in_table_c4,
     stringprep.in_table_c5, stringprep.in_table_c6, stringprep.in_table_c7, stringprep.in_table_c8,
     stringprep.in_table_c9, stringprep.in_table_a1,
 )  # fmt: skip
@@ -95,7 +97,9 @@ class Verifier:
 
 
 def normalised(password: str) -> bytes:
-    """Return *password* as SCRAM computes with it: by SASLprep, or as it is where that refuses it, as PostgreSQL does."""
+    """Return *password* as SCRAM computes with it: by SASLprep, or as it is where that refuses it,
+    as PostgreSQL does.
+    """
     as_is = password.encode(errors="surrogateescape")
     if password.isascii():
         return as_is

@@ -1,8 +1,8 @@
 """Restore page images: what a record stores of a page → its 8192 bytes.
 
-A full-page image leaves out the page's hole, the unused bytes between line pointers and tuples, and may
-be compressed after that. The stored bytes come from the walker, which has checked the numbers against
-one another and against the record's length; the compressed content is checked here.
+A full-page image leaves out the page's hole, the unused bytes between line pointers and tuples, and
+may be compressed after that. The stored bytes come from the walker, which has checked the numbers
+against one another and against the record's length; the compressed content is checked here.
 
 Source: RestoreBlockImage, src/backend/access/transam/xlogreader.c
 """

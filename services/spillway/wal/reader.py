@@ -1,8 +1,8 @@
 """Read WAL from a directory of segment files: for tools and tests.
 
-The files are PostgreSQL's own, named by timeline and position, or the WAL store's, which are the same.
-Reading begins at an LSN and ends where written WAL ends: with the last file, at a record of length zero,
-or at a page that a recycled file held before. A file is read in pieces, never whole.
+The files are PostgreSQL's own, named by timeline and position, or the WAL store's, which are the
+same. Reading begins at an LSN and ends where written WAL ends: with the last file, at a record of
+length zero, or at a page that a recycled file held before. A file is read in pieces, never whole.
 
 A service reads through the WAL store instead, which knows how far the stream has come.
 """
@@ -39,10 +39,11 @@ _XLP_LONG_HEADER: Final = 0x0002
 
 
 class WalDirectory:
-    """The segment files of one directory; version, segment size and system id are read from their pages.
+    """The segment files of one directory; version, segment size and system id are read from their
+    pages.
 
-    Where several timelines have a segment, the newest one's file is read: it begins with what it shares
-    with the older.
+    Where several timelines have a segment, the newest one's file is read: it begins with what it
+    shares with the older.
 
     Raises:
         CorruptWal: there are no segment files, or the first is no WAL.
@@ -88,7 +89,8 @@ class WalDirectory:
         self.first_lsn = Lsn(min(self._files))
 
     def check_from(self, lsn: int) -> None:
-        """Say where reading from *lsn* on would end too early: a segment is not there, but later ones are.
+        """Say where reading from *lsn* on would end too early: a segment is not there, but later
+        ones are.
 
         Raises:
             WalGap: the segment of *lsn*, or one after it, is missing.
@@ -107,7 +109,8 @@ class WalDirectory:
         """Say whether WAL really ends at *position*, where reading ended.
 
         Raises:
-            CorruptWal: later segments were written as well, so that what is at *position* is damaged.
+            CorruptWal: later segments were written as well, so that what is at *position* is
+                damaged.
         """
         following = int(segment_start(position, self.segment_size)) + self.segment_size
         path = self._files.get(following)
@@ -119,7 +122,8 @@ class WalDirectory:
         if len(header) == _LONG_HEADER_SIZE and header[8:16] == following.to_bytes(8, "little"):
             raise CorruptWal(
                 f"WAL can't be read on at {Lsn(position)}, though {path.name} follows",
-                hint="The segment is damaged or cut: fetch it again from the server or its archive.",
+                hint="The segment is damaged or cut: fetch it again from the server or its "
+                "archive.",
                 lsn=str(Lsn(position)),
             )
 
@@ -138,9 +142,11 @@ class WalDirectory:
         records_max: int = _BATCH_RECORDS,
         exactly: bool = False,
     ) -> Iterator[RecordBatch]:
-        """Yield records that start in [*start_lsn*, *end_lsn*), as the walker makes them; see :meth:`records`.
+        """Yield records that start in [*start_lsn*, *end_lsn*), as the walker makes them; see
+        :meth:`records`.
 
-        The last batch may go on behind *end_lsn*; *exactly*, which wants a record's end for it, has none do so.
+        The last batch may go on behind *end_lsn*; *exactly*, which wants a record's end for it, has
+        none do so.
         """
         begin = self.first_lsn if start_lsn is None else start_lsn
         walker = Walker(
@@ -156,7 +162,8 @@ class WalDirectory:
                 return
 
     def records(self, start_lsn: int | None = None, end_lsn: int | None = None) -> Iterator[Record]:
-        """Yield the records that start in [*start_lsn*, *end_lsn*), by default all that are written.
+        """Yield the records that start in [*start_lsn*, *end_lsn*), by default all that are
+        written.
 
         *start_lsn* is a record's start or a page's first byte, by default the first file's.
 
@@ -172,7 +179,9 @@ class WalDirectory:
                 yield batch.record(i)
 
     def _read(self, lsn: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the bytes from *lsn*'s page on, up to the first segment that is not there or is cut."""
+        """Yield the bytes from *lsn*'s page on, up to the first segment that is not there or is
+        cut.
+        """
         segment = int(segment_start(lsn, self.segment_size))
         offset = (lsn - segment) // XLOG_BLCKSZ * XLOG_BLCKSZ
         while (path := self._files.get(segment)) is not None:
@@ -181,7 +190,8 @@ class WalDirectory:
             except FileNotFoundError as error:
                 raise WalGap(
                     f"the WAL segment {path.name} was removed from {self.path} meanwhile",
-                    hint="Keep the server from recycling it, by a physical replication slot, or read its archive.",
+                    hint="Keep the server from recycling it, by a physical replication slot, or "
+                    "read its archive.",
                     lsn=str(Lsn(segment)),
                 ) from error
             with file:

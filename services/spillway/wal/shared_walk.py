@@ -6,38 +6,43 @@
                         ▲                                 ▲           ▲     ▲
                         one reader at a time leads        readers that are behind, and those that wait
 
-A *walk* has a walker and the last batches that it made, at most KEPT_BYTES of them. Each session has a
-:class:`RecordReader`, which goes through those batches at its own pace. Who comes to the end while nobody else is there
-*leads*: it reads the store, waits for it, and has the walker make the next batch, which everybody then finds kept. No
-thread is the walk's own: a source with one database is walked by that one's session, as if nothing were shared.
+A *walk* has a walker and the last batches that it made, at most KEPT_BYTES of them. Each session
+has a :class:`RecordReader`, which goes through those batches at its own pace. Who comes to the end
+while nobody else is there *leads*: it reads the store, waits for it, and has the walker make the
+next batch, which everybody then finds kept. No thread is the walk's own: a source with one database
+is walked by that one's session, as if nothing were shared.
 
-Most batches of a busy database concern no other: a reader is given those that do (:class:`Interest`), and passes over
-the rest. A walk remembers the number of the last batch that concerned a database, everyone, or whoever follows the ends of
-transactions. So who leads touches only the readers that a batch wakes, and one that looks again passes over any number of
-batches at once. A reader that waits is woken for what may bring about something at once; what can wait, and how far it has
-passed, it finds when it looks again.
+Most batches of a busy database concern no other: a reader is given those that do
+(:class:`Interest`), and passes over the rest. A walk remembers the number of the last batch that
+concerned a database, everyone, or whoever follows the ends of transactions. So who leads touches
+only the readers that a batch wakes, and one that looks again passes over any number of batches at
+once. A reader that waits is woken for what may bring about something at once; what can wait, and
+how far it has passed, it finds when it looks again.
 
-Who leads goes away with each batch that it takes, and most often is back before more WAL comes. To have another lead meanwhile
-would cost a switch of threads there and one back for each batch. So the others give it AWAY_S: one of them, the *deputy*,
-looks after that time, and leads if nobody does. Who leads and makes a batch for another alone lets that one lead: it will be
-needed again. While more is stored than was walked, whoever comes back from decoding a batch leads at once, so that several
-busy databases are decoded side by side.
+Who leads goes away with each batch that it takes, and most often is back before more WAL comes. To
+have another lead meanwhile would cost a switch of threads there and one back for each batch. So the
+others give it AWAY_S: one of them, the *deputy*, looks after that time, and leads if nobody does.
+Who leads and makes a batch for another alone lets that one lead: it will be needed again. While
+more is stored than was walked, whoever comes back from decoding a batch leads at once, so that
+several busy databases are decoded side by side.
 
-Batches are immutable and own what their records point to, so that any number of threads go through one at the same
-time. What a reader does with a batch is its own matter: one that fails, or takes long, holds nobody up. Whoever is further
-behind than what is kept is *left behind*, and so is who begins elsewhere: it walks for itself (a walk of its own, which others
-may join) until it *meets* one that is ahead, whose kept batches hold its position.
+Batches are immutable and own what their records point to, so that any number of threads go through
+one at the same time. What a reader does with a batch is its own matter: one that fails, or takes
+long, holds nobody up. Whoever is further behind than what is kept is *left behind*, and so is who
+begins elsewhere: it walks for itself (a walk of its own, which others may join) until it *meets*
+one that is ahead, whose kept batches hold its position.
 
-WAL that is damaged ends a walk for all its readers at the same place, each with an exception of its own; what comes before it
-is read by all of them first. None joins a walk that has failed, so that a new attempt reads the store again, which may be
-mended. What the store itself raises (a segment that is gone) ends only the call of the reader that was leading.
+WAL that is damaged ends a walk for all its readers at the same place, each with an exception of its
+own; what comes before it is read by all of them first. None joins a walk that has failed, so that a
+new attempt reads the store again, which may be mended. What the store itself raises (a segment that
+is gone) ends only the call of the reader that was leading.
 
-What is everyone's is kept longer than the rest (half of KEPT_BYTES), until all have passed it: the many for whom a batch has
-nothing else are not left behind while they sleep.
+What is everyone's is kept longer than the rest (half of KEPT_BYTES), until all have passed it: the
+many for whom a batch has nothing else are not left behind while they sleep.
 
-Memory: one and a half KEPT_BYTES for each walk with several readers, else one batch; a chunk and an unfinished record for each
-walker.
-"""
+Memory: one and a half KEPT_BYTES for each walk with several readers, else one batch; a chunk and an
+unfinished record for each walker.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -55,25 +60,30 @@ if TYPE_CHECKING:
     from spillway._kernels.wal.record_batch import RecordBatch
     from spillway.pg.versions import WalVersion
 
-#: What of a walk is kept for those behind, with what the records take in memory; half as much more of what is everyone's.
+#: What of a walk is kept for those behind, with what the records take in memory; half as much more
+#: of what is everyone's.
 KEPT_BYTES: Final = 16 << 20
 
 _READ_BYTES: Final = 1 << 20
 _BATCH_RECORDS: Final = 8192
-#: A reader that waits for the one who leads looks that often whether that is still so, and says how far it has passed.
+#: A reader that waits for the one who leads looks that often whether that is still so, and says how
+#: far it has passed.
 _LOOK_S: Final = 0.5
 
 #: Who led is expected back that soon: at most so much later another reader leads.
 _AWAY_S: Final = 0.01
 
-#: What a batch is to a reader: to be passed over; to be looked at before what comes later; something may come of it at once.
+#: What a batch is to a reader: to be passed over; to be looked at before what comes later;
+#: something may come of it at once.
 PASSED: Final = 0
 LATER: Final = 1
 NOW: Final = 2
 
 
 class Interest(Protocol):
-    """Knows what a reader's records are for. What it answers changes only while its reader is not in :meth:`RecordReader.take`."""
+    """Knows what a reader's records are for. What it answers changes only while its reader is not
+    in :meth:`RecordReader.take`.
+    """
 
     @property
     def database_oid(self) -> int:
@@ -81,7 +91,9 @@ class Interest(Protocol):
 
     @property
     def is_eager(self) -> bool:
-        """Whether all that concerns every database concerns the reader at once; else only what is urgent does."""
+        """Whether all that concerns every database concerns the reader at once; else only what is
+        urgent does.
+        """
 
     @property
     def sees_ends(self) -> bool:
@@ -105,7 +117,9 @@ class StoredWal(Protocol):
 
 
 class _Database:
-    """A walk's readers that decode one database, and the last batch that had records of it, or may have had."""
+    """A walk's readers that decode one database, and the last batch that had records of it, or may
+    have had.
+    """
 
     def __init__(self, last: int) -> None:
         self.readers: set[RecordReader] = set()
@@ -113,7 +127,9 @@ class _Database:
 
 
 class _Walk:
-    """A walker and what it made last; the lock of its :class:`SharedWalk` guards all but the walker."""
+    """A walker and what it made last; the lock of its :class:`SharedWalk` guards all but the
+    walker.
+    """
 
     def __init__(self, version: WalVersion, begin_lsn: int, walker: Walker) -> None:
         self.version = version
@@ -129,7 +145,8 @@ class _Walk:
         self.is_at_end = False
         #: the last batch was as large as one can be, or what it was made of: there may be more
         self.lags = False
-        #: readers that wait for a batch, in the order in which they came, and which of them are eager
+        #: readers that wait for a batch, in the order in which they came, and which of them are
+        #: eager
         self.waiting: dict[RecordReader, None] = {}
         self.eager: set[RecordReader] = set()
         self.readers: set[RecordReader] = set()
@@ -139,7 +156,8 @@ class _Walk:
         self.last_of_ends = -1
         #: numbers of the kept batches with records that are everyone's
         self.of_all: deque[int] = deque()
-        #: such batches from before the first kept one, which somebody has not passed; all of them from :attr:`late_from` on
+        #: such batches from before the first kept one, which somebody has not passed; all of them
+        #: from :attr:`late_from` on
         self.late: deque[tuple[int, RecordBatch]] = deque()
         self.late_bytes = 0
         self.late_from = 0
@@ -164,7 +182,9 @@ class _Walk:
         return self.first + len(self.batches)
 
     def hand_on(self) -> None:
-        """Have one of those who wait look after AWAY_S whether anybody leads, if nobody does now."""
+        """Have one of those who wait look after AWAY_S whether anybody leads, if nobody does
+        now.
+        """
         if self.leader is None and self.waiting and self.deputy is None:
             self.deputy = next(iter(self.waiting))
             self.deputy.woken.notify()
@@ -174,7 +194,9 @@ class _Walk:
         self.leader, self.away, self.left_at = None, heir, time.monotonic()
 
     def patience_s(self, reader: RecordReader, now_s: float, left_s: float) -> float | None:
-        """Return how long *reader*, which has *left_s*, is to wait before it looks again; None when it is to lead."""
+        """Return how long *reader*, which has *left_s*, is to wait before it looks again; None when
+        it is to lead.
+        """
         patience_s = max(left_s, 0.0) if self.is_at_end else _LOOK_S
         away_s = now_s - self.left_at
         if self.leader is None:
@@ -216,7 +238,9 @@ class _Walk:
         self.hand_on()
 
     def append(self, batch: RecordBatch) -> RecordReader | None:
-        """Keep the newest batch, and wake who is to look at once; return one of those, if there are any."""
+        """Keep the newest batch, and wake who is to look at once; return one of those, if there are
+        any.
+        """
         number = self.next
         self.batches.append(batch)
         self.kept_bytes += batch.memory_bytes
@@ -241,7 +265,8 @@ class _Walk:
         return woken
 
     def _look_after(self, new_bytes: int) -> None:
-        """Have nobody be left behind in its sleep: every so many bytes wake those for whom there is something.
+        """Have nobody be left behind in its sleep: every so many bytes wake those for whom there is
+        something.
 
         What is everyone's is kept for longer: it is for the second time that it wakes.
         """
@@ -255,7 +280,9 @@ class _Walk:
             self.seen = self.next
 
     def last_own(self, reader: RecordReader) -> int:
-        """Return the number of the last batch that may concern *reader* by more than what is everyone's."""
+        """Return the number of the last batch that may concern *reader* by more than what is
+        everyone's.
+        """
         of = self.databases.get(reader.database_oid)
         if of is None:
             # It was closed meanwhile.
@@ -263,7 +290,9 @@ class _Walk:
         return max(of.last, self.last_of_ends) if reader.sees_ends else of.last
 
     def next_of_all(self, number: int) -> tuple[int, RecordBatch | None]:
-        """Return the first batch from *number* on that has records of everyone's, with its number; the next one, without a batch, if there is none."""
+        """Return the first batch from *number* on that has records of everyone's, with its number;
+        the next one, without a batch, if there is none.
+        """
         for late, batch in self.late:
             if late >= number:
                 return late, batch
@@ -291,7 +320,9 @@ class _Walk:
             self.late_from = late + 1
 
     def find(self, lsn: int) -> int | None:
-        """Return the number of the batch that who stands at *lsn* reads next; None when it is not kept, or *lsn* is no record's end."""
+        """Return the number of the batch that who stands at *lsn* reads next; None when it is not
+        kept, or *lsn* is no record's end.
+        """
         if not self.begin_lsn <= lsn <= self.end_lsn or self.failure is not None or self.is_broken:
             return None
         number = self.next
@@ -323,7 +354,8 @@ class SharedWalk:
         self.batches_walked = 0
 
     def reader(self, position: int, version: WalVersion, interest: Interest) -> RecordReader:
-        """Return a reader that stands at *position*, a record's start or the end of the one before; close it.
+        """Return a reader that stands at *position*, a record's start or the end of the one before;
+        close it.
 
         *interest* says which batches it is given.
 
@@ -359,7 +391,9 @@ class SharedWalk:
     # -- with the lock held -------------------------------------------------------------------
 
     def _join(self, reader: RecordReader, version: WalVersion) -> None:
-        """Put *reader*, which is in no walk, into one that keeps its position, or into a new one."""
+        """Put *reader*, which is in no walk, into one that keeps its position, or into a new
+        one.
+        """
         for walk in self._walks:
             number = walk.find(reader.position) if walk.version is version else None
             if number is not None:
@@ -378,7 +412,9 @@ class SharedWalk:
             self._walks.remove(walk)
 
     def _meet(self, reader: RecordReader) -> None:
-        """Have *reader* go on in a walk that is further than its own, or older and as far, if that keeps its position."""
+        """Have *reader* go on in a walk that is further than its own, or older and as far, if that
+        keeps its position.
+        """
         mine = reader.walk
         older = True
         for walk in self._walks:
@@ -401,7 +437,9 @@ class SharedWalk:
 
 
 class RecordReader:
-    """One session's way through the records of a source, in batches. For one thread, but for :meth:`close`."""
+    """One session's way through the records of a source, in batches. For one thread, but for
+    :meth:`close`.
+    """
 
     def __init__(
         self, shared: SharedWalk, position: int, interest: Interest, woken: threading.Condition
@@ -419,7 +457,8 @@ class RecordReader:
         self.woken = woken
         #: at the last :meth:`take`, all that is stored was taken
         self.caught_up = False
-        #: how far stored WAL was read for it; beyond :attr:`position` lies a record that is not whole yet
+        #: how far stored WAL was read for it; beyond :attr:`position` lies a record that is not
+        #: whole yet
         self.read_lsn = position
         self.walk: _Walk
         #: of the batch that it takes next
@@ -448,13 +487,16 @@ class RecordReader:
     def take(
         self, timeout_s: float, called: Callable[[], bool] = lambda: False
     ) -> tuple[RecordBatch, int] | None:
-        """Return the next batch of interest, and the index of the first record in it that is new; None when there is none in time.
+        """Return the next batch of interest, and the index of the first record in it that is new;
+        None when there is none in time.
 
-        With *timeout_s* 0 it waits only for WAL to be walked that is stored already. What *called* looks at has changed when
-        :meth:`SharedWalk.wake` is called. None comes, too, after much was passed over: :attr:`position` says how far.
+        With *timeout_s* 0 it waits only for WAL to be walked that is stored already. What *called*
+        looks at has changed when :meth:`SharedWalk.wake` is called. None comes, too, after much was
+        passed over: :attr:`position` says how far.
 
         Raises:
-            CorruptWal: the bytes contradict themselves; ``details['lsn']`` is the record or the page.
+            CorruptWal: the bytes contradict themselves; ``details['lsn']`` is the record or the
+                page.
             UnsupportedWal: they are of another version, or use what Spillway does not know.
             LsnNotRetained, WalGap, StorageError: as the store's read.
         """
@@ -552,7 +594,9 @@ class RecordReader:
     def _lead(
         self, walk: _Walk, began_at: int, deadline: float, called: Callable[[], bool]
     ) -> bool:
-        """Walk on until there is a batch of interest, or an end to it, which the next look finds; False when neither came in time."""
+        """Walk on until there is a batch of interest, or an end to it, which the next look finds;
+        False when neither came in time.
+        """
         shared, walker = self._shared, walk.walker
         store = shared._store  # noqa: SLF001
         look_at = time.monotonic() + _LOOK_S
@@ -603,7 +647,9 @@ class RecordReader:
             store.wait(lsn, left_s, called)
 
     def _end(self, walk: _Walk, failure: SpillwayError | None) -> None:
-        """Have nobody join *walk* any more; its readers get *failure*, or walk for themselves without one."""
+        """Have nobody join *walk* any more; its readers get *failure*, or walk for themselves
+        without one.
+        """
         shared = self._shared
         with shared._lock:  # noqa: SLF001
             walk.failure, walk.is_broken = failure, failure is None

@@ -1,4 +1,5 @@
-"""PostgreSQL's own replication protocol: what stock clients of a logical slot speak, on a port of its own.
+"""PostgreSQL's own replication protocol: what stock clients of a logical slot speak, on a port of
+its own.
 
 A program on top of the engine, beside REST and gRPC. A connection's way::
 
@@ -6,6 +7,7 @@ A program on top of the engine, beside REST and gRPC. A connection's way::
     accept     TLS, startup, messages,   copy_stream   START_REPLICATION: batches out, feedback in
                SCRAM         grammar
 
-``messages`` is the wire's form in both directions, ``failures`` how an error is told in PostgreSQL's words. Nobody comes in
-without being a user (:mod:`spillway.users`). What is not served is refused, with the SQLSTATE that PostgreSQL has for that.
-"""
+``messages`` is the wire's form in both directions, ``failures`` how an error is told in
+PostgreSQL's words. Nobody comes in without being a user (:mod:`spillway.users`). What is not served
+is refused, with the SQLSTATE that PostgreSQL has for that.
+"""  # noqa: E501

@@ -1,9 +1,11 @@
-"""Replication commands but START_REPLICATION, each with its answer: rows and a tag, in the form of the source's own major.
+"""Replication commands but START_REPLICATION, each with its answer: rows and a tag, in the form of
+the source's own major.
 
-Slots are the engine's; only SHOW asks the source. Its answers are remembered, so that a client can connect again while the
-primary is down.
+Slots are the engine's; only SHOW asks the source. Its answers are remembered, so that a client can
+connect again while the primary is down.
 
-Source: IdentifySystem, CreateReplicationSlot, ReadReplicationSlot (src/backend/replication/walsender.c)
+Source: IdentifySystem, CreateReplicationSlot, ReadReplicationSlot
+(src/backend/replication/walsender.c)
 """
 
 from __future__ import annotations
@@ -41,19 +43,29 @@ if TYPE_CHECKING:
 _MAJOR_OF_INT8_TIMELINE: Final = 16
 _MAJOR_OF_OPTION_LISTS: Final = 15
 _WAIT_POLL_S: Final = 0.05
-#: Settings that a user sees who may not run SQL: what clients of slots ask for, and nothing that says more of the server.
+#: Settings that a user sees who may not run SQL: what clients of slots ask for, and nothing that
+#: says more of the server.
 _PLAIN_SETTINGS: Final = frozenset(
     {
-        "client_encoding", "data_directory_mode", "integer_datetimes", "max_replication_slots", "max_wal_senders",
-        "server_encoding", "server_version", "server_version_num", "wal_level", "wal_segment_size", "wal_sender_timeout",
+        "client_encoding", "data_directory_mode", "integer_datetimes", "max_replication_slots", (
+            "max_wal_senders"
+        ),
+        "server_encoding", "server_version", "server_version_num", "wal_level", (
+            "wal_segment_size"
+        ), (
+            "wal_sender_timeout"
+        ),
     }
 )  # fmt: skip
-#: What pg_recvlogical can't begin without, where the source was never asked and can't be now: the mode that gives away least.
+#: What pg_recvlogical can't begin without, where the source was never asked and can't be now: the
+#: mode that gives away least.
 _UNASKED: Final = {"data_directory_mode": "0700"}
 
 
 class Answer(NamedTuple):
-    """A result: columns with the OIDs of their types, and at most one row; without columns, a tag alone."""
+    """A result: columns with the OIDs of their types, and at most one row; without columns, a tag
+    alone.
+    """
 
     columns: Sequence[tuple[str, int]] = ()
     row: Sequence[str | None] | None = None
@@ -114,7 +126,8 @@ class Commands:
                 )
             case NotServed():
                 raise not_supported(
-                    f"{command.what} is not supported by this server: it serves logical replication only",
+                    f"{command.what} is not supported by this server: it serves logical "
+                    "replication only",
                     "Connect to the source for physical replication.",
                 )
 
@@ -208,7 +221,8 @@ class Commands:
         if command.snapshot == "export":
             raise not_supported(
                 "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') is not supported by this server",
-                "Say (SNAPSHOT 'nothing'), or NOEXPORT_SNAPSHOT; or create the slot with spillway slot create.",
+                "Say (SNAPSHOT 'nothing'), or NOEXPORT_SNAPSHOT; or create the slot with spillway "
+                "slot create.",
             )
         slot = await self._engine.create_slot(
             SlotSpec(

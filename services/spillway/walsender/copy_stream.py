@@ -6,14 +6,16 @@
     engine ◀───confirm──── feedback ◀───r──── client
                            watchdog ──k?───▶ client      wal_sender_timeout
 
-Each writes whole messages, so that none has to wait for another. Whichever ends ends the others; a client that is gone frees its slot
-at once, one that reads nothing has a batch and the high-water mark of its connection in memory, and loses both when it
-has not answered for wal_sender_timeout.
+Each writes whole messages, so that none has to wait for another. Whichever ends ends the others; a
+client that is gone frees its slot at once, one that reads nothing has a batch and the high-water
+mark of its connection in memory, and loses both when it has not answered for wal_sender_timeout.
 
-A keepalive's walEnd is a promise: clients confirm it by themselves when they are idle (pgjdbc, psycopg2, the apply worker). So it is the
-LSN up to which everything was written to *this* socket, never where the log or the receiver stands.
+A keepalive's walEnd is a promise: clients confirm it by themselves when they are idle (pgjdbc,
+psycopg2, the apply worker). So it is the LSN up to which everything was written to *this* socket,
+never where the log or the receiver stands.
 
-Source: WalSndLoop, WalSndWaitForWal, ProcessStandbyReplyMessage, WalSndKeepaliveIfNecessary (src/backend/replication/walsender.c)
+Source: WalSndLoop, WalSndWaitForWal, ProcessStandbyReplyMessage, WalSndKeepaliveIfNecessary
+(src/backend/replication/walsender.c)
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class CopyStream:
         Raises:
             ClientGone: the client went away, or did not answer for too long.
             WireError: it sent what it must not.
-            SpillwayError: the slot can't be read any further, or an administrator ended the session.
+            SpillwayError: the slot can't be read any further, or an administrator ended the
+                session.
         """
         self._connection.writer.transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         feedback = asyncio.create_task(self._take_feedback())
@@ -134,7 +137,9 @@ class CopyStream:
             await self._drain()
 
     def _is_worth_telling(self) -> bool:
-        """Whether the client does not know that it has all up to here, as WalSndWaitForWal has it."""
+        """Whether the client does not know that it has all up to here, as WalSndWaitForWal has
+        it.
+        """
         known = max(self._write_lsn, self._flush_lsn, self._told_lsn)
         return self._sent_lsn > known and not self._is_pinged
 

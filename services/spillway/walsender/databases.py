@@ -1,7 +1,7 @@
 """Which database of which source a client means by ``dbname``.
 
-``source/database``, or the database alone where one source has it. What is decoded already is known here; for anything else a source's
-server is asked, and then only when somebody connects.
+``source/database``, or the database alone where one source has it. What is decoded already is known
+here; for anything else a source's server is asked, and then only when somebody connects.
 """
 
 from __future__ import annotations

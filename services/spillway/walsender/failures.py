@@ -1,8 +1,9 @@
 """How an error is told on PostgreSQL's wire: severity, SQLSTATE, and texts that clients recognise.
 
-Clients look at these: Debezium matches ``replication slot .* is active``, pg_recvlogical ``already exists``. So errors of the
-engine whose words are Spillway's own are put into PostgreSQL's here; what they say beyond that becomes the DETAIL. Hints of the
-service speak of REST's calls and stay behind.
+Clients look at these: Debezium matches ``replication slot .* is active``, pg_recvlogical
+``already exists``. So errors of the engine whose words are Spillway's own are put into PostgreSQL's
+here; what they say beyond that becomes the DETAIL. Hints of the service speak of REST's calls and
+stay behind.
 
 Source: src/backend/replication/slot.c, logical.c, walsender.c
 """

@@ -1,13 +1,15 @@
-"""Replication commands: from a Query's text to a typed command, by the grammar of PostgreSQL 14 to 18.
+"""Replication commands: from a Query's text to a typed command, by the grammar of PostgreSQL 14
+to 18.
 
-A walsender looks at the first word alone, in upper case: if it begins a replication command, all of the text must be one; anything
-else is SQL. Words are told apart by case, names without quotes are folded to lower case and cut to 63 bytes, strings double
-their quotes and know no escapes.
+A walsender looks at the first word alone, in upper case: if it begins a replication command, all of
+the text must be one; anything else is SQL. Words are told apart by case, names without quotes are
+folded to lower case and cut to 63 bytes, strings double their quotes and know no escapes.
 
-What differs between majors: READ_REPLICATION_SLOT and options in parentheses came with 15, ALTER_REPLICATION_SLOT and FAILOVER
-with 17.
+What differs between majors: READ_REPLICATION_SLOT and options in parentheses came with 15,
+ALTER_REPLICATION_SLOT and FAILOVER with 17.
 
-Source: src/backend/replication/repl_scanner.l, repl_gram.y; parseCreateReplSlotOptions, ParseAlterReplSlotOptions (walsender.c)
+Source: src/backend/replication/repl_scanner.l, repl_gram.y; parseCreateReplSlotOptions,
+ParseAlterReplSlotOptions (walsender.c)
 """
 
 from __future__ import annotations
@@ -243,7 +245,9 @@ class _Parser:
             raise syntax_error()
 
     def options(self) -> list[Option]:
-        """Read what follows the parenthesis of ``( name [value], … )``, of names that may be keywords."""
+        """Read what follows the parenthesis of ``( name [value], … )``, of names that may be
+        keywords.
+        """
         found = []
         while True:
             word = self.accept("keyword")

@@ -8,12 +8,15 @@
     CancelRequest ▶ (no answer)
     StartupMessage ▶ [NegotiateProtocolVersion] ▶ SCRAM ▶ AuthenticationOk
 
-What comes before TLS is read from the socket byte by byte, no further than it goes: what a client has sent behind its
-SSLRequest without TLS is somebody else's and ends the connection (CVE-2021-23214). All of it has one bound in time.
+What comes before TLS is read from the socket byte by byte, no further than it goes: what a client
+has sent behind its SSLRequest without TLS is somebody else's and ends the connection
+(CVE-2021-23214). All of it has one bound in time.
 
-With a certificate, who comes without TLS is refused before any password is asked for, as by ``hostssl``.
+With a certificate, who comes without TLS is refused before any password is asked for, as by
+``hostssl``.
 
-Source: ProcessSSLStartup, ProcessStartupPacket (src/backend/tcop/backend_startup.c), CheckSASLAuth (src/backend/libpq/auth-sasl.c)
+Source: ProcessSSLStartup, ProcessStartupPacket (src/backend/tcop/backend_startup.c), CheckSASLAuth
+(src/backend/libpq/auth-sasl.c)
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ _TLS_HANDSHAKE: Final = 0x16
 _ALPN: Final = "postgresql"
 #: Requests for encryption that are answered N before a client must say something else.
 _REQUESTS_MAX: Final = 2
-#: A wrong password is told so late: whoever guesses must wait, and has only so many connections to wait with.
+#: A wrong password is told so late: whoever guesses must wait, and has only so many connections to
+#: wait with.
 WRONG_PASSWORD_DELAY_S: Final = 1.0
 _SASL_RESPONSE: Final = ord("p")
 
@@ -240,7 +244,9 @@ async def _sasl_response(connection: Connection) -> bytes:
 
 
 def _initial_response(body: bytes) -> tuple[str, bytes | None]:
-    """Read SASLInitialResponse: the mechanism, and the first message; None: that comes by itself."""
+    """Read SASLInitialResponse: the mechanism, and the first message; None: that comes by
+    itself.
+    """
     mechanism, zero, rest = body.partition(b"\0")
     length = int.from_bytes(rest[:4], "big", signed=True)
     if not zero or len(rest) < 4 or (length != -1 and length != len(rest) - 4):

@@ -1,11 +1,11 @@
 """Messages of PostgreSQL's protocol, version 3: frontend's are read, the backend's are made.
 
-Reading is bounded and total. Each kind of message has a length that it may have, as in PostgreSQL; what is longer, or
-no message at all, ends the connection with 08P01. Nothing is taken for granted of what a client sends: strings may lack their
-zero, numbers may be cut.
+Reading is bounded and total. Each kind of message has a length that it may have, as in PostgreSQL;
+what is longer, or no message at all, ends the connection with 08P01. Nothing is taken for granted
+of what a client sends: strings may lack their zero, numbers may be cut.
 
-Source: PostgreSQL's documentation, "Message Formats"; ProcessStartupPacket (src/backend/tcop/backend_startup.c), SocketBackend
-(src/backend/tcop/postgres.c)
+Source: PostgreSQL's documentation, "Message Formats"; ProcessStartupPacket
+(src/backend/tcop/backend_startup.c), SocketBackend (src/backend/tcop/postgres.c)
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def parse_startup(packet: bytes) -> StartupPacket:
     if major != _MAJOR:
         raise WireError(
             "0A000",
-            f"unsupported frontend protocol {major}.{minor}: server supports {_MAJOR}.0 to {_MAJOR}.{NEWEST_MINOR}",
+            f"unsupported frontend protocol {major}.{minor}: server supports {_MAJOR}.0 to "
+            f"{_MAJOR}.{NEWEST_MINOR}",
             fatal=True,
         )
     fields = packet[4:].split(b"\0")
@@ -142,7 +143,8 @@ def parse_query(body: bytes) -> str:
 
 
 def parse_feedback(body: bytes) -> Feedback | None:
-    """Read what a client sends in CopyData: feedback, or None for what has nothing to say on a logical stream.
+    """Read what a client sends in CopyData: feedback, or None for what has nothing to say on a
+    logical stream.
 
     Raises:
         WireError: it is neither.

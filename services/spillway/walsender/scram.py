@@ -7,8 +7,9 @@
     client-final   c=the gs2 header again, with the channel's binding under -PLUS; r=, p=proof
     server-final   v=signature
 
-An unknown user, or one without a verifier, gets the same questions, with a salt that is always the same for the name, and is refused
-at the end: who guesses does not learn which names there are. Keys are compared in constant time.
+An unknown user, or one without a verifier, gets the same questions, with a salt that is always the
+same for the name, and is refused at the end: who guesses does not learn which names there are. Keys
+are compared in constant time.
 
 Source: RFC 5802, 7677, 5929; src/backend/libpq/auth-scram.c, whose messages these are.
 """
@@ -54,7 +55,8 @@ class ScramExchange:
         user: who says to come in.
         verifier: that user's; None: there is none, and the exchange will fail.
         mechanism: what the client has chosen, PLAIN or PLUS.
-        end_point: the hash of the server's certificate, for tls-server-end-point; None: PLUS was not offered.
+        end_point: the hash of the server's certificate, for tls-server-end-point; None: PLUS was
+            not offered.
     """
 
     def __init__(
@@ -97,8 +99,8 @@ class ScramExchange:
         if flag == b"p":
             if self._mechanism != PLUS:
                 raise _malformed(
-                    "The client selected SCRAM-SHA-256 without channel binding, but the SCRAM message includes "
-                    "channel binding data."
+                    "The client selected SCRAM-SHA-256 without channel binding, but the SCRAM "
+                    "message includes channel binding data."
                 )
             if binding != _BINDING.encode():
                 shown = (binding or b"").decode()
@@ -108,14 +110,15 @@ class ScramExchange:
             return
         if self._mechanism == PLUS:
             raise _malformed(
-                "The client selected SCRAM-SHA-256-PLUS, but the SCRAM message does not include channel binding data."
+                "The client selected SCRAM-SHA-256-PLUS, but the SCRAM message does not include "
+                "channel binding data."
             )
         if flag == b"y" and self._end_point is not None:
             raise WireError(
                 "28000",
                 "SCRAM channel binding negotiation error",
-                detail="The client supports SCRAM channel binding but thinks the server does not.  However, this "
-                "server does support channel binding.",
+                detail="The client supports SCRAM channel binding but thinks the server does not.  "
+                "However, this server does support channel binding.",
                 fatal=True,
             )
 
@@ -161,6 +164,8 @@ class ScramExchange:
 
 
 def _mock(user: str) -> Verifier:
-    """Give what is asked of a user whom nobody knows: always the same, and right for no password."""
+    """Give what is asked of a user whom nobody knows: always the same, and right for no
+    password.
+    """
     salt = hmac.digest(_MOCK_SECRET, user.encode(errors="replace"), "sha256")[:16]
     return Verifier(ITERATIONS, salt, secrets.token_bytes(32), secrets.token_bytes(32))

@@ -1,7 +1,9 @@
-"""The port of PostgreSQL's own replication protocol: accepts connections, bounds them, and runs a session for each.
+"""The port of PostgreSQL's own replication protocol: accepts connections, bounds them, and runs a
+session for each.
 
-A connection over the limit, in all or of one address, is told 53300 and closed; one that has not logged in when PostgreSQL's
-authentication_timeout is over is closed. When the service stops, every client is told.
+A connection over the limit, in all or of one address, is told 53300 and closed; one that has not
+logged in when PostgreSQL's authentication_timeout is over is closed. When the service stops, every
+client is told.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ AUTHENTICATION_TIMEOUT_S: Final = 60.0
 _BACKLOG: Final = 256
 _PAUSE_S: Final = 0.1
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-#: Above what Linux gives to processes, so that a session is never taken for one of the source's backends.
+#: Above what Linux gives to processes, so that a session is never taken for one of the source's
+#: backends.
 _FIRST_PID: Final = 1 << 23
 _KEY_BYTES: Final = 32
 _GONE: Final = (OSError, asyncio.IncompleteReadError, ClientGone, ssl.SSLError)
@@ -187,7 +190,9 @@ class WalsenderServer:
 
 
 def _turn_away(accepted: socket.socket) -> None:
-    """Tell a client that there are too many; who has TLS first can't read it, and sees the end of the connection."""
+    """Tell a client that there are too many; who has TLS first can't read it, and sees the end of
+    the connection.
+    """
     error = WireError("53300", "sorry, too many clients already", fatal=True)
     with contextlib.suppress(OSError):
         accepted.send(messages.error_response(error))

@@ -1,9 +1,12 @@
-"""A client's connection after it has been opened: login, commands, and the stream that one of them begins.
+"""A client's connection after it has been opened: login, commands, and the stream that one of them
+begins.
 
-Commands come one by one as simple queries. A replication command is answered here; anything else is SQL, which is not served yet, but
-for the one statement that every libpq client begins with. The extended protocol is refused as a walsender does.
+Commands come one by one as simple queries. A replication command is answered here; anything else is
+SQL, which is not served yet, but for the one statement that every libpq client begins with. The
+extended protocol is refused as a walsender does.
 
-Source: PostgresMain, exec_replication_command (src/backend/tcop/postgres.c, src/backend/replication/walsender.c)
+Source: PostgresMain, exec_replication_command (src/backend/tcop/postgres.c,
+src/backend/replication/walsender.c)
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ class Session:
         settings: see :class:`~spillway.walsender.commands.Commands`.
         needs_tls: refuse it if it came without.
         timeout_s: wal_sender_timeout, unless the client sets its own.
-        cancel_key: the number and the secret that it may be cancelled with, of the length for the protocol's version.
+        cancel_key: the number and the secret that it may be cancelled with, of the length for the
+            protocol's version.
     """
 
     def __init__(
@@ -102,7 +106,9 @@ class Session:
             self._command.cancel()
 
     def say_goodbye(self) -> None:
-        """Tell the client that the service ends; a stream is told so by its end, which a subscriber doesn't log as an error."""
+        """Tell the client that the service ends; a stream is told so by its end, which a subscriber
+        doesn't log as an error.
+        """
         if self._is_streaming:
             self._connection.writer.write(messages.command_complete("COPY 0"))
         else:
@@ -180,14 +186,17 @@ class Session:
         return database
 
     def _check_encoding(self, database: ServedDatabase) -> None:
-        """Refuse what would need conversion, which isn't served yet, rather than send other bytes than PostgreSQL does."""
+        """Refuse what would need conversion, which isn't served yet, rather than send other bytes
+        than PostgreSQL does.
+        """
         client = self._parameters.get("client_encoding", "").upper()
         plain = re.sub("[^A-Z0-9]", "", client).replace("UNICODE", "UTF8")
         if database.encoding == "UTF8" and plain in _ENCODINGS_AS_IS:
             return
         raise WireError(
             "0A000",
-            f"conversion between {client or database.encoding} and {database.encoding} is not supported by this server",
+            f"conversion between {client or database.encoding} and {database.encoding} is not "
+            "supported by this server",
             hint="Only databases in UTF8 are served on this port, to clients in UTF8.",
             fatal=True,
         )
@@ -350,7 +359,9 @@ class Session:
         )
 
     def _wal_sender_timeout_s(self) -> float:
-        """Return what the client has set by ``options='-c wal_sender_timeout=…'``, or the service's own."""
+        """Return what the client has set by ``options='-c wal_sender_timeout=…'``, or the service's
+        own.
+        """
         match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
         return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
 
@@ -364,7 +375,9 @@ class Session:
 
 
 def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return what a startup packet sets: parameters by their own names, and those in ``options``."""
+    """Return what a startup packet sets: parameters by their own names, and those in
+    ``options``.
+    """
     given = {}
     words: list[str] = []
     with contextlib.suppress(ValueError):

@@ -24,7 +24,8 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(
         prog="terraform-provider-spillway",
-        description="The Terraform provider for Spillway. Terraform and OpenTofu start it themselves.",
+        description="The Terraform provider for Spillway. Terraform and OpenTofu start it "
+        "themselves.",
     )
     parser.add_argument("--version", action="version", version=VERSION)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -35,7 +36,8 @@ def main() -> None:
         "--into",
         type=Path,
         default=Path.home() / ".terraform.d" / "plugins",
-        help="the directory, a filesystem mirror (default: %(default)s, where both look by themselves)",
+        help="the directory, a filesystem mirror (default: %(default)s, where both look by "
+        "themselves)",
     )
     arguments = parser.parse_args()
     try:

@@ -1,6 +1,7 @@
 """What PostgreSQL and the service would refuse anyhow, said before anything is asked of them.
 
-Only rules that can't depend on the service's release or its database are here; the rest is the service's to say.
+Only rules that can't depend on the service's release or its database are here; the rest is the
+service's to say.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def slot_name(name: str) -> str | None:
         return f'The replication slot name "{name}" is too long: 63 bytes at most.'
     if not _SLOT_NAME.fullmatch(name):
         return (
-            f'The replication slot name "{name}" contains an invalid character: only lower case letters, numbers '
+            f'The replication slot name "{name}" contains an invalid character: only lower case '
+            "letters, numbers "
             "and the underscore are allowed."
         )
     return None
@@ -33,7 +35,10 @@ def slot_name(name: str) -> str | None:
 def subscription_name(name: str) -> str | None:
     """The service's rules for names of subscriptions."""
     if not _SUBSCRIPTION_NAME.fullmatch(name):
-        return f'The subscription name "{name}" must be 1 to 63 lower case letters, digits and underscores.'
+        return (
+            f'The subscription name "{name}" must be 1 to 63 lower case letters, digits and '
+            "underscores."
+        )
     return None
 
 
@@ -49,7 +54,10 @@ def source_name(name: str) -> str | None:
 def lsn(text: str) -> str | None:
     """A WAL position as PostgreSQL prints it."""
     if not _LSN.fullmatch(text):
-        return f"{text!r} is not an LSN: two hexadecimal numbers with a slash between, 0/16B3748 for one."
+        return (
+            f"{text!r} is not an LSN: two hexadecimal numbers with a slash between, 0/16B3748 for "
+            "one."
+        )
     return None
 
 

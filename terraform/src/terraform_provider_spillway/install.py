@@ -1,6 +1,8 @@
-"""Where Terraform finds a provider that is in no registry: a directory laid out as a filesystem mirror.
+"""Where Terraform finds a provider that is in no registry: a directory laid out as a filesystem
+mirror.
 
-What lies there is a script that starts this installation's Python, so an upgrade of the package needs no second step unless its version changes.
+What lies there is a script that starts this installation's Python, so an upgrade of the package
+needs no second step unless its version changes.
 """
 
 from __future__ import annotations

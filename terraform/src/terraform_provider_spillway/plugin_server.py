@@ -1,10 +1,12 @@
 """How Terraform runs a provider: HashiCorp's go-plugin over gRPC.
 
-Terraform starts the executable, which serves gRPC on a Unix socket and says on one line of its output where, and by which certificate it
-is known; the certificate is made for the one process. Terraform ends it by a call, or by a signal.
+Terraform starts the executable, which serves gRPC on a Unix socket and says on one line of its
+output where, and by which certificate it is known; the certificate is made for the one process.
+Terraform ends it by a call, or by a signal.
 
-``tf`` has a runner; this one differs in four ways. The socket's directory is the process's own, and no key is left on disk. An interrupt ends waits,
-not calls in progress, of which the states would be lost. The process ends when whoever started it is gone. Attributes may be large.
+``tf`` has a runner; this one differs in four ways. The socket's directory is the process's own, and
+no key is left on disk. An interrupt ends waits, not calls in progress, of which the states would be
+lost. The process ends when whoever started it is gone. Attributes may be large.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ class _Controller(controller_rpc.GRPCControllerServicer):
 
 class _Stdio(stdio_rpc.GRPCStdioServicer):
     def StreamStdio(self, request: Any, context: Any) -> Any:
-        # Nothing is written to the output but the handshake; what is logged goes to stderr, which core reads itself.
+        # Nothing is written to the output but the handshake; what is logged goes to stderr, which
+        # core reads itself.
         return iter(())
 
 

@@ -1,7 +1,8 @@
 """Plugin protocol 6: ``tf``'s servicer, with the calls whose meaning it leaves open done here.
 
-``tf`` 1.2 plans nothing for a creation, refuses plans of destruction, puts no object in an error's way, and knows no state without an
-attribute that came later. So planning, applying and upgrading are ours; schemas, decoding, reading and importing are its.
+``tf`` 1.2 plans nothing for a creation, refuses plans of destruction, puts no object in an error's
+way, and knows no state without an attribute that came later. So planning, applying and upgrading
+are ours; schemas, decoding, reading and importing are its.
 
 What a plan says of an attribute:
 
@@ -12,8 +13,8 @@ not, computed             unknown for a new object; else as it is, and unknown i
                           changes and the attribute is not ``stable``
 ========================= ==========================================================================
 
-Errors never end a call: an exception would reach users as "transport is closing". Each becomes a diagnostic, and what is known of the object
-stays in the state.
+Errors never end a call: an exception would reach users as "transport is closing". Each becomes a
+diagnostic, and what is known of the object stays in the state.
 """
 
 from __future__ import annotations
@@ -123,14 +124,16 @@ class Servicer(ProviderServicer):
 
     @_answered(pb.UpgradeResourceState.Response)
     def UpgradeResourceState(self, request: Any, context: Any) -> Any:
-        """Bring a stored state to the present schema; what the schema has no more goes, what came is null."""
+        """Bring a stored state to the present schema; what the schema has no more goes, what came
+        is null.
+        """
         diags = Diagnostics()
         resource, fields = self._resource(request.type_name)
         if request.version > resource.version:
             diags.add_error(
                 "The state is of a newer provider",
-                f"Its schema has version {request.version}, this provider's {resource.version}. Install the provider that wrote it, "
-                "or a newer one.",
+                f"Its schema has version {request.version}, this provider's {resource.version}. "
+                "Install the provider that wrote it, or a newer one.",
             )
             return pb.UpgradeResourceState.Response(diagnostics=diags.to_pb())
         state = json.loads(request.raw_state.json)
@@ -161,7 +164,8 @@ class Servicer(ProviderServicer):
         ]
         if replacing:
             resource.plan_delete(diags, prior)
-        # Core asks again without the prior object for what comes after a replacement: that is planned then.
+        # Core asks again without the prior object for what comes after a replacement: that is
+        # planned then.
         elif not prior or changed:
             planned = resource.plan(
                 PlanContext(diags, request.type_name, changed_fields=changed),
@@ -199,8 +203,9 @@ class Servicer(ProviderServicer):
             if prior is None:
                 # Core marks it so; a replacement can't go on where this one is.
                 incomplete.error.hint += (
-                    " It is made, and marked as tainted: the next apply replaces it. terraform untaint ADDRESS keeps it, "
-                    "when what is wrong can be mended otherwise or only takes its time."
+                    " It is made, and marked as tainted: the next apply replaces it. terraform "
+                    "untaint ADDRESS keeps it, when what is wrong can be mended otherwise or only "
+                    "takes its time."
                 )
             self.report(diags, request, f"{what} completely", incomplete.error)
         except Exception as error:
@@ -218,7 +223,9 @@ class Servicer(ProviderServicer):
             log.error("%s", type(request).__qualname__, exc_info=error)
             diags.add_error(
                 f"{what}: the provider failed",
-                f"{type(error).__name__}: {error}\n\nThis is a bug of the provider; TF_LOG=ERROR shows where. Please report it.",
+                f"{type(error).__name__}: {error}\n"
+                "\n"
+                "This is a bug of the provider; TF_LOG=ERROR shows where. Please report it.",
             )
             return
         type_name = getattr(request, "type_name", "")

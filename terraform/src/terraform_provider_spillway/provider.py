@@ -80,14 +80,16 @@ FIELDS: Final = (
     Field(
         "ca_file",
         String(),
-        "A PEM file with the CAs that the service's certificate is verified with. `SPILLWAY_TLS_CA` without it, or the system's.",
+        "A PEM file with the CAs that the service's certificate is verified with. "
+        "`SPILLWAY_TLS_CA` without it, or the system's.",
         optional=True,
         checks=[checks.not_empty],
     ),
     Field(
         "client_certificate_file",
         String(),
-        "A PEM file with the certificate to show, of a service that asks for one. `SPILLWAY_TLS_CLIENT_CERT` without it.",
+        "A PEM file with the certificate to show, of a service that asks for one. "
+        "`SPILLWAY_TLS_CLIENT_CERT` without it.",
         optional=True,
         checks=[checks.not_empty],
     ),
@@ -101,28 +103,33 @@ FIELDS: Final = (
     Field(
         "server_name",
         String(),
-        "The name that the service's certificate must be for, where it isn't the endpoint's host. `SPILLWAY_TLS_SERVER_NAME` without it.",
+        "The name that the service's certificate must be for, where it isn't the endpoint's host. "
+        "`SPILLWAY_TLS_SERVER_NAME` without it.",
         optional=True,
         checks=[checks.not_empty],
     ),
     Field(
         "timeout",
         Number(),
-        "Seconds for one call: 120 without it. Making a slot waits until its database's catalog is known, as in PostgreSQL.",
+        "Seconds for one call: 120 without it. Making a slot waits until its database's catalog is "
+        "known, as in PostgreSQL.",
         optional=True,
         checks=[checks.positive],
     ),
     Field(
         "retry_for",
         Number(),
-        "For how many seconds a call is tried again when the service can't be reached, is starting, or is overloaded: 60 without it; "
-        "0: not at all.",
+        "For how many seconds a call is tried again when the service can't be reached, is "
+        "starting, or is overloaded: 60 without it; 0: not at all.",
         optional=True,
         checks=[checks.not_negative],
     ),
 )
 
-DESCRIPTION: Final = "Sources, slots and subscriptions of [Spillway](../../README.md) as code: PostgreSQL's logical decoding outside the server."
+DESCRIPTION: Final = (
+    "Sources, slots and subscriptions of [Spillway](../../README.md) as code: PostgreSQL's logical "
+    "decoding outside the server."
+)
 
 
 class SpillwayProvider(Provider):
@@ -161,7 +168,8 @@ class SpillwayProvider(Provider):
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             diags.add_error(
                 "Unusable certificate",
-                f"ca_file, client_certificate_file or client_key_file (or the SPILLWAY_TLS_… variable for it): {error}",
+                "ca_file, client_certificate_file or client_key_file (or the SPILLWAY_TLS_… "
+                f"variable for it): {error}",
             )
             return
         self.connection.client = ServiceClient(

@@ -1,4 +1,6 @@
-"""``spillway_publications`` and ``spillway_tables``: what a database has, from the service's mirrored catalog, as of where decoding is."""
+"""``spillway_publications`` and ``spillway_tables``: what a database has, from the service's
+mirrored catalog, as of where decoding is.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ class PublicationsData(ServiceData):
     """A database's publications."""
 
     name = "publications"
-    description = "A database's publications, with what they publish, from the service's mirrored catalog: the source is not asked."
+    description = (
+        "A database's publications, with what they publish, from the service's mirrored catalog: "
+        "the source is not asked."
+    )
     places = _PLACES
     fields = (
         *_WHERE,
@@ -79,7 +84,10 @@ class TablesData(ServiceData):
     """A database's tables."""
 
     name = "tables"
-    description = "A database's tables, with what stands in a consumer's way, from the service's mirrored catalog: the source is not asked."
+    description = (
+        "A database's tables, with what stands in a consumer's way, from the service's mirrored "
+        "catalog: the source is not asked."
+    )
     places = _PLACES
     fields = (
         *_WHERE,

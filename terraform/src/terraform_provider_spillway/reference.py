@@ -1,7 +1,8 @@
-"""terraform/docs, written from the schemas: ``python -m terraform_provider_spillway.reference`` in terraform/.
+"""terraform/docs, written from the schemas: ``python -m terraform_provider_spillway.reference`` in
+terraform/.
 
-The layout is the one of Terraform's registry: index.md, resources/NAME.md, data-sources/NAME.md. Examples are the files in examples/, so that
-what the pages show is what the tests run.
+The layout is the one of Terraform's registry: index.md, resources/NAME.md, data-sources/NAME.md.
+Examples are the files in examples/, so that what the pages show is what the tests run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
     from tf.types import TfType
 
-_GENERATED = "<!-- Written by python -m terraform_provider_spillway.reference; change the schemas instead. -->\n"
+_GENERATED = (
+    "<!-- Written by python -m terraform_provider_spillway.reference; change the schemas instead. "
+    "-->\n"
+)
 
 
 def pages(project: Path) -> dict[Path, str]:
@@ -54,8 +58,9 @@ def _index(project: Path) -> str:
             DESCRIPTION,
             "",
             (
-                f"It is in no registry yet: [install it](../../docs/how-to/terraform.md), then configurations name it `{ADDRESS}`. Version {VERSION}, "
-                "plugin protocol 6 (Terraform 1.0 or later, OpenTofu)."
+                "It is in no registry yet: [install it](../../docs/how-to/terraform.md), then "
+                f"configurations name it `{ADDRESS}`. Version {VERSION}, plugin protocol 6 "
+                "(Terraform 1.0 or later, OpenTofu)."
             ),
             "",
             "```terraform",
@@ -67,8 +72,9 @@ def _index(project: Path) -> str:
             *_rows(FIELDS),
             "",
             (
-                "When the service can't be reached, is starting or is overloaded, calls are tried again with growing pauses. A call that may have been done, "
-                "and can't be done twice, is not."
+                "When the service can't be reached, is starting or is overloaded, calls are tried "
+                "again with growing pauses. A call that may have been done, and can't be done "
+                "twice, is not."
             ),
             "",
         )
@@ -160,7 +166,8 @@ def main() -> None:
         file.write_text(text)
     if stale:
         sys.exit(
-            f"not current: {', '.join(stale)}; run python -m terraform_provider_spillway.reference in terraform/"
+            f"not current: {', '.join(stale)}; run python -m terraform_provider_spillway.reference "
+            "in terraform/"
         )
 
 

@@ -1,8 +1,9 @@
-"""What all resources and data sources share: how a configuration is checked, a state is made, and an error is shown.
+"""What all resources and data sources share: how a configuration is checked, a state is made, and
+an error is shown.
 
-A resource works on states (dicts by attribute). It never gives back a state that it has not reason to believe: what the service
-answered is the state, and of what the service doesn't tell (a DSN's password, where a slot began, the provider's own attributes) the
-state keeps what was applied last.
+A resource works on states (dicts by attribute). It never gives back a state that it has not reason
+to believe: what the service answered is the state, and of what the service doesn't tell (a DSN's
+password, where a slot began, the provider's own attributes) the state keeps what was applied last.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ GONE = frozenset({"unknown_source", "unknown_slot", "unknown_subscription"})
 DELETION_PROTECTION = Field(
     "deletion_protection",
     Bool(),
-    "Refuse to destroy or replace it while this is true in the state: set it to false and apply first.",
+    "Refuse to destroy or replace it while this is true in the state: set it to false and apply "
+    "first.",
     optional=True,
     default=False,
 )
@@ -52,7 +54,9 @@ def wait_timeout(what: str, default: int = 300) -> Field:
 
 
 class Incomplete(Exception):
-    """It was made but is not what was asked for (yet): the state is kept, Terraform marks the object as tainted."""
+    """It was made but is not what was asked for (yet): the state is kept, Terraform marks the
+    object as tainted.
+    """
 
     def __init__(self, state: State, error: ServiceError) -> None:
         super().__init__(error.message)
@@ -74,9 +78,11 @@ class Connection:
         """
         if self.client is None:
             raise ServiceError(
-                "the provider is not configured: its endpoint or token is not known before the apply",
+                "the provider is not configured: its endpoint or token is not known before the "
+                "apply",
                 code="not_configured",
-                hint="Give the provider values that are known when planning, or apply in two steps (-target).",
+                hint="Give the provider values that are known when planning, or apply in two steps "
+                "(-target).",
             )
         return self.client
 
@@ -110,10 +116,15 @@ class _Named:
         check_config(diags, self.fields, config)
 
     def report(self, diags: Diagnostics, what: str, error: ServiceError) -> None:
-        """Add an error of the service, with its code, its hint and the attribute that it is about."""
+        """Add an error of the service, with its code, its hint and the attribute that it is
+        about.
+        """
         hint = error.hint
         if error.code == "duplicate_name":
-            hint += " Or take what is there under Terraform's care: terraform import ADDRESS NAME, or an import block."
+            hint += (
+                " Or take what is there under Terraform's care: terraform import ADDRESS NAME, or "
+                "an import block."
+            )
         detail = "\n\n".join(
             part for part in (_sentence(error.message), hint, f"Error code: {error.code}.") if part
         )
@@ -139,7 +150,9 @@ class ServiceResource(_Named, Resource):
     """A resource; subclasses say what it is and how the service does it."""
 
     def plan(self, ctx: PlanContext, current: State | None, planned: State) -> State:
-        """Look at a plan with the service at hand: warn, or refuse what the service would refuse."""
+        """Look at a plan with the service at hand: warn, or refuse what the service would
+        refuse.
+        """
         return planned
 
     def filled_in(self, config: Mapping[str, Any], planned: State) -> State:
@@ -151,9 +164,10 @@ class ServiceResource(_Named, Resource):
         if current.get("deletion_protection") is True:
             diags.add_error(
                 _sentence(f"{self.label(current)} is protected").rstrip("."),
-                "deletion_protection is true in its state, so it is neither destroyed nor replaced. Set "
-                "deletion_protection = false and apply; then destroy or replace it. (Where it is to be replaced only because "
-                "its creation did not end well, terraform untaint keeps it.)",
+                "deletion_protection is true in its state, so it is neither destroyed nor "
+                "replaced. Set deletion_protection = false and apply; then destroy or replace it. "
+                "(Where it is to be replaced only because its creation did not end well, terraform "
+                "untaint keeps it.)",
                 path=["deletion_protection"],
             )
 
@@ -222,7 +236,8 @@ def wait_until(
             raise ServiceError(
                 f"{what} took longer than {timeout_s:g} s: {reason}",
                 code="timeout",
-                hint="It goes on without Terraform; apply again to see. wait_timeout says how long to wait.",
+                hint="It goes on without Terraform; apply again to see. wait_timeout says how long "
+                "to wait.",
             )
         service.pause(min(pause_s, left_s))
         pause_s = min(pause_s * 1.5, 2.0)

@@ -1,7 +1,8 @@
 """Attributes as ``tf`` has them, with what a plan needs to know besides.
 
-``tf`` 1.2 has no objects: attributes whose value is an object (protocol 6: ``nested_type``) are :class:`NestedField`. Values travel as
-they are: str, int, bool, None, list, dict, and ``tf.types.Unknown`` for what only an apply will tell.
+``tf`` 1.2 has no objects: attributes whose value is an object (protocol 6: ``nested_type``) are
+:class:`NestedField`. Values travel as they are: str, int, bool, None, list, dict, and
+``tf.types.Unknown`` for what only an apply will tell.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Field(Attribute):
         computed: whether the provider gives it a value where the configuration has none.
         default: that value, where it is known beforehand.
         sensitive: whether it is never shown.
-        replaces: whether a change makes another object of it; or says so of the values before and after.
+        replaces: whether a change makes another object of it; or says so of the values before and
+            after.
         stable: of a computed one: an update doesn't change it.
         checks: what is looked at before anything is asked of the service.
         values: the values that it may have, for documentation; checked as well.
@@ -104,7 +106,9 @@ class Field(Attribute):
         return self._replaces if isinstance(self._replaces, bool) else self._replaces(before, after)
 
     def same(self, one: Any, other: Any) -> bool:
-        """Say whether two values mean the same: null and empty ones do; an unknown one is like no other."""
+        """Say whether two values mean the same: null and empty ones do; an unknown one is like no
+        other.
+        """
         if _has_unknown(one) or _has_unknown(other):
             return bool(one == other)
         if self._normal is not None:

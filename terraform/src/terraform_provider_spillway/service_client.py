@@ -1,16 +1,17 @@
-"""Spillway's REST interface: problems as errors with code and hint, and retries that can't do a thing twice.
+"""Spillway's REST interface: problems as errors with code and hint, and retries that can't do a
+thing twice.
 
 What is tried again:
 
 - no connection could be made: nothing was asked yet, so any call;
-- 429, 503, and 502 or 504 of something that stands before the service: any call; the service itself answers 502
-  for what is wrong on PostgreSQL's side, a wrong password for one, and only those of its codes that time mends
-  are tried again;
-- a connection that ended in the middle: only calls that may be done twice (GET, PUT, PATCH, DELETE). Whether a POST was
-  done is then not known, and said.
+- 429, 503, and 502 or 504 of something that stands before the service: any call; the service itself
+  answers 502 for what is wrong on PostgreSQL's side, a wrong password for one, and only those of
+  its codes that time mends are tried again;
+- a connection that ended in the middle: only calls that may be done twice (GET, PUT, PATCH,
+  DELETE). Whether a POST was done is then not known, and said.
 
-Pauses double from a quarter of a second to 5 s, with jitter, or are what Retry-After says; ``retry_for_s`` bounds them all
-together. Terraform's interrupt ends a pause.
+Pauses double from a quarter of a second to 5 s, with jitter, or are what Retry-After says;
+``retry_for_s`` bounds them all together. Terraform's interrupt ends a pause.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class ServiceError(Exception):
 
     Args:
         message: what happened.
-        code: the service's stable code; ``unreachable`` and ``unexpected_answer`` are the provider's own.
+        code: the service's stable code; ``unreachable`` and ``unexpected_answer`` are the
+            provider's own.
         hint: what to do about it.
         status: the HTTP status; 0 without an answer.
         details: places by name, as the service gave them.
@@ -141,13 +143,14 @@ class ServiceClient:
                 # A certificate that isn't trusted is not trusted the next time either.
                 error, again = self._unreachable(failure), "SSL" not in str(failure)
             except httpx.TransportError as failure:
-                # Of TLS 1.3 a client hears only with the first answer that its certificate was missed; nothing was asked then.
+                # Of TLS 1.3 a client hears only with the first answer that its certificate was
+                # missed; nothing was asked then.
                 refused = "SSL" in str(failure)
                 error, again = self._unreachable(failure), method in _REPEATABLE and not refused
                 if not again and not refused:
                     error.hint = (
-                        "Whether the service did it is not known. Look (GET /v1/…, spillway slot list); what is there "
-                        "already can be imported."
+                        "Whether the service did it is not known. Look (GET /v1/…, spillway slot "
+                        "list); what is there already can be imported."
                     )
             except (httpx.InvalidURL, httpx.UnsupportedProtocol) as failure:
                 raise ServiceError(
@@ -166,14 +169,16 @@ class ServiceClient:
         what = str(failure) or type(failure).__name__
         if "SSL" in what:
             return ServiceError(
-                f"the service at {self.endpoint} is not trusted, or does not trust this client: {what}",
+                f"the service at {self.endpoint} is not trusted, or does not trust this client: "
+                f"{what}",
                 code="tls_failed",
                 hint=_tls_hint(what),
             )
         return ServiceError(
             f"the service at {self.endpoint} does not answer: {what}",
             code="unreachable",
-            hint="Check that spillway serve runs there, and the provider's endpoint (or SPILLWAY_URL).",
+            hint="Check that spillway serve runs there, and the provider's endpoint (or "
+            "SPILLWAY_URL).",
         )
 
 
@@ -205,7 +210,9 @@ def _body(response: httpx.Response) -> Any:
 
 
 def _problem(response: httpx.Response, endpoint: str) -> ServiceError:
-    """Read a problem document (RFC 9457); anything else comes from something that is not the service."""
+    """Read a problem document (RFC 9457); anything else comes from something that is not the
+    service.
+    """
     document: Any = None
     if response.headers.get("content-type", "").startswith("application/problem+json"):
         try:
@@ -214,10 +221,11 @@ def _problem(response: httpx.Response, endpoint: str) -> ServiceError:
             document = None
     if not isinstance(document, dict) or "code" not in document:
         return ServiceError(
-            f"{response.request.method} {response.request.url} was answered with {response.status_code} "
-            f"{response.reason_phrase}",
+            f"{response.request.method} {response.request.url} was answered with "
+            f"{response.status_code} {response.reason_phrase}",
             code="unexpected_answer",
-            hint=f"What listens at {endpoint} doesn't speak Spillway's REST; check the provider's endpoint.",
+            hint=f"What listens at {endpoint} doesn't speak Spillway's REST; check the provider's "
+            "endpoint.",
             status=response.status_code,
         )
     details = document.get("details")

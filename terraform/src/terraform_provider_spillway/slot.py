@@ -1,7 +1,8 @@
 """``spillway_slot``: a logical replication slot of the service.
 
-A slot's position is its consumer's and no attribute of the resource, or every plan would differ from the one before; the data source shows
-it. ``start_lsn`` is where the slot began: another one moves it there, forward by advance, back by rewind.
+A slot's position is its consumer's and no attribute of the resource, or every plan would differ
+from the one before; the data source shows it. ``start_lsn`` is where the slot began: another one
+moves it there, forward by advance, back by rewind.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Slot(ServiceResource):
 
     name = "slot"
     description = (
-        "A logical replication slot, as `pg_create_logical_replication_slot` makes one, but of the service: nothing logical is on the "
-        "primary. Destroying it gives up its position and what is kept for it. Temporary slots are for consumers to make."
+        "A logical replication slot, as `pg_create_logical_replication_slot` makes one, but of the "
+        "service: nothing logical is on the primary. Destroying it gives up its position and what "
+        "is kept for it. Temporary slots are for consumers to make."
     )
     places = _PLACES
     fields = (
@@ -80,7 +82,8 @@ class Slot(ServiceResource):
         Field(
             "plugin",
             String(),
-            "The output plugin: `test_decoding`, `pgoutput`, `wal2json`, `arrow`, or one that is installed in the service.",
+            "The output plugin: `test_decoding`, `pgoutput`, `wal2json`, `arrow`, or one that is "
+            "installed in the service.",
             optional=True,
             default="test_decoding",
             replaces=True,
@@ -89,7 +92,8 @@ class Slot(ServiceResource):
         Field(
             "options",
             Map(String()),
-            "The plugin's options, as text. Others are given in place, while no consumer has the slot. A subscription's slot has the subscription's.",
+            "The plugin's options, as text. Others are given in place, while no consumer has the "
+            "slot. A subscription's slot has the subscription's.",
             optional=True,
         ),
         Field(
@@ -111,8 +115,9 @@ class Slot(ServiceResource):
         Field(
             "start_lsn",
             String(),
-            "Begin at this position, which must be kept still, instead of at the present. Another one later moves the slot there, in place: "
-            "back, so that its consumer gets changes again, or forward, so that it never gets those between.",
+            "Begin at this position, which must be kept still, instead of at the present. Another "
+            "one later moves the slot there, in place: back, so that its consumer gets changes "
+            "again, or forward, so that it never gets those between.",
             optional=True,
             checks=[checks.lsn],
         ),
@@ -132,7 +137,8 @@ class Slot(ServiceResource):
                 where = planned["start_lsn"]
             ctx.diagnostics.add_warning(
                 f'Slot "{planned["slot_name"]}" will be moved to {where}',
-                "Back, its consumer gets again what it had; forward, it never gets what lies between.",
+                "Back, its consumer gets again what it had; forward, it never gets what lies "
+                "between.",
                 path=["start_lsn"],
             )
         return planned
@@ -153,7 +159,9 @@ class Slot(ServiceResource):
         if plugin not in known:
             diags.add_error(
                 f'Unknown output plugin "{plugin}": unknown_plugin',
-                f'The service has no output plugin "{plugin}".\n\nIt has {", ".join(known)}. A package that registers another is installed '
+                f'The service has no output plugin "{plugin}".\n'
+                "\n"
+                f"It has {', '.join(known)}. A package that registers another is installed "
                 "where the service runs.\n\nError code: unknown_plugin.",
                 path=["plugin"],
             )
@@ -228,7 +236,10 @@ class SlotData(ServiceData):
     """The data source."""
 
     name = "slot"
-    description = "A slot as it is now: every column of PostgreSQL 18's `pg_replication_slots`, and Spillway's own."
+    description = (
+        "A slot as it is now: every column of PostgreSQL 18's `pg_replication_slots`, and "
+        "Spillway's own."
+    )
     places = _PLACES
     fields = (
         Field("slot_name", String(), "Its name.", required=True, checks=[checks.slot_name]),

@@ -1,8 +1,9 @@
 """``spillway_source``: a PostgreSQL cluster that WAL comes from.
 
-The service never tells a DSN with its password. So the state keeps what was applied, and ``connection``, what the service shows of it. When
-that changes without Terraform, the DSN in the state is not the source's any more and is forgotten: the next plan shows it.
-An import begins like that, too.
+The service never tells a DSN with its password. So the state keeps what was applied, and
+``connection``, what the service shows of it. When that changes without Terraform, the DSN in the
+state is not the source's any more and is forgotten: the next plan shows it. An import begins like
+that, too.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def _one_selection(capture: dict[str, Any]) -> str | None:
 _NAME: Final = Field(
     "name",
     String(),
-    "Its name: 1 to 50 lower case letters, digits and underscores. The physical slot on the primary is named after it.",
+    "Its name: 1 to 50 lower case letters, digits and underscores. The physical slot on the "
+    "primary is named after it.",
     required=True,
     replaces=True,
     checks=[checks.source_name],
@@ -118,9 +120,9 @@ class Source(ServiceResource):
 
     name = "source"
     description = (
-        "A PostgreSQL cluster whose WAL the service receives and decodes; one source serves every database of the "
-        "cluster. Making it checks the cluster and makes one physical replication slot there; "
-        "[what the cluster needs](../../../docs/how-to/prepare-a-source.md)."
+        "A PostgreSQL cluster whose WAL the service receives and decodes; one source serves every "
+        "database of the cluster. Making it checks the cluster and makes one physical replication "
+        "slot there; [what the cluster needs](../../../docs/how-to/prepare-a-source.md)."
     )
     places = _PLACES
     fields = (
@@ -128,8 +130,9 @@ class Source(ServiceResource):
         Field(
             "dsn",
             String(),
-            "A libpq connection string or URI of a role with REPLICATION. A change is made in place when it leads to the same cluster "
-            "(another password, another host after a failover); the service refuses any other.",
+            "A libpq connection string or URI of a role with REPLICATION. A change is made in "
+            "place when it leads to the same cluster (another password, another host after a "
+            "failover); the service refuses any other.",
             required=True,
             sensitive=True,
             checks=[checks.not_empty],
@@ -158,7 +161,8 @@ class Source(ServiceResource):
                     optional=True,
                 ),
             ),
-            "What is decoded at all, for every slot there will ever be; everything without it. The service can't change it later.",
+            "What is decoded at all, for every slot there will ever be; everything without it. The "
+            "service can't change it later.",
             optional=True,
             replaces=True,
             checks=[_one_selection],

@@ -1,10 +1,12 @@
-"""``spillway_subscription``: what fills a target from a slot, declared once and kept running by the service.
+"""``spillway_subscription``: what fills a target from a slot, declared once and kept running by the
+service.
 
-A subscription makes its slot unless it is there. Where the configuration names the slot, it is somebody else's, a ``spillway_slot`` for one, and stays
-when the subscription goes, unless ``keep_slot`` says otherwise.
+A subscription makes its slot unless it is there. Where the configuration names the slot, it is
+somebody else's, a ``spillway_slot`` for one, and stays when the subscription goes, unless
+``keep_slot`` says otherwise.
 
-A target's kinds are the service's to know, and packages may add some: what is here has a name and a type of its own, another kind's fields go into
-``options``.
+A target's kinds are the service's to know, and packages may add some: what is here has a name and
+a type of its own, another kind's fields go into ``options``.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from tf.iface import CreateContext, DeleteContext, ReadDataContext, UpdateContext
     from tf.utils import Diagnostics
 
-#: A program that failed so often since the apply began is not about to come up. A busy machine may fail Spark's start more than once.
+#: A program that failed so often since the apply began is not about to come up. A busy machine may
+#: fail Spark's start more than once.
 _FAILURES_MAX: Final = 5
 
 #: Kinds of which is known what the service fills in.
@@ -57,8 +60,8 @@ _TARGET: Final = (
     Field(
         "kind",
         String(),
-        "`lake`: tables of a lake, filled by `spillway lake run`. `postgres` is planned, and refused until it is there. Packages in the service may have "
-        "others.",
+        "`lake`: tables of a lake, filled by `spillway lake run`. `postgres` is planned, and "
+        "refused until it is there. Packages in the service may have others.",
         required=True,
         checks=[checks.not_empty],
     ),
@@ -115,7 +118,9 @@ def _normal_target(target: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _has_all_of(told: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Say whether the service tells of the target that was asked for; kinds of packages may fill in what they like."""
+    """Say whether the service tells of the target that was asked for; kinds of packages may fill in
+    what they like.
+    """
     theirs, given = _normal_target(told), _normal_target(ours)
     if given["kind"] in _OWN_KINDS:
         return theirs == given
@@ -146,8 +151,8 @@ class Subscription(ServiceResource):
 
     name = "subscription"
     description = (
-        "What fills a target, a lake for one, with a database's tables and their changes; the service runs and restarts its program. Destroying it "
-        "leaves what is in the target."
+        "What fills a target, a lake for one, with a database's tables and their changes; the "
+        "service runs and restarts its program. Destroying it leaves what is in the target."
     )
     places = _PLACES
     fields = (
@@ -178,7 +183,8 @@ class Subscription(ServiceResource):
         NestedField(
             "target",
             _TARGET,
-            "What is filled. How its program runs changes in place; another kind, format, path or DSN is another subscription.",
+            "What is filled. How its program runs changes in place; another kind, format, path or "
+            "DSN is another subscription.",
             required=True,
             replaces=_another_place,
             normal=_normal_target,
@@ -196,14 +202,16 @@ class Subscription(ServiceResource):
         Field(
             "keep_slot",
             Bool(),
-            "Whether the slot stays when it is destroyed: true where `slot` is given, false otherwise.",
+            "Whether the slot stays when it is destroyed: true where `slot` is given, false "
+            "otherwise.",
             optional=True,
             computed=True,
         ),
         Field(
             "tables",
             Set(String()),
-            "`schema.table`, as the catalog has it; a partitioned one stands for its partitions. All without tables and publications.",
+            "`schema.table`, as the catalog has it; a partitioned one stands for its partitions. "
+            "All without tables and publications.",
             optional=True,
             checks=[checks.published_names],
         ),
@@ -263,8 +271,8 @@ class Subscription(ServiceResource):
         Field(
             "wait_for",
             String(),
-            "What an apply waits for while it is enabled: `streaming`, until its tables are copied and it follows the slot; `copying`, until it follows the "
-            "slot; `nothing`.",
+            "What an apply waits for while it is enabled: `streaming`, until its tables are copied "
+            "and it follows the slot; `copying`, until it follows the slot; `nothing`.",
             optional=True,
             default="streaming",
             values=("streaming", "copying", "nothing"),
@@ -379,7 +387,9 @@ class Subscription(ServiceResource):
         return state
 
     def _wait(self, state: State, restarts: int) -> State:
-        """Wait until it is where ``wait_for`` says; *restarts* is how often its program had failed before."""
+        """Wait until it is where ``wait_for`` says; *restarts* is how often its program had failed
+        before.
+        """
         wait_for, enough = state["wait_for"], {"streaming"}
         if wait_for == "copying":
             enough.add("copying")

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("seed", [11, deep(12)])
 def test_under_load(pg: Database, seed: int) -> None:
-    """DDL, DML, rollbacks, VACUUM FULL and CLUSTER of catalogs, while bootstraps of both kinds run."""
+    """DDL, DML, rollbacks, VACUUM FULL and CLUSTER of catalogs, while bootstraps of both kinds
+    run.
+    """
     replays: list[CatalogReplay] = []
     messages: list[str] = []
     with DdlLoad(pg, seed) as load:
@@ -183,7 +185,9 @@ def test_unreachable(pg15: Database) -> None:
 def test_rows_are_not_walked_by_the_collector(
     pg18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a large catalog costs must not be Python's collector, which walks all rows again and again."""
+    """What a large catalog costs must not be Python's collector, which walks all rows again and
+    again.
+    """
     walks: list[str] = []
     steps: list[str] = []
 

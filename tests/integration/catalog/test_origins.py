@@ -1,4 +1,6 @@
-"""Names of replication origins as of each point, on all majors; their catalog is shared by all databases."""
+"""Names of replication origins as of each point, on all majors; their catalog is shared by all
+databases.
+"""
 
 from __future__ import annotations
 

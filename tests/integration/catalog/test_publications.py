@@ -1,4 +1,6 @@
-"""How descriptors say that a table is published, as of every point: against what was declared to the server."""
+"""How descriptors say that a table is published, as of every point: against what was declared to
+the server.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ pytestmark = pytest.mark.parametrize(
 )
 
 #: A node tree of more bytes than a page takes, even compressed.
-_LONG_FILTER = "SELECT string_agg('v <> ' || quote_literal(encode(sha256(i::text::bytea), 'hex')), ' AND ') FROM generate_series(1, 60) i"
+_LONG_FILTER = (
+    "SELECT string_agg('v <> ' || quote_literal(encode(sha256(i::text::bytea), 'hex')), ' AND ') "
+    "FROM generate_series(1, 60) i"
+)
 
 
 def _published(
@@ -53,8 +58,9 @@ def test_options_lists_and_filters(pg: Database) -> None:
     pg.execute(
         "CREATE TABLE t (a int PRIMARY KEY, b text, c int); CREATE TABLE u (a int PRIMARY KEY);"
         "CREATE PUBLICATION plain FOR TABLE t;"
-        "CREATE PUBLICATION brief FOR TABLE t WITH (publish = 'insert, truncate', publish_via_partition_root);"
-        "CREATE PUBLICATION every FOR ALL TABLES WITH (publish = 'delete')"
+        "CREATE PUBLICATION brief FOR TABLE t WITH (publish = 'insert, truncate', "
+        "publish_via_partition_root);CREATE PUBLICATION every FOR ALL TABLES WITH (publish = "
+        "'delete')"
     )
     if major >= 15:
         pg.execute(
@@ -136,7 +142,8 @@ def test_which_ancestor_is_published(pg: Database) -> None:
         pg.execute(
             "ALTER PUBLICATION via_both SET TABLE root (i) WHERE (i > 1);"
             "CREATE PUBLICATION leaves FOR TABLE leaf (i, j) WHERE (j > 1);"
-            "CREATE PUBLICATION later FOR TABLE root WHERE (i > 2) WITH (publish_via_partition_root)"
+            "CREATE PUBLICATION later FOR TABLE root WHERE (i > 2) WITH "
+            "(publish_via_partition_root)"
         )
         replay.run()
         published = _published(replay, pg, "leaf")
@@ -153,7 +160,9 @@ def test_which_ancestor_is_published(pg: Database) -> None:
 
 
 def test_publications_as_of_a_point(pg: Database) -> None:
-    """Changes of publications count for their transaction at once, for others from its commit on."""
+    """Changes of publications count for their transaction at once, for others from its commit
+    on.
+    """
     pg.execute("CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     replay = CatalogReplay(bootstrap_sql(pg.dsn), pg.cluster)
     replay.run()
@@ -217,7 +226,8 @@ def test_filters_out_of_line(pg: Database, raw: bool) -> None:
     pg.execute(f"CREATE PUBLICATION before FOR TABLE t WHERE ({condition}) WITH (publish = insert)")
     pg.execute("CHECKPOINT")
     replay = CatalogReplay((bootstrap_raw if raw else bootstrap_sql)(pg.dsn), pg.cluster)
-    # A new row on the page of the old one: the page comes as an image, with a pointer to a value from before.
+    # A new row on the page of the old one: the page comes as an image, with a pointer to a value
+    # from before.
     pg.execute(f"CREATE PUBLICATION after FOR TABLE u WHERE ({condition}) WITH (publish = insert)")
 
     def check(*statements: str) -> None:
@@ -226,7 +236,8 @@ def test_filters_out_of_line(pg: Database, raw: bool) -> None:
         replay.run()
         filters = dict(
             pg.query(
-                "SELECT pubname, prqual::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = prpubid"
+                "SELECT pubname, prqual::text FROM pg_publication_rel r JOIN pg_publication p ON "
+                "p.oid = prpubid"
             )
         )
         assert all(len(text) > 20000 for text in filters.values())

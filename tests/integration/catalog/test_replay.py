@@ -160,8 +160,8 @@ def test_tablespaces(fresh_cluster: object) -> None:
         connection.execute("CREATE TABLE there (i int) TABLESPACE pg_default")
         locators = connection.execute(
             "SELECT relname, oid::int8, coalesce(nullif(reltablespace, 0), dattablespace)::int8,"
-            " pg_relation_filenode(c.oid)::int8 FROM pg_class c, (SELECT dattablespace FROM pg_database"
-            " WHERE datname = current_database()) d WHERE relname IN ('here', 'there')"
+            " pg_relation_filenode(c.oid)::int8 FROM pg_class c, (SELECT dattablespace FROM "
+            "pg_database WHERE datname = current_database()) d WHERE relname IN ('here', 'there')"
         ).fetchall()
     assert len({spc for _, _, spc, _ in locators}) == 2
     for bootstrap in (bootstrap_sql, bootstrap_raw):

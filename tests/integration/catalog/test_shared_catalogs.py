@@ -1,4 +1,6 @@
-"""Roles and replication origins: rows whose place is not known, and rewrites from another database."""
+"""Roles and replication origins: rows whose place is not known, and rewrites from another
+database.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ def elsewhere(pg: Database) -> Iterator[Database]:
         pg.cluster.drop_database(database.name)
         pg.query("SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin")
         for (name,) in pg.query(
-            r"SELECT quote_ident(rolname) FROM pg_roles WHERE oid >= 16384 AND rolname NOT LIKE 'pg\_%'"
+            r"SELECT quote_ident(rolname) FROM pg_roles WHERE oid >= 16384 AND rolname NOT LIKE "
+            r"'pg\_%'"
         ):
             pg.execute(f"DROP ROLE {name}")
 
@@ -74,8 +77,8 @@ def test_a_rewrite_elsewhere_is_followed_over_restarts(pg: Database, elsewhere: 
         # Pages that were written by the rewrite are changed without an image.
         run(
             elsewhere,
-            f"VACUUM FULL pg_authid; ALTER ROLE early CONNECTION LIMIT {number}; CREATE ROLE r{number};"
-            " ALTER ROLE early RENAME TO late; ALTER ROLE late RENAME TO early",
+            f"VACUUM FULL pg_authid; ALTER ROLE early CONNECTION LIMIT {number}; CREATE ROLE "
+            f"r{number}; ALTER ROLE early RENAME TO late; ALTER ROLE late RENAME TO early",
         )
         replay.run()
         assert not replay.mirror.heaps.locations.unidentified
@@ -85,7 +88,8 @@ def test_a_rewrite_elsewhere_is_followed_over_restarts(pg: Database, elsewhere: 
     restarts = replay.restarts
     run(
         elsewhere,
-        "VACUUM FULL pg_authid; REINDEX TABLE pg_authid; VACUUM FULL pg_replication_origin; DROP ROLE r0",
+        "VACUUM FULL pg_authid; REINDEX TABLE pg_authid; VACUUM FULL pg_replication_origin; DROP "
+        "ROLE r0",
     )
     replay.run()
     assert replay.restarts > restarts
@@ -153,9 +157,9 @@ def test_names_by_a_role_that_may_not_read_them(pg: Database, elsewhere: Databas
     expect()
     run(
         pg,
-        "BEGIN; SAVEPOINT a; ALTER ROLE kept RENAME TO wrong; SAVEPOINT b; DROP ROLE since; ROLLBACK TO a;"
-        " ALTER ROLE kept CONNECTION LIMIT 1; SAVEPOINT c; ALTER ROLE kept RENAME TO right;"
-        " ROLLBACK TO c; ALTER ROLE once RENAME TO twice; COMMIT",
+        "BEGIN; SAVEPOINT a; ALTER ROLE kept RENAME TO wrong; SAVEPOINT b; DROP ROLE since; "
+        "ROLLBACK TO a; ALTER ROLE kept CONNECTION LIMIT 1; SAVEPOINT c; ALTER ROLE kept RENAME TO "
+        "right; ROLLBACK TO c; ALTER ROLE once RENAME TO twice; COMMIT",
     )
     expect()
     run(elsewhere, "VACUUM FREEZE pg_authid; ALTER ROLE twice RENAME TO thrice; DROP ROLE pending")

@@ -1,4 +1,5 @@
-"""A service, one database and its source for the tests of a file; each has slots and tables of its own.
+"""A service, one database and its source for the tests of a file; each has slots and tables of its
+own.
 
 Not for longer: other files' services want the same physical slot on the session's server.
 """

@@ -1,4 +1,6 @@
-"""The programs of the page, run as they are printed; only address, names of the source and the warehouse are others."""
+"""The programs of the page, run as they are printed; only address, names of the source and the
+warehouse are others.
+"""
 
 from __future__ import annotations
 

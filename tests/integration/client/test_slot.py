@@ -1,4 +1,6 @@
-"""The Python client on a real service and a real server: what PostgreSQL's own answers say is what a loop is given."""
+"""The Python client on a real service and a real server: what PostgreSQL's own answers say is what
+a loop is given.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ class Stage:
         return Slot(self.service.grpc_address, self.name, **self.arguments(**more))
 
     def arguments(self, **more: Any) -> dict[str, Any]:
-        """What the slot is made with; it ends where the source is now, unless *more* says otherwise."""
+        """What the slot is made with; it ends where the source is now, unless *more* says
+        otherwise.
+        """
         given = {"token": TOKEN, "publications": [self.name], "confirm_seconds": 0.05, **more}
         if "upto_lsn" not in given:
             given["upto_lsn"] = self.now()
@@ -577,7 +581,9 @@ async def test_asyncio(stage: Callable[..., Stage]) -> None:
 
 
 def test_a_position_in_the_users_own_transaction(stage: Callable[..., Stage]) -> None:
-    """With psycopg: what fails in the middle leaves neither work nor position, and of two consumers one is told."""
+    """With psycopg: what fails in the middle leaves neither work nor position, and of two consumers
+    one is told.
+    """
     it = stage()
     it.sql("CREATE TABLE t (id int)")
     it.sql(f"CREATE SCHEMA target_{it.name}")
@@ -631,7 +637,9 @@ def test_the_service_shows_who_has_the_slot(stage: Callable[..., Stage]) -> None
 
 
 def test_a_copy_and_what_follows_it(stage: Callable[..., Stage]) -> None:
-    """What the snapshot has and what the loop gives are the table, while a transaction is open all the time."""
+    """What the snapshot has and what the loop gives are the table, while a transaction is open all
+    the time.
+    """
     it = stage()
     address, database = it.service.grpc_address, it.database
     table = f"{it.name}.copied"

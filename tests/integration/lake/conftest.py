@@ -1,4 +1,6 @@
-"""One Spark session for all lake tests, small and offline; formats that this machine can't have are skipped."""
+"""One Spark session for all lake tests, small and offline; formats that this machine can't have are
+skipped.
+"""
 
 from __future__ import annotations
 

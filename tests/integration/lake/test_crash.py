@@ -1,4 +1,6 @@
-"""The job is killed at each instant that matters, run again, and must have each change exactly once."""
+"""The job is killed at each instant that matters, run again, and must have each change exactly
+once.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 GROWN = (
     ITEMS.with_columns(
-        n=pa.int32(), ok=pa.bool_(), raw=pa.binary(), at=pa.timestamp("us"), price=pa.decimal128(8, 2)
+        n=pa.int32(), ok=pa.bool_(), raw=pa.binary(), at=pa.timestamp("us"),
+        price=pa.decimal128(8, 2)
     )
     .with_default("n", "7")
     .with_default("ok", "t")

@@ -34,8 +34,9 @@ def test_alter_table(spark: SparkSession, pg15: Database, tmp_path: Path) -> Non
         for statement in (
             "INSERT INTO t VALUES (3, 'c', 3)",
             (
-                "ALTER TABLE t ADD n numeric(8,2) DEFAULT 1.50, ADD w text DEFAULT 'it''s', ADD b bool DEFAULT true,"
-                " ADD d date DEFAULT '2024-02-29', ADD p int[] DEFAULT '{1,2}', ADD raw bytea DEFAULT '\\x00ff'"
+                "ALTER TABLE t ADD n numeric(8,2) DEFAULT 1.50, ADD w text DEFAULT 'it''s', ADD b "
+                "bool DEFAULT true, ADD d date DEFAULT '2024-02-29', ADD p int[] DEFAULT '{1,2}', "
+                "ADD raw bytea DEFAULT '\\x00ff'"
             ),
             "ALTER TABLE t RENAME v TO title",
             "ALTER TABLE t DROP gone",

@@ -1,4 +1,6 @@
-"""Batches merged without Spark, on tables that Spark reads, merges into and maintains in between."""
+"""Batches merged without Spark, on tables that Spark reads, merges into and maintains in
+between.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from harness.arrow_slot import Table, delete, insert, update
 if TYPE_CHECKING:
     from harness.lake import Lake
 
-#: Types of the lake, and values that a writer gets wrong: far dates, both scales of time, digits that fill 16 bytes.
+#: Types of the lake, and values that a writer gets wrong: far dates, both scales of time, digits
+#: that fill 16 bytes.
 _VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {
     "small": (pa.int16(), -5, 7),
     "big": (pa.int64(), 2**62, -(2**62)),
@@ -131,12 +134,14 @@ def test_a_batch_without_effect(delta_lake: Lake) -> None:
     bag = Table("bag", {"name": pa.string()}, primary_key=(), replica_identity="f")
     fleeting = Table("fleeting", {"id": pa.int64()})
     lake.slot.commit(
-        insert(table, id=1, name="a"), insert(bag, name="a"), insert(fleeting, id=1), delete(fleeting, id=1),
+        insert(table, id=1, name="a"), insert(bag, name="a"), insert(fleeting, id=1),
+        delete(fleeting, id=1),
     )  # fmt: skip
     lake.run()
     assert lake.current("public.fleeting") == []
     lake.slot.commit(
-        insert(table, id=2, name="b"), delete(table, id=2), insert(bag, name="b"), delete(bag, name="b"),
+        insert(table, id=2, name="b"), delete(table, id=2), insert(bag, name="b"),
+        delete(bag, name="b"),
     )  # fmt: skip
     lake.run()
     assert lake.current("public.items") == [{"id": 1, "name": "a"}]

@@ -1,4 +1,6 @@
-"""Lakes of Iceberg tables: what is special about them. What other readers see is asked of PyIceberg's own scans (harness.lake)."""
+"""Lakes of Iceberg tables: what is special about them. What other readers see is asked of
+PyIceberg's own scans (harness.lake).
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def test_killed_between_commits(iceberg_lake: Lake) -> None:
 
 @pytest.mark.long
 def test_columns_by_id(iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ALTER TABLE that moves columns about writes no file anew; what was pinned before has them as they were."""
+    """ALTER TABLE that moves columns about writes no file anew; what was pinned before has them as
+    they were.
+    """
     lake = iceberg_lake
     monkeypatch.setattr("spillway.lake.tables.iceberg.tables._WHOLE_BYTES", 0)
     before = Table("items", {"id": pa.int32(), "a": pa.string(), "b": pa.string(), "n": pa.int16()})
@@ -98,13 +102,19 @@ def test_columns_by_id(iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> N
     lake.slot.commit(insert(after, id=1 << 40, a="x", n=70000, b=9))
     lake.run()
     now = [(row["id"], row["a"], row["n"], row["b"]) for row in lake.current("public.items")]
-    assert now == [(1, "b1", 1, None), (1 << 40, "x", 70000, 9), (2, "b2", 2, None), (3, "b3", 3, None)]  # fmt: skip
+    assert now == [
+        (1, "b1", 1, None),
+        (1 << 40, "x", 70000, 9),
+        (2, "b2", 2, None),
+        (3, "b3", 3, None),
+    ]
     assert files <= set(_files(lake, "current", "public.items"))
     then = sorted(tuple(row) for row in first.current("public.items").collect())
     assert then == [(i, f"a{i}", f"b{i}", i) for i in range(1, 4)]
     assert dict(first.current("public.items").dtypes)["id"] == "int"
 
-    # What is not one of Iceberg's promotions: current is written anew, history has a column beside it.
+    # What is not one of Iceberg's promotions: current is written anew, history has a column beside
+    # it.
     other = after.with_columns(n=pa.decimal128(12, 2))
     other = other.with_columns(filled=pa.int32()).with_default("filled", "7")
     lake.slot.commit(update(other, {"id": 2, "a": "y", "n": None, "b": 1, "filled": 8}))
@@ -128,7 +138,9 @@ def test_columns_by_id(iceberg_lake: Lake, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.long
 def test_a_part_of_the_old_key(iceberg_lake: Lake) -> None:
-    """Spark reads a part of a struct by other rules than all of it: a changed key's old row went on being there."""
+    """Spark reads a part of a struct by other rules than all of it: a changed key's old row went on
+    being there.
+    """
     lake = iceberg_lake
     before = replace(ITEMS, replica_identity="f").with_columns(gone=pa.string())
     lake.slot.commit(*(insert(before, id=i, name=f"n{i}", gone="x") for i in range(1, 4)))
@@ -168,7 +180,8 @@ def test_only_touched_files_are_written_anew(
     # By Spark, too: a row whose value is not logged, and the table too large to be joined whole.
     monkeypatch.setattr("spillway.lake.tables.iceberg.tables._WHOLE_BYTES", 0)
     lake.slot.commit(
-        update(ITEMS, {"id": 103, "name": None}, unchanged=("name",)), insert(ITEMS, id=300, name="z")
+        update(ITEMS, {"id": 103, "name": None}, unchanged=("name",)),
+        insert(ITEMS, id=300, name="z")
     )  # fmt: skip
     lake.run()
     last = _files(lake, "current", "public.items")
@@ -239,7 +252,11 @@ def test_a_catalog_by_name(
     iceberg_lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = iceberg_lake
-    for name, value in {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/shared.db", "WAREHOUSE": str(tmp_path)}.items():  # fmt: skip
+    for name, value in {
+        "TYPE": "sql",
+        "URI": (f"sqlite:///{tmp_path}/shared.db"),
+        "WAREHOUSE": str(tmp_path),
+    }.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__SHARED__{name}", value)
     # Its configuration is read when the library is imported.
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
@@ -276,7 +293,9 @@ INSERT INTO bag SELECT 'twice', 0.1 FROM generate_series(1, 2);
 def test_a_source_loaded_followed_and_verified(
     spark: SparkSession, pg15: Database, tmp_path: Path
 ) -> None:
-    """On a real server: rows from before the slot, changes, ALTER TABLE, and a re-sync; then both sides agree."""
+    """On a real server: rows from before the slot, changes, ALTER TABLE, and a re-sync; then both
+    sides agree.
+    """
     pg15.execute(TABLES)
     path = tmp_path / "lake"
     with service_in_process(tmp_path / "data") as service:

@@ -1,4 +1,6 @@
-"""Tables with rows from before the slot: loaded while they are written to, and exactly what the source has."""
+"""Tables with rows from before the slot: loaded while they are written to, and exactly what the
+source has.
+"""
 
 from __future__ import annotations
 
@@ -202,10 +204,19 @@ def write(rng: random.Random) -> str:
         (
             f"UPDATE items SET name = name || '.' WHERE id = {key}",
             f"UPDATE items SET big = repeat(md5({rng.random()}::text), 200) WHERE id = {key}",
-            f"UPDATE items SET id = {other} WHERE id = {key} AND NOT EXISTS (SELECT FROM items WHERE id = {other})",
+            (
+                f"UPDATE items SET id = {other} WHERE id = {key} AND NOT EXISTS (SELECT FROM items "
+                f"WHERE id = {other})"
+            ),
             f"DELETE FROM items WHERE id = {key}",
-            f"INSERT INTO items (id, name, big) VALUES ({key}, 'new', repeat('v', 4000)) ON CONFLICT DO NOTHING",
-            f"BEGIN; INSERT INTO bag VALUES ({key}, 'y'); DELETE FROM bag WHERE a = {key % 50}; COMMIT",
+            (
+                f"INSERT INTO items (id, name, big) VALUES ({key}, 'new', repeat('v', 4000)) ON "
+                "CONFLICT DO NOTHING"
+            ),
+            (
+                f"BEGIN; INSERT INTO bag VALUES ({key}, 'y'); DELETE FROM bag WHERE a = "
+                f"{key % 50}; COMMIT"
+            ),
             f"UPDATE bag SET b = 'z' WHERE a = {key % 50}",
             f"INSERT INTO events VALUES ({key + 1000}, {1 + key % 2}) ON CONFLICT DO NOTHING",
         )
@@ -297,7 +308,9 @@ def test_loaded_anew_with_other_partitions(
 
 @pytest.mark.long
 def test_columns_change_after_the_load(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
-    """The loaded table has the columns' numbers: ALTER TABLE is followed. Changes before the snapshot have older columns."""
+    """The loaded table has the columns' numbers: ALTER TABLE is followed. Changes before the
+    snapshot have older columns.
+    """
     with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
         for sql in (
             "INSERT INTO items (id, name) VALUES (2000, 'early')",
@@ -428,7 +441,9 @@ def after_failure(
 
 @pytest.mark.long
 def test_failures(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
-    """At each step of a load and of re-syncs, while the process lives: the snapshot goes, what is durable stays."""
+    """At each step of a load and of re-syncs, while the process lives: the snapshot goes, what is
+    durable stays.
+    """
     tables = ("public.items",)
     with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
         loaded = set()
@@ -447,7 +462,9 @@ def test_failures(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_ddl_goes_first(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
-    """DDL that waits for the load is let through, and so is the end of the session that keeps the snapshot."""
+    """DDL that waits for the load is let through, and so is the end of the session that keeps the
+    snapshot.
+    """
     with set_up(spark, pg15, tmp_path, "parquet", TABLES) as setup:
         began = threading.Event()
         altered = threading.Thread(
@@ -470,7 +487,8 @@ def test_ddl_goes_first(spark: SparkSession, pg15: Database, tmp_path: Path) -> 
 
         setup.before_second_chunk(
             lambda: pg15.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in "
+                "transaction'"
             )
         )
         assert setup.load("public.items", resync=True) == 1

@@ -82,7 +82,8 @@ def test_tables_without_a_primary_key(any_lake: Lake, caplog: pytest.LogCaptureF
 def test_changes_that_come_again_change_nothing(lake: Lake) -> None:
     first = lake.slot.commit(insert(ITEMS, id=1, name="a"), insert(ITEMS, id=2, name="b"))
     lake.run()
-    # The slot is rewound, and the checkpoint lost: batches are counted from 0 again and cut elsewhere.
+    # The slot is rewound, and the checkpoint lost: batches are counted from 0 again and cut
+    # elsewhere.
     lake.slot.set(confirmed_flush_lsn=0x1000000)
     lake.slot.commit(delete(ITEMS, id=1))
     summary = lake.run(checkpoint=lake.path / "another")

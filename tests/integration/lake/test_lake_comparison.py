@@ -46,9 +46,12 @@ INSERT INTO v VALUES
 #: as the plugin gives them
 SCHEMA = pa.schema(
     {
-        "id": pa.int64(), "b": pa.bool_(), "i2": pa.int16(), "i4": pa.int32(), "i8": pa.int64(), "f4": pa.float32(),
-        "f8": pa.float64(), "n": pa.decimal128(30, 10), "big": pa.string(), "t": pa.string(), "c": pa.string(),
-        "raw": pa.binary(), "d": pa.date32(), "ts": pa.timestamp("us"), "tz": pa.timestamp("us", tz="UTC"),
+        "id": pa.int64(), "b": pa.bool_(), "i2": pa.int16(), "i4": pa.int32(), "i8": pa.int64(),
+        "f4": pa.float32(),
+        "f8": pa.float64(), "n": pa.decimal128(30, 10), "big": pa.string(), "t": pa.string(),
+        "c": pa.string(),
+        "raw": pa.binary(), "d": pa.date32(), "ts": pa.timestamp("us"),
+        "tz": pa.timestamp("us", tz="UTC"),
         "j": pa.string(), "a": pa.string(), "r": pa.string(), "m": pa.string(),
     }
 )  # fmt: skip

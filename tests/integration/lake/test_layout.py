@@ -1,4 +1,6 @@
-"""Partitioned and clustered tables hold what others would, whoever merges them, and however rows move."""
+"""Partitioned and clustered tables hold what others would, whoever merges them, and however rows
+move.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check_derived(lake: Lake, kind: str, table: str) -> list[str]:
-    """Check that every row is in the partition of its values; return the table's derived columns."""
+    """Check that every row is in the partition of its values; return the table's derived
+    columns.
+    """
     where = str(lake.path / kind / table)
     stored = lake.spark.read.format("delta").load(where)
     made = partitions.partitions_of(stored.schema)
@@ -175,7 +179,11 @@ def test_maintenance_clusters(delta_lake: Lake) -> None:
         *(insert(EVENTS, **event(id_, "ab"[id_ % 2])) for id_ in range(1, 9)),
         insert(wide, id=1, c39=1),
     )
-    lake.run(layout=layout.parse(None, ["public.events=region"], ["public.events=n,note", "public.wide=c39"]))  # fmt: skip
+    lake.run(
+        layout=layout.parse(
+            None, ["public.events=region"], ["public.events=n,note", ("public.wide=c39")]
+        )
+    )
 
     def round_of() -> list[str]:
         tables = DeltaTables(lake.spark, lake.path, lake.slot.slot_name)
@@ -228,7 +236,9 @@ def test_the_column_of_a_partition_goes(delta_lake: Lake) -> None:
     renamed = EVENTS.renamed_column("region", "area")
     row = {"area" if name == "region" else name: value for name, value in event(2, "b").items()}
     lake.slot.commit(insert(renamed, **row), gap=64)
-    with pytest.raises(LakeSchemaConflict, match="'region' was renamed to 'area', and its current") as one:  # fmt: skip
+    with pytest.raises(
+        LakeSchemaConflict, match="'region' was renamed to 'area', and its current"
+    ) as one:
         lake.run()
     assert "--partition-by 'public.events=…'" in one.value.hint
     assert lake.slot.state["confirmed_flush_lsn"] >= stop, "what was before is there"

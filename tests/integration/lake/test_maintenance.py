@@ -1,4 +1,6 @@
-"""Small files become few, and what is older than its retention goes; what is there stays as it is."""
+"""Small files become few, and what is older than its retention goes; what is there stays as it
+is.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ def test_rounds(delta_lake: Lake) -> None:
     assert [row["name"] for row in current if row["id"] in (3, 9)] == ["three", "z"]
     assert len(lake.history("public.items")) == len(before[0]) + 2
 
-    # Two days later with a day's retention: LSNs that need old versions are given up; old changes go.
+    # Two days later with a day's retention: LSNs that need old versions are given up; old changes
+    # go.
     later = datetime.now(UTC) + timedelta(days=2)
     done = round_of(lake, Upkeep(timedelta(days=1), timedelta(days=1)), later)
     assert done.failures == {}

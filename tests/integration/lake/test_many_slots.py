@@ -67,13 +67,18 @@ def test_two_and_one_that_is_not_there_yet(
             assert any(s.startswith("late: failed, and begins anew") for s in said)
             service.create_slot("late", pg15.name, "arrow")
             pg15.execute("INSERT INTO other VALUES (1); INSERT INTO items VALUES (11)")
-            wait_for(lambda: any(s.startswith("late: batch") and "2 changes" in s for s in said), said)  # fmt: skip
+            wait_for(
+                lambda: any(s.startswith("late: batch") and "2 changes" in s for s in said), said
+            )
             wait_for(
                 lambda: any(s.startswith("a: batch") and " 2 changes" in s for s in said), said
             )
             url = f"http://127.0.0.1:{server.port}/metrics"
             # Spark tells its listeners when a trigger has ended.
-            wait_for(lambda: b'phase="addBatch",slot="late"' in urllib.request.urlopen(url).read(), said)  # fmt: skip
+            wait_for(
+                lambda: (b'phase="addBatch",slot="late"') in urllib.request.urlopen(url).read(),
+                said,
+            )
             text = urllib.request.urlopen(url).read().decode()
             assert 'spillway_lake_changes_total{slot="a",table="public.items"} 11.0' in text
             assert 'spillway_lake_changes_total{slot="late",table="public.items"} 1.0' in text

@@ -1,7 +1,8 @@
 """A lake in a bucket of a real S3 server: kept by two jobs, of which the first one is killed.
 
-Each job is a process of its own, as `spillway lake run` is, and its JVM has the jars for S3. What is there afterwards is read by delta-rs,
-which shares nothing with Spark's access to the store, and in Iceberg by PyIceberg's own.
+Each job is a process of its own, as `spillway lake run` is, and its JVM has the jars for S3. What
+is there afterwards is read by delta-rs, which shares nothing with Spark's access to the store, and
+in Iceberg by PyIceberg's own.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ with session_for(settings, settings.table_format, None, short=True) as spark:
     print(json.dumps(secrets), file=answers, flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(*line.split())), file=answers, flush=True)
-"""
+"""  # noqa: E501
 
 ITEMS = Table("items", {"id": pa.int64(), "name": pa.string()})
 PRICED = ITEMS.with_columns(price=pa.int64())
@@ -338,7 +339,9 @@ def test_an_iceberg_lake_in_a_bucket(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed when a table's files are there and its commit is not; all that is done to a lake; read at the end without Spark."""
+    """Killed when a table's files are there and its commit is not; all that is done to a lake; read
+    at the end without Spark.
+    """
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
     for name, value in catalog.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__SHARED__{name.upper()}", value)

@@ -1,4 +1,6 @@
-"""Names of tables and columns with dots and quotes, which Spark's functions read as several names unless they are told not to."""
+"""Names of tables and columns with dots and quotes, which Spark's functions read as several names
+unless they are told not to.
+"""
 
 from __future__ import annotations
 

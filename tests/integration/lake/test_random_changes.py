@@ -1,4 +1,6 @@
-"""Random transactions, DDL among them, on a real server: after each batch the lake is what the source is."""
+"""Random transactions, DDL among them, on a real server: after each batch the lake is what the
+source is.
+"""
 
 from __future__ import annotations
 

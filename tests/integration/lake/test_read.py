@@ -62,7 +62,8 @@ def test_tables_of_one_lsn(any_lake: Lake) -> None:
     # What was pinned stays while the job goes on, and maintenance by others comes between.
     if lake.table_format == "delta":
         lake.spark.sql(f"OPTIMIZE delta.`{lake.path}/current/public.orders`")
-    # A column that comes with the next batch is not seen before it; of plain files the copy without it is gone.
+    # A column that comes with the next batch is not seen before it; of plain files the copy without
+    # it is gone.
     grown = ORDERS if lake.table_format == "parquet" else ORDERS.with_columns(paid=pa.bool_())
     lake.slot.commit(delete(grown, id=1))
     lake.run()

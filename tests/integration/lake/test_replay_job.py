@@ -1,4 +1,6 @@
-"""`spillway lake replay` against the streaming path: the same WAL, through a service and a slot, and from an archive."""
+"""`spillway lake replay` against the streaming path: the same WAL, through a service and a slot,
+and from an archive.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ TABLES = ["Other~2Eone.t", "public.keyless", "public.plain", "public.wide"]
 
 
 def work(database: Database, number: int) -> None:
-    """Subtransactions, TOAST, aborts, DDL between and within transactions, 2PC; most of it over several stretches."""
+    """Subtransactions, TOAST, aborts, DDL between and within transactions, 2PC; most of it over
+    several stretches.
+    """
     with (
         database.connect(autocommit=False) as long,
         database.connect(autocommit=False) as other,
@@ -79,7 +83,9 @@ def work(database: Database, number: int) -> None:
 
 
 def history(lake: Path, table: str) -> list[Any]:
-    """Return a history's rows in commit order; read without Spark, since Parquet is all there is to it."""
+    """Return a history's rows in commit order; read without Spark, since Parquet is all there is to
+    it.
+    """
     paths = sorted((lake / "history" / table).glob("end_lsn=*/*.parquet"))
     read = [pq.read_table(path, partitioning=None) for path in paths]
     found = pa.concat_tables(read, promote_options="default")
@@ -92,7 +98,9 @@ def current(lake: Path, table: str) -> list[str]:
 
 
 def assert_equal(ours: Path, streamed: Path) -> int:
-    """Hold a lake to the streamed one, all columns of all rows; return how many changes there are."""
+    """Hold a lake to the streamed one, all columns of all rows; return how many changes there
+    are.
+    """
     changes = 0
     for table in TABLES:
         expected = history(streamed, table)

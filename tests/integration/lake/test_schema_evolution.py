@@ -1,4 +1,6 @@
-"""A table's shape changes between its rows: followed, stopped before, set aside; and told of in the lake's own table."""
+"""A table's shape changes between its rows: followed, stopped before, set aside; and told of in the
+lake's own table.
+"""
 
 from __future__ import annotations
 
@@ -144,12 +146,14 @@ def test_policies(lake: Lake) -> None:
 
 @pytest.mark.long
 def test_ddl_of_a_source(spark: SparkSession, pg15: Database, tmp_path: Path) -> None:
-    """On a real server: what ALTER TABLE made of the rows that were there is what the lake makes of them."""
+    """On a real server: what ALTER TABLE made of the rows that were there is what the lake makes of
+    them.
+    """
     for sql in (
         "CREATE TYPE mood AS ENUM ('sad', 'glad')",
         (
-            "CREATE TABLE t (id int PRIMARY KEY, n int2, f real, p numeric(8,2), v varchar(5), m mood, i int,"
-            " d date, q numeric(6,3))"
+            "CREATE TABLE t (id int PRIMARY KEY, n int2, f real, p numeric(8,2), v varchar(5), m "
+            "mood, i int, d date, q numeric(6,3))"
         ),
         "CREATE TABLE r (id int PRIMARY KEY, old text)",
     ):
@@ -181,7 +185,8 @@ def test_ddl_of_a_source(spark: SparkSession, pg15: Database, tmp_path: Path) ->
         run(
             "evolve",
             "INSERT INTO t VALUES (1, 1, 0.1, 1.50, 'a', 'sad', 7, '2024-02-29', 0.001),"
-            " (2, -2, 1e30, -0.01, NULL, 'glad', -8, NULL, -1), (3, 3, 3, 3, 'c', NULL, 3, NULL, NULL)",
+            " (2, -2, 1e30, -0.01, NULL, 'glad', -8, NULL, -1), (3, 3, 3, 3, 'c', NULL, 3, NULL, "
+            "NULL)",
             "INSERT INTO r VALUES (1, 'x'), (2, 'y')",
         )
         with armed("lake.after_reshape=error:EIO"), pytest.raises(LakeError):
@@ -189,11 +194,12 @@ def test_ddl_of_a_source(spark: SparkSession, pg15: Database, tmp_path: Path) ->
                 "evolve",
                 "INSERT INTO t VALUES (4, 4, 0.3, 4, 'd', 'sad', 4, '1900-01-01', 100)",
                 (
-                    "ALTER TABLE t ALTER id TYPE bigint, ALTER n TYPE int, ALTER f TYPE double precision,"
-                    " ALTER p TYPE numeric(12,4), ALTER v TYPE text, ALTER m TYPE text, ALTER i TYPE numeric(20,2),"
-                    " ALTER d TYPE timestamp, ALTER q TYPE numeric"
+                    "ALTER TABLE t ALTER id TYPE bigint, ALTER n TYPE int, ALTER f TYPE double "
+                    "precision, ALTER p TYPE numeric(12,4), ALTER v TYPE text, ALTER m TYPE text, "
+                    "ALTER i TYPE numeric(20,2), ALTER d TYPE timestamp, ALTER q TYPE numeric"
                 ),
-                "INSERT INTO t VALUES (5000000000, 70000, 0.1, 12345678.1234, 'longer than five', 'neither', 1e10, NULL, 1e-9)",
+                "INSERT INTO t VALUES (5000000000, 70000, 0.1, 12345678.1234, 'longer than five', "
+                "'neither', 1e10, NULL, 1e-9)",
                 "UPDATE t SET p = 2.0001 WHERE id = 2",
                 "DELETE FROM t WHERE id = 3",
                 "INSERT INTO r VALUES (3, 'z')",

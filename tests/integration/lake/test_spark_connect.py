@@ -1,4 +1,6 @@
-"""The data source in a session of Spark Connect: registered from the client, run by the server, filters pushed down."""
+"""The data source in a session of Spark Connect: registered from the client, run by the server,
+filters pushed down.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from harness.arrow_slot import ArrowSlot, Table, insert
 
 ITEMS = Table("items", {"id": pa.int64(), "body": pa.string()})
 
-#: A client in a process of its own: a process has one kind of session. It starts the server, and ends it.
+#: A client in a process of its own: a process has one kind of session. It starts the server, and
+#: ends it.
 _CLIENT = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -38,7 +41,7 @@ print(json.dumps({
     "streamed": spark.table("seen").count(),
 }))
 spark.stop()
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.long

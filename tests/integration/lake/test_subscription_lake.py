@@ -1,4 +1,5 @@
-"""Subscriptions that fill a lake, with the real service and the real job: one lake's life, through kills and mistakes; other formats and layouts.
+"""Subscriptions that fill a lake, with the real service and the real job: one lake's life, through
+kills and mistakes; other formats and layouts.
 
 One test of each kind: each start of the job costs a JVM.
 """
@@ -43,7 +44,9 @@ def wait(
 
 
 def kill_program(service: Service) -> dict[str, Any]:
-    """Kill a program that follows its slot; one may end by itself, on a busy machine, just before."""
+    """Kill a program that follows its slot; one may end by itself, on a busy machine, just
+    before.
+    """
     while True:
         info = wait(service, lambda s: s["state"] == "streaming" and s["pid"] is not None)
         with contextlib.suppress(ProcessLookupError):
@@ -125,7 +128,8 @@ def test_a_lake_is_kept_through_kills_and_mistakes(tmp_path: Path, pg15: Databas
         assert again["restarts"] > info["restarts"]
         wait_equal(service, pg15, lake, "t")
 
-        # The service is killed, and what it had started with it; another table is published meanwhile.
+        # The service is killed, and what it had started with it; another table is published
+        # meanwhile.
         serve.kill()
         before = RunRecord.load(tmp_path / "data" / "subscriptions" / "shop")
         assert before is not None
@@ -170,7 +174,8 @@ def test_formats_have_their_layouts(
     monkeypatch.setenv("SPILLWAY_JARS", str(jar_folder))
     pg15.execute("CREATE TABLE o (id int PRIMARY KEY, v text)")
     pg15.execute(
-        "INSERT INTO o SELECT i, CASE i % 2 WHEN 0 THEN 'even' ELSE 'odd' END FROM generate_series(1, 100) i"
+        "INSERT INTO o SELECT i, CASE i % 2 WHEN 0 THEN 'even' ELSE 'odd' END FROM "
+        "generate_series(1, 100) i"
     )
     # As a user configures PyIceberg: in the service's environment.
     (tmp_path / "catalog").mkdir()

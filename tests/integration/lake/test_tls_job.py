@@ -1,4 +1,6 @@
-"""The real job against a service with a certificate of a private CA, which asks its clients for theirs, too."""
+"""The real job against a service with a certificate of a private CA, which asks its clients for
+theirs, too.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 def test_what_the_driver_knows_of_tls_reaches_the_workers(
     tmp_path: Path, pg15: Database, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session's JVM, and so its Python workers, began long before the variables were set: as executors elsewhere do."""
+    """The session's JVM, and so its Python workers, began long before the variables were set: as
+    executors elsewhere do.
+    """
     ca = Authority(tmp_path, "ca")
     server, client = ca.sign("server"), ca.sign("client")
     asking = ssl.create_default_context(cafile=ca.file)

@@ -74,7 +74,8 @@ def bank(pg15: Database, tmp_path: Path) -> Iterator[Bank]:
         service.create_slot("s", pg15.name, "arrow")
         made = Bank(pg15, service, tmp_path)
         pg15.execute(
-            "INSERT INTO accounts SELECT g, 'n' || g, 100, repeat('x', 9000) FROM generate_series(0, 19) g"
+            "INSERT INTO accounts SELECT g, 'n' || g, 100, repeat('x', 9000) FROM "
+            "generate_series(0, 19) g"
         )
         pg15.execute('INSERT INTO "Odd Name" VALUES (1, 0.5)')
         yield made
@@ -115,7 +116,9 @@ def test_source_and_lake_while_both_go_on(bank: Bank, spark: SparkSession) -> No
         outcome = verify(bank.verify_settings, spark=spark)
         assert [str(table) for table in outcome.tables if not table.equal] == []
         assert {t.table: t.source_rows > 0 for t in outcome.tables} == {
-            "public.Odd Name": True, "public.accounts": True, "public.log": True, "public.transfers": True,
+            "public.Odd Name": True, "public.accounts": True, "public.log": True, (
+                "public.transfers"
+            ): True,
         }  # fmt: skip
     finally:
         stop.set()
@@ -156,5 +159,10 @@ def test_what_differs_is_found(bank: Bank, spark: SparkSession) -> None:
     assert not outcome.equal
 
     with pytest.raises(LakeError, match=r"no current table of public\.nothing"):
-        verify(VerifySettings(bank.path, bank.database.dsn, tables=("public.nothing",), grpc=bank.settings.grpc), spark=spark)  # fmt: skip
+        verify(
+            VerifySettings(
+                bank.path, bank.database.dsn, tables=(("public.nothing"),), grpc=bank.settings.grpc
+            ),
+            spark=spark,
+        )
     assert Lake(spark, bank.path).at().tables()

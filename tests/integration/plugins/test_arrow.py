@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 INSERT, UPDATE, DELETE = change_format.INSERT, change_format.UPDATE, change_format.DELETE
 CHANGE_COLUMNS = [
-    "_op", "_lsn", "_commit_lsn", "_commit_end_lsn", "_xid", "_seq", "_commit_time", "_unchanged_toast",
+    "_op", "_lsn", "_commit_lsn", "_commit_end_lsn", "_xid", "_seq", "_commit_time", (
+        "_unchanged_toast"
+    ),
 ]  # fmt: skip
 COMMIT_TIME = dt.datetime(2026, 11, 21, 9, 30, 1, 250, tzinfo=dt.UTC)
 
@@ -134,7 +136,8 @@ TYPES: dict[str, tuple[pa.DataType, list[str | None], Any]] = {
     "int4": (pa.int32(), ["-2147483648", None, "2147483647"], [-(2**31), None, 2**31 - 1]),
     "int8": (pa.int64(), ["-9223372036854775808", "9223372036854775807"], [-(2**63), 2**63 - 1]),
     "float4": (pa.float32(), ["1.5", "-0", "Infinity"], [1.5, -0.0, float("inf")]),
-    "float8": (pa.float64(), ["0.1", "5e-324", "-Infinity", None], [0.1, 5e-324, float("-inf"), None]),
+    "float8": (pa.float64(), ["0.1", "5e-324", "-Infinity", None],
+               [0.1, 5e-324, float("-inf"), None]),
     "text": (pa.utf8(), ["", "línea ☃ 🎉", None, "x" * 3000], ["", "línea ☃ 🎉", None, "x" * 3000]),
     "varchar(9)": (pa.utf8(), ["abc", None], ["abc", None]),
     "char(5)": (pa.utf8(), ["abc", None], ["abc  ", None]),
@@ -163,13 +166,17 @@ TYPES: dict[str, tuple[pa.DataType, list[str | None], Any]] = {
     "numeric(10,2)": (
         pa.decimal128(10, 2),
         ["0", "12345678.9", "-99999999.99", "0.01", "-0.1", "100", "10000", None],
-        [Decimal(v) for v in ("0.00", "12345678.90", "-99999999.99", "0.01", "-0.10", "100.00", "10000.00")]
+        [Decimal(v) for v in ("0.00", "12345678.90", (
+            "-99999999.99"
+        ), "0.01", "-0.10", "100.00", "10000.00")]
         + [None],
     ),
     "numeric(38,0)": (pa.decimal128(38, 0), ["9" * 38, "-" + "9" * 38, "1" + "0" * 37, "7"], SAME),
     "numeric(38,38)": (pa.decimal128(38, 38), ["0." + "9" * 38, "-0." + "0" * 37 + "1", "0"], SAME),
     "numeric(5,3)": (pa.decimal128(5, 3), ["12.345", "0.001", "99.999", "1"], SAME),
-    "numeric(20,10)": (pa.decimal128(20, 10), ["1234567890.0987654321", "0.0000000001", "1000000000"], SAME),
+    "numeric(20,10)": (pa.decimal128(20, 10), ["1234567890.0987654321", (
+        "0.0000000001"
+    ), "1000000000"], SAME),
     "numeric": (pa.utf8(), ["NaN", "1e40", "0.10", None], ["NaN", "1" + "0" * 40, "0.10", None]),
     "numeric(39,1)": (pa.utf8(), ["1.5"], ["1.5"]),
     "numeric(3,-2)": (pa.utf8(), ["12345"], ["12300"]),
@@ -253,8 +260,9 @@ def test_values_that_arrow_cannot_hold_are_errors(
 
 def test_columns_of_the_change_and_metadata(pg: Database) -> None:
     pg.execute(
-        "CREATE TABLE t (a int NOT NULL, gone int, _op text, __op int, k varchar(7), ts timestamptz(3)[],"
-        " PRIMARY KEY (k, a)); INSERT INTO t VALUES (1, 2, 'x', 3, 'key'); ALTER TABLE t DROP COLUMN gone"
+        "CREATE TABLE t (a int NOT NULL, gone int, _op text, __op int, k varchar(7), ts "
+        "timestamptz(3)[], PRIMARY KEY (k, a)); INSERT INTO t VALUES (1, 2, 'x', 3, 'key'); ALTER "
+        "TABLE t DROP COLUMN gone"
     )
     descriptor = described(pg, "t")
     reader = Reader(version=int(pg.value("SHOW server_version_num")))
@@ -265,7 +273,9 @@ def test_columns_of_the_change_and_metadata(pg: Database) -> None:
     assert table.schema.names == [*CHANGE_COLUMNS, "_old_key", "a", "__op", "___op", "k", "ts"]
     assert table.select(CHANGE_COLUMNS).to_pylist() == [
         {
-            "_op": "I", "_lsn": at, "_commit_lsn": 0x1800, "_commit_end_lsn": 0x1830, "_xid": 701, "_seq": seq,
+            "_op": "I", "_lsn": at, "_commit_lsn": 0x1800, (
+                "_commit_end_lsn"
+            ): 0x1830, "_xid": 701, "_seq": seq,
             "_commit_time": COMMIT_TIME, "_unchanged_toast": None,
         }
         for seq, at in enumerate((0x1100, 0x1180))
@@ -295,8 +305,8 @@ def test_columns_of_the_change_and_metadata(pg: Database) -> None:
 
 def test_update_delete_truncate(pg: Database) -> None:
     pg.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, v text, big text); ALTER TABLE t ALTER big SET STORAGE EXTERNAL;"
-        "INSERT INTO t VALUES (1, 'one', repeat('x', 9000)), (2, 'two', NULL);"
+        "CREATE TABLE t (id int PRIMARY KEY, v text, big text); ALTER TABLE t ALTER big SET "
+        "STORAGE EXTERNAL;INSERT INTO t VALUES (1, 'one', repeat('x', 9000)), (2, 'two', NULL);"
         "CREATE TABLE keys (id int, v text, big text); INSERT INTO keys VALUES (9), (1)"
     )
     descriptor = described(pg, "t")
@@ -388,7 +398,8 @@ def test_batches_over_transactions(pg15: Database) -> None:
 
 def test_tables_are_emitted_together_and_a_new_descriptor_begins_a_batch(pg15: Database) -> None:
     pg15.execute(
-        "CREATE TABLE a (id int); CREATE TABLE b (id int); INSERT INTO a VALUES (1); INSERT INTO b VALUES (2)"
+        "CREATE TABLE a (id int); CREATE TABLE b (id int); INSERT INTO a VALUES (1); INSERT INTO b "
+        "VALUES (2)"
     )
     a, b = (described(pg15, name) for name in "ab")
     pg15.execute("ALTER TABLE a ADD v int DEFAULT 7")

@@ -1,4 +1,6 @@
-"""Output plugins of other packages: the how-to's example, every callback, and what happens when one fails."""
+"""Output plugins of other packages: the how-to's example, every callback, and what happens when one
+fails.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class Recorder(CallbackPlugin):
 
     def commit(self, txn):
         self.say("commit", xid=txn.xid)
-"""
+"""  # noqa: E501
 
 
 def example() -> tuple[str, dict[str, str]]:
@@ -144,7 +146,8 @@ def test_the_how_to(tmp_path: Path, service: Service, pg: Database) -> None:
             "POST",
             "/slots",
             json={
-                "slot_name": "s", "source": "main", "database": pg.name, "plugin": plugin, "options": {"x": "y"},
+                "slot_name": "s", "source": "main", "database": pg.name, "plugin": plugin,
+                "options": {"x": "y"},
             },
         )  # fmt: skip
         assert problem["code"] == "invalid_option"
@@ -157,7 +160,8 @@ def test_the_how_to(tmp_path: Path, service: Service, pg: Database) -> None:
         assert streamed(service, "s", end) == peeked
         lines = [line for line in said(peeked) if "commit" not in line]
         assert [{k: v for k, v in line.items() if k != "lsn"} for line in lines] == [
-            {"table": "public.t", "action": "insert", "new": {"id": "1", "v": "a", "big": "b" * 9000}},
+            {"table": "public.t", "action": "insert",
+             "new": {"id": "1", "v": "a", "big": "b" * 9000}},
             {"table": "public.t", "action": "insert", "new": {"id": "2", "v": None, "big": ""}},
             {"table": "public.t", "action": "update", "new": {"id": "1", "v": "c"}},
             {"table": "public.t", "action": "delete", "old": {"id": "2"}},
@@ -234,7 +238,8 @@ def test_origins_are_filtered_by_transaction(
         pg.query("SELECT pg_replication_origin_drop(%s)", [origin])
     lines = said(service.peek("s"))
     assert [line["new"] for line in lines if line["callback"] == "change"] == [{"id": "2"}]
-    # The catalog's own changes make transactions of it too: of the origin's creation, of its removal.
+    # The catalog's own changes make transactions of it too: of the origin's creation, of its
+    # removal.
     every = said(service.peek("s", {"origin": "any"}))
     assert [line["new"] for line in every if line["callback"] == "change"] == [
         {"id": "1"},

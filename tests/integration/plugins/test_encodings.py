@@ -38,7 +38,16 @@ def characters(encoding: str) -> list[bytes]:
 
 
 def encodings() -> list[tuple[str, ServerEncoding]]:
-    names = ["EUC_JP", "EUC_CN", "EUC_KR", "EUC_TW", "EUC_JIS_2004", "MULE_INTERNAL", "KOI8R", "KOI8U"]  # fmt: skip
+    names = [
+        "EUC_JP",
+        "EUC_CN",
+        "EUC_KR",
+        "EUC_TW",
+        "EUC_JIS_2004",
+        ("MULE_INTERNAL"),
+        "KOI8R",
+        "KOI8U",
+    ]
     names += [f"LATIN{i}" for i in range(1, 11)] + [f"ISO_8859_{i}" for i in range(5, 9)]
     names += [f"WIN{i}" for i in (866, 874, *range(1250, 1259))]
     found = []
@@ -83,25 +92,31 @@ def test_send_format_is_in_utf8(
     cluster.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     database = Database(cluster, name)
     types = {
-        "text": f"{word}''s", "name": word, "m": word, "jsonb": f'{{"{word}": [1]}}', "json": f'"{word}"',
-        "xml": f"<a>{word}</a>", "tsvector": f"{word}:1", "tsquery": f"{word}:* & a", "text[]": f'{{"{word} x",y}}',
-        "hstore": f"{word}=>{word}, b=>NULL", "jsonpath": f'$."{word}"', "varchar(20)": word, "bpchar": word,
+        "text": f"{word}''s", "name": word, "m": word, "jsonb": (
+            f'{{"{word}": [1]}}'
+        ), "json": f'"{word}"',
+        "xml": f"<a>{word}</a>", "tsvector": f"{word}:1", "tsquery": f"{word}:* & a", "text[]": (
+            f'{{"{word} x",y}}'
+        ),
+        "hstore": f"{word}=>{word}, b=>NULL", "jsonpath": f'$."{word}"', (
+            "varchar(20)"
+        ): word, "bpchar": word,
         "citext": word, "r": f"[{word},{word}z)", "p": f"({word},{word})",
     }  # fmt: skip
     try:
         with heap_rows.session(database) as session:
             session.execute("SET client_encoding = 'UTF8'")
             session.execute(
-                "CREATE EXTENSION hstore; CREATE EXTENSION citext; CREATE TYPE r AS RANGE (subtype = text);"
-                f"CREATE TYPE m AS ENUM ('{word}'); CREATE TYPE p AS (a text, b m);"
+                "CREATE EXTENSION hstore; CREATE EXTENSION citext; CREATE TYPE r AS RANGE (subtype "
+                f"= text);CREATE TYPE m AS ENUM ('{word}'); CREATE TYPE p AS (a text, b m);"
             )
             columns = [f"c{i}" for i in range(len(types))]
             definitions = ", ".join(f"{c} {t}" for c, t in zip(columns, types, strict=True))
             values = ", ".join(f"'{v}'" for v in types.values())
             session.execute(f"CREATE TABLE t ({definitions}); INSERT INTO t VALUES ({values})")
             calls = session.query(
-                "SELECT typsend::regproc || '(' || attname || ')' FROM pg_attribute JOIN pg_type t ON t.oid = atttypid"
-                " WHERE attrelid = 't'::regclass AND attnum > 0 ORDER BY attnum"
+                "SELECT typsend::regproc || '(' || attname || ')' FROM pg_attribute JOIN pg_type t "
+                "ON t.oid = atttypid WHERE attrelid = 't'::regclass AND attnum > 0 ORDER BY attnum"
             )
             (expected,) = session.query(f"SELECT {', '.join(c for (c,) in calls)} FROM t")
             descriptor = heap_rows.relation_descriptor(session, "t")

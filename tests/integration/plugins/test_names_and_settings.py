@@ -1,4 +1,6 @@
-"""Names and settings mean what they mean on a server: quoting, type names, time zones, missing values."""
+"""Names and settings mean what they mean on a server: quoting, type names, time zones, missing
+values.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,14 @@ if TYPE_CHECKING:
 
 
 ZONES = [
-    "America/New_York", "America/St_Johns", "America/Sao_Paulo", "Europe/London", "Europe/Dublin", "Europe/Lisbon",
-    "Australia/Lord_Howe", "Africa/Casablanca", "Africa/Monrovia", "Asia/Kathmandu", "Asia/Tehran", "Pacific/Apia",
+    "America/New_York", "America/St_Johns", "America/Sao_Paulo", "Europe/London", "Europe/Dublin", (
+        "Europe/Lisbon"
+    ),
+    "Australia/Lord_Howe", "Africa/Casablanca", "Africa/Monrovia", "Asia/Kathmandu", (
+        "Asia/Tehran"
+    ), (
+        "Pacific/Apia"
+    ),
     "Antarctica/Troll", "UTC",
 ]  # fmt: skip
 
@@ -50,8 +58,10 @@ def test_type_names_are_the_servers(pg: Database) -> None:
     with heap_rows.session(pg) as session:
         version = int(session.value("SHOW server_version_num"))
         session.execute(
-            'CREATE SCHEMA "Odd"; CREATE TYPE "Odd"."T x" AS (a int); CREATE DOMAIN "Odd".json AS int;'
-            "CREATE TYPE public.mine AS ENUM (); CREATE TABLE public.line (a int); CREATE DOMAIN public.json AS text"
+            'CREATE SCHEMA "Odd"; CREATE TYPE "Odd"."T x" AS (a int); CREATE DOMAIN "Odd".json AS '
+            "int;"
+            "CREATE TYPE public.mine AS ENUM (); CREATE TABLE public.line (a int); CREATE DOMAIN "
+            "public.json AS text"
         )
         rows = session.query("SELECT oid::int8, format_type(oid, NULL) FROM pg_type")
         types = heap_rows.type_closure(session, [oid for oid, _ in rows])
@@ -104,14 +114,15 @@ def test_rows_older_than_a_column_have_its_missing_value(pg: Database) -> None:
     with heap_rows.session(pg) as session:
         session.execute(
             "CREATE TABLE t (a int); INSERT INTO t VALUES (1);"
-            "ALTER TABLE t ADD b int8 DEFAULT 42, ADD c text DEFAULT 'it''s', ADD gone int DEFAULT 1,"
-            " ADD d timestamptz DEFAULT '2024-01-01 00:00+00', ADD e numeric DEFAULT 1.5, ADD f bool DEFAULT true, ADD g int;"
-            "ALTER TABLE t DROP gone; INSERT INTO t VALUES (2)"
+            "ALTER TABLE t ADD b int8 DEFAULT 42, ADD c text DEFAULT 'it''s', ADD gone int DEFAULT "
+            "1, ADD d timestamptz DEFAULT '2024-01-01 00:00+00', ADD e numeric DEFAULT 1.5, ADD f "
+            "bool DEFAULT true, ADD g int;ALTER TABLE t DROP gone; INSERT INTO t VALUES (2)"
         )
         old, new = heap_rows.sections(session, "t")
         # A row that was written later holds the same datums.
         (datums,) = session.query(
-            "SELECT t_attrs FROM heap_page_item_attrs(get_raw_page('t', 0), 't'::regclass) WHERE lp = 2"
+            "SELECT t_attrs FROM heap_page_item_attrs(get_raw_page('t', 0), 't'::regclass) WHERE "
+            "lp = 2"
         )[0]
         descriptor = heap_rows.relation_descriptor(session, "t")
         columns = tuple(

@@ -83,9 +83,10 @@ def test_inserts_equal_postgresqls(pg: Database) -> None:
 
 def test_short_tuples_dropped_columns_and_unchanged_toast(pg: Database) -> None:
     pg.execute(
-        "CREATE TABLE t (a int, gone text, b text, c int8, gone2 int8); ALTER TABLE t ALTER b SET STORAGE EXTERNAL;"
-        "INSERT INTO t VALUES (1, 'gone', repeat('x', 9000), 5, 6), (2, NULL, 'b', NULL, NULL);"
-        "ALTER TABLE t DROP COLUMN gone; ALTER TABLE t DROP COLUMN gone2; ALTER TABLE t ADD COLUMN d text;"
+        "CREATE TABLE t (a int, gone text, b text, c int8, gone2 int8); ALTER TABLE t ALTER b SET "
+        "STORAGE EXTERNAL;INSERT INTO t VALUES (1, 'gone', repeat('x', 9000), 5, 6), (2, NULL, "
+        "'b', NULL, NULL);ALTER TABLE t DROP COLUMN gone; ALTER TABLE t DROP COLUMN gone2; ALTER "
+        "TABLE t ADD COLUMN d text;"
     )
     descriptor = heap_rows.relation_descriptor(pg, "t")
     first, second = heap_rows.sections(pg, "t")
@@ -191,11 +192,13 @@ def test_lines_of_a_database_in_another_encoding_are_utf8(
     try:
         with heap_rows.session(database) as session:
             session.execute(
-                f"CREATE TYPE t AS ENUM ('{word}'); CREATE TABLE {word} ({word} text, e t, j jsonb, x xml, v tsvector, a text[], n name)"
+                f"CREATE TYPE t AS ENUM ('{word}'); CREATE TABLE {word} ({word} text, e t, j "
+                "jsonb, x xml, v tsvector, a text[], n name)"
             )
             slot = create_slot(database, name)
             session.execute(
-                f"INSERT INTO {word} VALUES ('{word}''s', '{word}', '{{\"{word}\": [1]}}', '<a>{word}</a>', '{word}', '{{\"{word} x\"}}', '{word}')"
+                f"INSERT INTO {word} VALUES ('{word}''s', '{word}', '{{\"{word}\": [1]}}', "
+                f"'<a>{word}</a>', '{word}', '{{\"{word} x\"}}', '{word}')"
             )
             expected = [c.data for c in slot.peek() if c.data.startswith("table")]
             descriptor = heap_rows.relation_descriptor(session, word)

@@ -1,4 +1,6 @@
-"""Text and send format of every type equal what the server's own functions give for the same bytes."""
+"""Text and send format of every type equal what the server's own functions give for the same
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -178,8 +180,8 @@ def assert_equal_bytes(
     session: heap_rows.Session, table: str, type_name: str, settings: TextSettings
 ) -> None:
     (function,) = session.query(
-        "SELECT CASE WHEN typsend <> 0 THEN typsend::regproc::text END FROM pg_type t JOIN pg_attribute a"
-        " ON t.oid = atttypid WHERE attrelid = %s::regclass AND attname = 'v'",
+        "SELECT CASE WHEN typsend <> 0 THEN typsend::regproc::text END FROM pg_type t JOIN "
+        "pg_attribute a ON t.oid = atttypid WHERE attrelid = %s::regclass AND attname = 'v'",
         [table],
     )[0]
     descriptor = heap_rows.relation_descriptor(session, table)

@@ -1,4 +1,6 @@
-"""A program that only receives, for tests that kill it: ``receive_forever.py DSN SLOT DIRECTORY``."""
+"""A program that only receives, for tests that kill it:
+``receive_forever.py DSN SLOT DIRECTORY``.
+"""
 
 from __future__ import annotations
 

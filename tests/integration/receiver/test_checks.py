@@ -1,4 +1,6 @@
-"""check_source against real servers: everything that can be missing, named together, with what mends it."""
+"""check_source against real servers: everything that can be missing, named together, with what
+mends it.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,8 @@ def test_superuser(pg15: Database) -> None:
     assert facts.datoid == pg15.oid
 
 
-# -- one thing missing ------------------------------------------------------------------------------
+# -- one thing
+# missing ------------------------------------------------------------------------------
 
 
 def test_invalid_dsn() -> None:
@@ -278,7 +281,8 @@ def test_system_id(pg15: Database) -> None:
 def test_a_database_without_an_encoding(pg15: Database) -> None:
     name = f"{pg15.name[:50]}_ascii"
     pg15.cluster.execute(
-        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE "
+        "template0"
     )
     try:
         facts = check_source(pg15.cluster.dsn(name))
@@ -305,7 +309,8 @@ def test_version(pg15: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     check_source(pg15.dsn)
 
 
-# -- several at once --------------------------------------------------------------------------------
+# -- several at
+# once --------------------------------------------------------------------------------
 
 
 def test_all_problems_are_told_at_once(fresh_cluster: ClusterFactory) -> None:

@@ -95,7 +95,8 @@ def test_a_copy_is_not_taken_for_the_primary(
             assert differs is not None
             stopped_at = Lsn.parse(source()["received_lsn"])
             assert Lsn.parse(differs[1]) < stopped_at
-            # It confirmed nothing to the copy. The original sent its last record, of its shutdown, before.
+            # It confirmed nothing to the copy. The original sent its last record, of its shutdown,
+            # before.
             assert stopped_at >= Lsn.parse(before)
             assert get_physical_slot(copy.dsn(), "spillway_main") == kept
 

@@ -1,4 +1,6 @@
-"""What a source's role may not read is said table by table, and the SQL that is printed mends it."""
+"""What a source's role may not read is said table by table, and the SQL that is printed mends
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The receiver against real servers: the same bytes, confirmed only when durable, through every trouble."""
+"""The receiver against real servers: the same bytes, confirmed only when durable, through every
+trouble.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ def state_is(receiver: WalReceiver, state: ReceiverState) -> Callable[[], bool]:
     return lambda: receiver.state == state
 
 
-# -- the ordinary course ----------------------------------------------------------------------------
+# -- the ordinary
+# course ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
@@ -167,7 +170,8 @@ def test_stop_is_instant_and_confirms(fresh_cluster: ClusterFactory, receive: Re
 def test_stop_before_start_and_while_connecting(tmp_path: Path) -> None:
     with WalWriter(tmp_path, system_id="1", segment_size=1 << 20, start_lsn=0) as store:
         assert WalReceiver("host=127.0.0.1 port=1", SLOT, store).stop()
-        # 192.0.2.0/24 answers nobody (RFC 5737); where it is unreachable at once, the back-off is interrupted.
+        # 192.0.2.0/24 answers nobody (RFC 5737); where it is unreachable at once, the back-off is
+        # interrupted.
         receiver = WalReceiver("host=192.0.2.1 user=u", SLOT, store)
         receiver.start()
         time.sleep(0.2)
@@ -177,7 +181,8 @@ def test_stop_before_start_and_while_connecting(tmp_path: Path) -> None:
         assert receiver.state == ReceiverState.STOPPED
 
 
-# -- what is confirmed is durable -------------------------------------------------------------------
+# -- what is confirmed is
+# durable -------------------------------------------------------------------
 
 
 def durable_lsn(store: WalWriter, scratch: Path) -> Lsn:
@@ -198,7 +203,8 @@ def test_never_confirms_what_is_not_durable(
     deadline = time.monotonic() + 60
     with failpoints.armed("walstore.before_fsync=sleep:80; walstore.before_state_fsync=sleep:80"):
         reception = receive(cluster)
-        # Until our first word the slot's restart_lsn is what its creation reserved, no confirmation.
+        # Until our first word the slot's restart_lsn is what its creation reserved, no
+        # confirmation.
         wait_until(
             lambda: cluster.query("SELECT 1 FROM pg_stat_replication WHERE flush_lsn IS NOT NULL")
         )
@@ -208,7 +214,8 @@ def test_never_confirms_what_is_not_durable(
                 writer.execute("INSERT INTO t SELECT md5(i::text) FROM generate_series(1, 500) i")
                 row = watcher.execute(
                     "SELECT s.restart_lsn::text, r.flush_lsn::text"
-                    " FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid"
+                    " FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = "
+                    "s.active_pid"
                 ).fetchone()
                 assert row is not None
                 received = reception.store.received_lsn
@@ -236,7 +243,9 @@ KILL_POINTS = [
 
 
 def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
-    """kill -9 at every failpoint and at random moments under load: the segments are the server's, nothing is missing."""
+    """kill -9 at every failpoint and at random moments under load: the segments are the server's,
+    nothing is missing.
+    """
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     numbers = random.Random(seed)
@@ -273,7 +282,8 @@ def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -
             process.wait()
         ((restart,),) = cluster.query("SELECT restart_lsn::text FROM pg_replication_slots")
         with WalWriter(directory) as store:
-            # Killed before its first word, nothing is confirmed: the slot stands where its creation put it.
+            # Killed before its first word, nothing is confirmed: the slot stands where its creation
+            # put it.
             restart_lsn = Lsn.parse(restart)
             assert store.flushed_lsn >= restart_lsn or restart_lsn == reserved, point
             assert store.flushed_lsn >= confirmed
@@ -290,7 +300,8 @@ def test_killed_again_and_again(fresh_cluster: ClusterFactory, tmp_path: Path) -
     assert compared > 3
 
 
-# -- the server comes and goes ----------------------------------------------------------------------
+# -- the server comes and
+# goes ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
@@ -316,7 +327,9 @@ def test_server_restarts(fresh_cluster: ClusterFactory, receive: Receive, mode: 
 def test_server_crashes_while_it_writes(
     fresh_cluster: ClusterFactory, receive: Receive, major: int
 ) -> None:
-    """Recovery may end in the middle of what was sent, with a continuation that never comes (since 14 marked as such)."""
+    """Recovery may end in the middle of what was sent, with a continuation that never comes (since
+    14 marked as such).
+    """
     cluster = fresh_cluster(major, **SMALL, synchronous_commit=False)
     reception = receive(cluster)
     for _ in range(4):
@@ -353,7 +366,10 @@ def test_unreachable_then_there(fresh_cluster: ClusterFactory, receive: Receive)
 def test_several_hosts(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
     """Of several hosts the first that answers is taken, for SQL and for streaming."""
     cluster = fresh_cluster(15)
-    dsn = f"host=127.0.0.1,localhost,127.0.0.1 port=1,1,{cluster.port} user=postgres target_session_attrs=read-write"
+    dsn = (
+        f"host=127.0.0.1,localhost,127.0.0.1 port=1,1,{cluster.port} user=postgres "
+        "target_session_attrs=read-write"
+    )
     facts = check_source(dsn)
     with WalWriter(
         tmp_path / "wal",
@@ -387,7 +403,9 @@ def test_walsender_terminated(fresh_cluster: ClusterFactory, receive: Receive) -
 
 
 def test_silent_server(fresh_cluster: ClusterFactory, receive: Receive) -> None:
-    """A walsender that hangs: given up after the timeout; the next one streams once the slot is free."""
+    """A walsender that hangs: given up after the timeout; the next one streams once the slot is
+    free.
+    """
     cluster = fresh_cluster(15)
     reception = receive(cluster, receiver_timeout_s=1.0, status_interval_s=0.2)
     reception.streaming()
@@ -438,7 +456,8 @@ def test_password_changes(fresh_cluster: ClusterFactory, tmp_path: Path) -> None
             receiver.stop()
 
 
-# -- slots and removed WAL --------------------------------------------------------------------------
+# -- slots and removed
+# WAL --------------------------------------------------------------------------
 
 
 def test_missing_slot_is_created_again(fresh_cluster: ClusterFactory, receive: Receive) -> None:
@@ -558,7 +577,8 @@ def test_removed_wal_comes_from_the_archive(
         position = Lsn(position + store.segment_size)
 
 
-# -- no space, broken disk --------------------------------------------------------------------------
+# -- no space, broken
+# disk --------------------------------------------------------------------------
 
 
 def test_full_store_pauses_and_resumes(fresh_cluster: ClusterFactory, receive: Receive) -> None:
@@ -620,7 +640,8 @@ def test_failing_disk_is_survived(
     assert reception.receiver.error is None
 
 
-# -- another cluster, other timelines ---------------------------------------------------------------
+# -- another cluster, other
+# timelines ---------------------------------------------------------------
 
 
 def test_another_cluster(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
@@ -671,7 +692,9 @@ def test_follows_a_promotion(fresh_cluster: ClusterFactory, receive: Receive, ma
 def test_wal_that_a_failover_lost_is_not_followed(
     fresh_cluster: ClusterFactory, receive: Receive, tmp_path: Path
 ) -> None:
-    """We are ahead of the promoted server: what it lacks never existed, and mixing would be silent corruption."""
+    """We are ahead of the promoted server: what it lacks never existed, and mixing would be silent
+    corruption.
+    """
     cluster = fresh_cluster(15, **SMALL)
     reception = receive(cluster)
     write_wal(cluster, 1000)

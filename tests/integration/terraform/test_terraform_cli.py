@@ -1,6 +1,7 @@
 """The provider under the real terraform or tofu, installed as users install it.
 
-Where neither is on PATH these tests can't run, and say so: in pytest's summary, and as a warning of the session.
+Where neither is on PATH these tests can't run, and say so: in pytest's summary, and as a warning of
+the session.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 if command_line() is None:
     pytest.skip(
-        "NEITHER terraform NOR tofu IS ON PATH: the provider is not tested with the real command line. "
-        "Its protocol is (test_terraform_protocol.py).",
+        "NEITHER terraform NOR tofu IS ON PATH: the provider is not tested with the real command "
+        "line. Its protocol is (test_terraform_protocol.py).",
         allow_module_level=True,
     )
 

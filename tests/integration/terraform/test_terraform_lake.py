@@ -1,4 +1,5 @@
-"""From an empty service to a lake's table by one apply: the example, by the real command line where there is one.
+"""From an empty service to a lake's table by one apply: the example, by the real command line where
+there is one.
 
 Where there is none, the same three objects are made over the protocol.
 """

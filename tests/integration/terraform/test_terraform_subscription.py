@@ -1,4 +1,6 @@
-"""Subscriptions, publications and tables, driven as Terraform's core drives a provider; without a Spark job: they are disabled."""
+"""Subscriptions, publications and tables, driven as Terraform's core drives a provider; without a
+Spark job: they are disabled.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""WAL of a server that crashed in the middle of a record: what it leaves, and what it writes over it."""
+"""WAL of a server that crashed in the middle of a record: what it leaves, and what it writes over
+it.
+"""
 
 from __future__ import annotations
 

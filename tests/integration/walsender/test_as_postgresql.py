@@ -1,4 +1,6 @@
-"""Commands, frames and pg_recvlogical: the service's port beside a real walsender, on the same WAL."""
+"""Commands, frames and pg_recvlogical: the service's port beside a real walsender, on the same
+WAL.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ BEGIN; INSERT INTO t VALUES (6, 'before', 'sad'); PREPARE TRANSACTION 'p1';
 COMMIT PREPARED 'p1';
 BEGIN; INSERT INTO t VALUES (7, 'gone', 'sad'); PREPARE TRANSACTION 'p2';
 ROLLBACK PREPARED 'p2';
-"""
+"""  # noqa: E501
 
 STREAMS = [
     ("test_decoding", ""),

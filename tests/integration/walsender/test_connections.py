@@ -1,4 +1,6 @@
-"""Who comes in over PostgreSQL's own protocol, how, and what becomes of clients that misbehave or go away."""
+"""Who comes in over PostgreSQL's own protocol, how, and what becomes of clients that misbehave or
+go away.
+"""
 
 from __future__ import annotations
 

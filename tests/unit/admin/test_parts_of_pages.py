@@ -64,7 +64,8 @@ def test_templates_hold_no_script_style_or_other_host() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, formats.DASH), (0, "0 B"), (1023, "1023 B"), (1536, "1.50 kB"), (200 << 20, "200.0 MB"), (5 << 50, "5120.0 TB")],
+    [(None, formats.DASH), (0, "0 B"), (1023, "1023 B"), (1536, "1.50 kB"), (200 << 20, "200.0 MB"),
+     (5 << 50, "5120.0 TB")],
 )  # fmt: skip
 def test_sizes(value: int | None, text: str) -> None:
     assert formats.size(value) == text
@@ -72,7 +73,8 @@ def test_sizes(value: int | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(math.nan, formats.DASH), (0.4, "0 s"), (99, "99 s"), (100, "1 min"), (7200, "2 h"), (7300, "2 h 1 min"), (200_000, "2 d 7 h")],
+    [(math.nan, formats.DASH), (0.4, "0 s"), (99, "99 s"), (100, "1 min"), (7200, "2 h"),
+     (7300, "2 h 1 min"), (200_000, "2 d 7 h")],
 )  # fmt: skip
 def test_durations(value: float, text: str) -> None:
     assert formats.duration(value) == text
@@ -141,7 +143,8 @@ def test_rows_of_changes() -> None:
             action="U",
             schema="s",
             table="t",
-            columns=[{"name": "a", "type": "int", "value": 1}, {"name": "b", "type": "text", "value": "x" * 500}],
+            columns=[{"name": "a", "type": "int", "value": 1},
+                     {"name": "b", "type": "text", "value": "x" * 500}],
             identity=[{"name": "a", "type": "int", "value": 2}],
             pk=[{"name": "a", "type": "int"}],
         ),

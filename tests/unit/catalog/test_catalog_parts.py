@@ -143,7 +143,8 @@ def test_what_has_not_changed_since_the_last_time_is_packed_again() -> None:
     assert storage is not None
     tup = storage.tuple_at(7, 1)
     assert tup is not None
-    # The page of an unfinished transaction's tuple is not packed: the transaction's end has to find it.
+    # The page of an unfinished transaction's tuple is not packed: the transaction's end has to find
+    # it.
     storage.pages[7].packed = None
     mirror.heaps.note_deleter(tup, 900)
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""A catalog that COPY sends becomes packed pages a piece at a time: no more rows are objects than one page has, and a piece."""
+"""A catalog that COPY sends becomes packed pages a piece at a time: no more rows are objects than
+one page has, and a piece.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A mirror whose database is copied to another tablespace: which record says that it moved, and which not."""
+"""A mirror whose database is copied to another tablespace: which record says that it moved, and
+which not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Pages, tuples and COPY output: sound ones are read, damaged ones raise ValueError, none crashes."""
+"""Pages, tuples and COPY output: sound ones are read, damaged ones raise ValueError, none
+crashes.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,8 @@ _XMIN = struct.pack(">I", 700)
 def test_copy() -> None:
     vector = struct.pack(">iiIii", 1, 0, 21, 2, 0) + struct.pack(">ihih", 2, 5, 2, -1)
     kinds = (
-        heap.OID, heap.INT2, heap.BOOL, heap.CHAR, heap.NAME, heap.FLOAT4, heap.INT2VECTOR, heap.RAW,
+        heap.OID, heap.INT2, heap.BOOL, heap.CHAR, heap.NAME, heap.FLOAT4, heap.INT2VECTOR,
+        heap.RAW,
         heap.INT4,
     )  # fmt: skip
     content = _copy(

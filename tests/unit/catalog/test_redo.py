@@ -317,7 +317,9 @@ def test_a_relation_map_to_unseen_storage(mirror: CatalogMirror) -> None:
 @pytest.mark.parametrize("major", [14, 15, 16, 17, 18])
 @pytest.mark.parametrize("seed", range(5))
 def test_random_records_raise_typed_errors(major: int, seed: int) -> None:
-    """Any bytes in any record: a SpillwayError or nothing, and the mirror can still be serialised."""
+    """Any bytes in any record: a SpillwayError or nothing, and the mirror can still be
+    serialised.
+    """
     r = random.Random(f"{major}-{seed}")
     mirror = empty_mirror(major)
     for i in range(1, 10):
@@ -338,7 +340,8 @@ def test_random_records_raise_typed_errors(major: int, seed: int) -> None:
         main = r.randbytes(r.randrange(24))
         if r.random() < 0.7:
             main = struct.pack("<IHBBIH", r.randrange(900), r.randrange(12), r.randrange(32),
-                               r.randrange(128), 0, r.randrange(12))[r.choice((0, 4)) :]  # fmt: skip
+                               r.randrange(128), 0,
+                               r.randrange(12))[r.choice((0, 4)) :]  # fmt: skip
         image = None
         if r.random() < 0.1:
             content = bytearray(page([(1, 800, 0, 0, namespace_data(1, "y"))]))

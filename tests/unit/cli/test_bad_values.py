@@ -1,4 +1,6 @@
-"""Each command with values that can't be: what is said names the value and what to write, in words, and nothing is a traceback."""
+"""Each command with values that can't be: what is said names the value and what to write, in words,
+and nothing is a traceback.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,9 @@ CASES = (
 )
 #: What a parser, a library or REST would say, and no person.
 RAW = re.compile(
-    r"Traceback|Input should|Extra inputs|Value error|unable to parse|pydantic|httpx|Errno|[\u2500-\u257f]|"
-    r"body\.|query\.|\b(?:GET|POST|PATCH|DELETE) /|/docs\b|secret"
+    r"Traceback|Input should|Extra inputs|Value error|unable to "
+    r"parse|pydantic|httpx|Errno|[\u2500-\u257f]|body\.|query\.|\b(?:GET|POST|PATCH|DELETE) "
+    r"/|/docs\b|secret"
 )
 
 
@@ -106,7 +109,9 @@ def test_each_command_that_takes_something_is_among_the_cases() -> None:
     tried = {tuple(shlex.split(line)[:2]) for line, _, _ in CASES}
     simple = {
         # They take nothing but a name, or what others among the cases take.
-        "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", "publications", "refresh", "restart",
+        "alter", "copy", "disable", "drop", "enable", "end-session", "get", "list", (
+            "publications"
+        ), "refresh", "restart",
         "show", "snapshot", "stats",
     }  # fmt: skip
     program = typer.main.get_group(app)

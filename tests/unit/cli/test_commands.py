@@ -163,8 +163,10 @@ def test_tables_of_a_source(
 
 def test_a_lakes_layout(service: FakeService, run: Run) -> None:
     code, out, _ = run(
-        "subscription", "create", "a", "--source", "shop", "--database", "shop", "--lake", "/srv/lake",
-        "--partition-history", "day", "--partition-by", "s.orders=day(at), region", "--partition-by", "s.b=x",
+        "subscription", "create", "a", "--source", "shop", "--database", "shop", "--lake",
+        "/srv/lake",
+        "--partition-history", "day", "--partition-by", "s.orders=day(at), "
+            "region", "--partition-by", "s.b=x",
         "--cluster-by", "s.orders=id", "-j", "retention=7d", "--json",
     )  # fmt: skip
     lake = {
@@ -194,7 +196,8 @@ def test_a_lakes_layout(service: FakeService, run: Run) -> None:
     assert again[0] == 1
     assert "named before" in again[2]
     iceberg = run(
-        "subscription", "create", "b", "--source", "shop", "--database", "shop", "--lake", "/srv/b", "--format", "iceberg",
+        "subscription", "create", "b", "--source", "shop", "--database", "shop", "--lake", "/srv/b",
+        "--format", "iceberg",
         "--iceberg-catalog", "prod", "--iceberg-prefix", "shop_", "--json",
     )  # fmt: skip
     target = json.loads(iceberg[1])["target"]
@@ -269,7 +272,8 @@ def test_output_that_nobody_reads(service: FakeService) -> None:
 def test_client_commands_load_nothing_heavy() -> None:
     code = (
         "import sys, spillway.cli; "
-        "print([m for m in ('grpc', 'sqlalchemy', 'fastapi', 'pyspark', 'pyarrow', 'psycopg') if m in sys.modules])"
+        "print([m for m in ('grpc', 'sqlalchemy', 'fastapi', 'pyspark', 'pyarrow', 'psycopg') if m "
+        "in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

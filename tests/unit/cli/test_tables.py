@@ -1,4 +1,6 @@
-"""What commands print as tables: at a terminal no wider than that, behind a pipe whole and plain."""
+"""What commands print as tables: at a terminal no wider than that, behind a pipe whole and
+plain.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,10 @@ def test_what_a_source_has(service: FakeService, capsys: pytest.CaptureFixture[s
 def _fill(service: FakeService) -> None:
     service.engine.add_slot("orders_to_the_lake")
     service.engine.move_wal(1 << 20)
-    command = "subscription create a --source shop --database shop --lake /srv/a/lake/in/a/directory --disabled"
+    command = (
+        "subscription create a --source shop --database shop --lake /srv/a/lake/in/a/directory "
+        "--disabled"
+    )
     assert main(command.split()) == 0
 
 

@@ -62,8 +62,11 @@ def test_lsn_is_written_as_the_service_writes_it() -> None:
 @pytest.mark.parametrize(
     ("oid", "text"),
     [
-        (23, "x"), (16, "true"), (17, "abc"), (1082, "infinity"), (1083, "24:00:00"), (1114, "-infinity"),
-        (1184, "0044-03-15 00:00:00+00 BC"), (1700, "one"), (2950, "x"), (114, "{"), (1007, "{1"), (1007, "{1}}"),
+        (23, "x"), (16, "true"), (17, "abc"), (1082, "infinity"), (1083, "24:00:00"),
+        (1114, "-infinity"),
+        (1184, (
+            "0044-03-15 00:00:00+00 BC"
+        )), (1700, "one"), (2950, "x"), (114, "{"), (1007, "{1"), (1007, "{1}}"),
         (1007, "1"), (1009, '{"a'), (1009, ""), (1009, "[0:1]"),
     ],
 )  # fmt: skip
@@ -175,7 +178,9 @@ def _columns(oid: int, rows: list[tuple[int, int]]) -> bytes:
 
 
 def test_a_cut_between_a_transactions_batches_gives_no_row_twice() -> None:
-    """The service goes on from the last confirm_lsn, with the whole transaction; the messages are cut otherwise then."""
+    """The service goes on from the last confirm_lsn, with the whole transaction; the messages are
+    cut otherwise then.
+    """
     assembly = BatchAssembly()
 
     def given(confirm_lsn: int, *messages: bytes) -> list[tuple[str, list[tuple[int, int]], int]]:
@@ -342,7 +347,9 @@ def test_the_errors_have_the_services_codes() -> None:
 
 
 def test_client_and_service_import_together() -> None:
-    """In either order; and a client of another release, whose messages have other fields, beside them."""
+    """In either order; and a client of another release, whose messages have other fields, beside
+    them.
+    """
     program = (
         "import sys\n"
         "for name in sys.argv[1:]: __import__(name)\n"
@@ -350,7 +357,8 @@ def test_client_and_service_import_together() -> None:
         "from spillway_client._v1 import slots_pb2 as ours\n"
         "from spillway_client._v1.pool import define\n"
         "assert ours.Slot is not theirs.Slot\n"
-        "assert theirs.Slot.FromString(ours.Slot(slot_name='s').SerializeToString()).slot_name == 's'\n"
+        "assert theirs.Slot.FromString(ours.Slot(slot_name='s').SerializeToString()).slot_name == "
+        "'s'\n"
         "from google.protobuf import descriptor_pb2, descriptor_pool\n"
         "other = descriptor_pb2.FileDescriptorProto.FromString(theirs.DESCRIPTOR.serialized_pb)\n"
         "other.message_type[0].field[0].name = 'renamed'\n"
@@ -408,8 +416,8 @@ def test_it_installs_without_the_service(tmp_path: Path) -> None:
     program = (
         "import sys, spillway_client\n"
         "print(spillway_client.__file__)\n"
-        "print([m for m in ('spillway', 'fastapi', 'pyspark', 'pyarrow', 'sqlalchemy', 'httpx', 'psycopg')"
-        " if m in sys.modules])\n"
+        "print([m for m in ('spillway', 'fastapi', 'pyspark', 'pyarrow', 'sqlalchemy', 'httpx', "
+        "'psycopg') if m in sys.modules])\n"
         "from spillway_client import Slot, InvalidUse\n"
         "from spillway_client.arrow import BatchAssembly\n"
         "try: BatchAssembly()\n"

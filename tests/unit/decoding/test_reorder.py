@@ -370,7 +370,9 @@ def test_a_rolled_back_savepoint_drops_the_view_that_it_gave(wal, make_buffer):
 
 
 def test_own_xids_are_a_view(wal, make_buffer):
-    """The asking one first, then the top-level one, then others, the youngest first; none without a catalog change."""
+    """The asking one first, then the top-level one, then others, the youngest first; none without a
+    catalog change.
+    """
     wal.insert(100, 1)
     for xid in (101, 102, 103, 104):
         wal.insert(xid, 1, locator=TABLE if xid == 103 else CATALOG, flags=0, top_xid=100)
@@ -512,7 +514,9 @@ def test_states_of_the_snapshot_builder(wal, make_buffer):
 
 
 def test_a_young_subtransaction_of_a_transaction_that_began_too_early(wal, make_buffer):
-    """Its catalog may hold rows that the old transaction wrote before our beginning: it is not even looked up."""
+    """Its catalog may hold rows that the old transaction wrote before our beginning: it is not even
+    looked up.
+    """
     wal.insert(102, 1, top_xid=100)
     wal.insert(103, 2, top_xid=101)
     buffer = make_buffer(state=2)

@@ -93,7 +93,8 @@ def test_the_changes_are_those_that_a_stream_would_give(wal, tmp_path, buffer):
 
 
 def test_one_without_changes_is_an_entry_when_it_counts_as_one(wal, buffer):
-    # A change that is passed over still gives a base snapshot; a record that no change is in does not.
+    # A change that is passed over still gives a base snapshot; a record that no change is in does
+    # not.
     wal.insert(100, 1, 2, locator=(1663, DATABASE, 999))
     wal.append(rmgr.RM_HEAP_ID, rmgr.XLOG_HEAP_LOCK, 101, body(b"\0" * 8))
     for xid in (100, 101, 102):

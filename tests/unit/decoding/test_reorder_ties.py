@@ -1,4 +1,5 @@
-"""Changes of one transaction with the same LSN: the order is that of PostgreSQL's heap, and of all that it has in it.
+"""Changes of one transaction with the same LSN: the order is that of PostgreSQL's heap, and of all
+that it has in it.
 
 A message bears the LSN of its record's end, where another subtransaction's record may begin.
 """
@@ -82,7 +83,9 @@ class Played:
             arena.append((lsn, False))
 
     def expected(self) -> list[tuple[int, int]]:
-        """Return (LSN, xid) of the changes in the order in which PostgreSQL's binary heap yields them."""
+        """Return (LSN, xid) of the changes in the order in which PostgreSQL's binary heap yields
+        them.
+        """
         heap = [(xid, list(reversed(arena))) for xid, arena in self.arenas.items() if arena]
 
         def sink(i: int) -> None:
@@ -139,7 +142,9 @@ def wal():
 
 @pytest.mark.parametrize("another_behind", [False, True])
 def test_snapshots_of_others_decide(wal, tmp_path, another_behind):
-    """The top-level transaction has nothing but snapshots; each of them turns the order of the two changes."""
+    """The top-level transaction has nothing but snapshots; each of them turns the order of the two
+    changes.
+    """
     wal.insert(101, 1, top_xid=TOP)
     wal.commit(OTHER, invals=1)
     wal.message(102, "m", b"first written", transactional=True, top_xid=TOP)
@@ -161,7 +166,8 @@ def test_a_message_and_the_row_behind_it_alone(wal, tmp_path):
 
 
 def write_at_random(wal: HeapWal, rng: random.Random, known: set[int]) -> None:
-    """Write rows, messages, and what PostgreSQL queues besides: command ids, changes left out, snapshots.
+    """Write rows, messages, and what PostgreSQL queues besides: command ids, changes left out,
+    snapshots.
 
     Args:
         wal: where to.

@@ -258,7 +258,8 @@ def test_ordinary_transactions_between_parts():
         ([8, 16], []),
         ([24, 32], [24, 32]),
         ([8, 24, 32], [24, 32]),
-        # A message at the cut ended there: streamed, wherever it stands beside a record that starts there.
+        # A message at the cut ended there: streamed, wherever it stands beside a record that starts
+        # there.
         ([16, -24, 24, 32], [24, 32]),
         ([16, 24, -24, 32], [24, 32]),
         ([24, -24, 24], [24, 24]),

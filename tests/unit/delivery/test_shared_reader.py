@@ -1,4 +1,6 @@
-"""Streams that share a reader get what each would get alone, however they start, lag and catch up."""
+"""Streams that share a reader get what each would get alone, however they start, lag and catch
+up.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +210,8 @@ async def test_positions_may_differ_as_long_as_no_transaction_lies_between(world
     second = Got(
         await share_steps(
             world.readers,
-            key, world.log.reader, lsn_of(0) - 100, world.new_plugin(), world.new_plugin, world.open_reader,
+            key, world.log.reader, lsn_of(0) - 100, world.new_plugin(), world.new_plugin,
+            world.open_reader,
             BATCH_BYTES, at_once=True,
         )
     )  # fmt: skip
@@ -481,7 +484,9 @@ async def test_all_may_close_while_they_wait(backlog: World) -> None:
 
 
 async def test_who_begins_a_little_later_catches_up(backlog: World) -> None:
-    """Its place is kept no longer; but who began there before waits for it, and they share from there on."""
+    """Its place is kept no longer; but who began there before waits for it, and they share from
+    there on.
+    """
     backlog.readers = SharedReaders(backlog.workers, 5 * (BATCH_BYTES + 2000), FOR_EVER)
     first = Got(await backlog.steps(0))
     while first.steps._shared.first < 4:

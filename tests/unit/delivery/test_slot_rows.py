@@ -1,4 +1,6 @@
-"""The engine's cache of slots: what it asks of the metadata store, how often, and what it forgets when that says otherwise."""
+"""The engine's cache of slots: what it asks of the metadata store, how often, and what it forgets
+when that says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
 
 def row(name: str, **columns: Any) -> SlotRow:
     return SlotRow(
-        slot_name=name, source="main", database="d", datoid=1, plugin="p", confirmed_flush_lsn=Lsn(10), **columns
+        slot_name=name, source="main", database="d", datoid=1, plugin="p",
+        confirmed_flush_lsn=Lsn(10), **columns
     )  # fmt: skip
 
 
@@ -223,7 +226,8 @@ async def test_a_slot_that_was_rewound_meanwhile_goes_on_from_there(engine: Engi
     assert engine.slot().confirmed_flush_lsn == 5
     await engine.rows.advance(engine.slot(), Lsn(20))
     assert (await engine.stored()).confirmed_flush_lsn == 20
-    # A stream begins where the slot stands, too, but at nothing that was stored and never answered for: nobody was given that.
+    # A stream begins where the slot stands, too, but at nothing that was stored and never answered
+    # for: nobody was given that.
     for stands, begins in ((Lsn(7), 7), (Lsn(90), 7)):
         await engine.metadata.slots.rewind("s0", stands, engine.another())
         slot = engine.slot()
@@ -257,7 +261,9 @@ async def test_a_temporary_slot_is_its_tenures(engine: Engine) -> None:
 
 
 async def test_many_streams_of_a_process_do_not_wait_for_each_other(engine: Engine) -> None:
-    """Feedback is stored while streams come and go, and each position ends where its consumer confirmed it."""
+    """Feedback is stored while streams come and go, and each position ends where its consumer
+    confirmed it.
+    """
     for number in range(1, 10):
         await engine.rows.add(row(f"s{number}"))
 

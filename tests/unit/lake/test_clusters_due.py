@@ -1,4 +1,6 @@
-"""When a current table is clustered: the first time, when much is new, when the columns are others."""
+"""When a current table is clustered: the first time, when much is new, when the columns are
+others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Plain changes merged by delta-rs: against a dict, what is left to Spark, and what readers leave files out by."""
+"""Plain changes merged by delta-rs: against a dict, what is left to Spark, and what readers leave
+files out by.
+"""
 
 from __future__ import annotations
 
@@ -387,7 +389,8 @@ def test_killed_before_the_commit(lake: Path) -> None:
     assert current(lake) == _BEFORE
     assert merge_batch(lake)
     assert current(lake) == _AFTER
-    # delta-rs takes a transaction version once more; a batch that is in the table already is not merged again.
+    # delta-rs takes a transaction version once more; a batch that is in the table already is not
+    # merged again.
     assert not merge_batch(lake)
     assert open_table(lake / "current/items").transaction_version("spillway/shop") == 200
 

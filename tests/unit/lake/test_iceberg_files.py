@@ -1,4 +1,6 @@
-"""Data files, schemas and snapshots of Iceberg tables, without Spark; PyIceberg's own scan is the oracle."""
+"""Data files, schemas and snapshots of Iceberg tables, without Spark; PyIceberg's own scan is the
+oracle.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ COMPOSITE = pa.struct([pa.field("a", pa.int16()), pa.field("x y", pa.string())])
 LAKE = pa.schema(
     [
         ("id", pa.int64()), ("s", pa.int16()), ("t", pa.string()), ("d", pa.date32()),
-        ("ts", pa.timestamp("us", tz="UTC")), ("tn", pa.timestamp("us")), ("wide", pa.decimal128(38, 10)),
+        ("ts", pa.timestamp("us", tz="UTC")), ("tn", pa.timestamp("us")),
+        ("wide", pa.decimal128(38, 10)),
         ("dec", pa.decimal128(10, 2)), ("b", pa.binary()), ("f", pa.float64()), ("r", pa.float32()),
         ("yes", pa.bool_()), ("l", SMALL_LIST), ("st", COMPOSITE), ("we.ird, name", pa.string()),
     ]
@@ -78,7 +81,8 @@ def write(table: Table, rows: pa.Table) -> list[DataFile]:
 
 
 def commit(
-    catalog: LakeCatalog, table: Table, said: dict[str, str], gone: list[DataFile], added: list[DataFile]
+    catalog: LakeCatalog, table: Table, said: dict[str, str], gone: list[DataFile],
+    added: list[DataFile]
 ) -> Table:  # fmt: skip
     with table.transaction() as transaction:
         if gone:
@@ -102,10 +106,15 @@ def test_values_and_bounds(catalog: LakeCatalog) -> None:
             assert str(stored.to_pylist()) == str(wanted.to_pylist())
         else:
             assert stored.equals(ROWS.column(name)), name
-    # Filters leave files out by the bounds: each of these finds its row, or the file that may have it.
+    # Filters leave files out by the bounds: each of these finds its row, or the file that may have
+    # it.
     for condition, ids in (
-        ("id = 2", [2]), ("s < 0", [1]), ("d > '9000-01-01'", [2]), ("d < '0001-01-02'", [1]), ("dec = -1.28", [1]),
-        ("wide > 0", [1]), ("yes = false", [2]), ("t > 'ä'", [1]), ("t is null", [2]), ("r is null", [2]),
+        ("id = 2", [2]), ("s < 0", [1]), ("d > '9000-01-01'", [2]), ("d < '0001-01-02'", [1]), ((
+            "dec = -1.28"
+        ), [1]),
+        ("wide > 0", [1]), ((
+            "yes = false"
+        ), [2]), ("t > 'ä'", [1]), ("t is null", [2]), ("r is null", [2]),
     ):  # fmt: skip
         assert table.scan(row_filter=condition).to_arrow().column("id").to_pylist() == ids, (
             condition
@@ -133,7 +142,15 @@ def test_columns_keep_their_ids(catalog: LakeCatalog) -> None:
         table = again
         return kept
 
-    kept = pa.schema([("id", pa.int64()), ("d", pa.string()), ("t", pa.int32()), ("s", pa.int64()), ("l", SMALL_LIST)])  # fmt: skip
+    kept = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("d", pa.string()),
+            ("t", pa.int32()),
+            ("s", pa.int64()),
+            ("l", SMALL_LIST),
+        ]
+    )
     # t goes, d takes no other's place but t's name is a new column's; s becomes wider.
     assert follow(kept, id="id", d="t", s="s", l="l")
     assert table.scan().to_arrow().select(kept.names).to_pylist() == [
@@ -199,7 +216,9 @@ def test_snapshots_say_what_they_are_of(catalog: LakeCatalog) -> None:
     head = table.current_snapshot()
     assert head is not None
     assert len(head.manifests(table.io)) == 2
-    table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in table.metadata.snapshots[:-1]]).commit()  # fmt: skip
+    table.maintenance.expire_snapshots().by_ids(
+        [s.snapshot_id for s in table.metadata.snapshots[:-1]]
+    ).commit()
     table = table.refresh()
     with pytest.raises(LakeError, match="does not remember what it was at 0/1E"):
         snapshots.snapshot_at(table, "s", 30)
@@ -220,7 +239,8 @@ def test_rows_are_merged_by_key(catalog: LakeCatalog) -> None:
     assert [file.file_path for file in gone] == [first[0].file_path]
     added = [data_file(each, current.schema()) for each in written]
     current = commit(catalog, current, {}, gone, added)
-    assert sorted(map(tuple, (row.values() for row in current.scan().to_arrow().to_pylist())), key=str) == [
+    assert sorted(map(tuple, (row.values() for row in current.scan().to_arrow().to_pylist())),
+                  key=str) == [
         ("k", 1, "x"), ("k", 2, "new"), ("l", 1, "z"), ("l", 9, None), ("m", 1, "w"), ("n", 7, "n"),
     ]  # fmt: skip
     files = snapshots.data_files(current, current.current_snapshot())

@@ -1,4 +1,6 @@
-"""Iceberg tables in a bucket of a real S3 server, without Spark; PyIceberg's own access to the store is the oracle."""
+"""Iceberg tables in a bucket of a real S3 server, without Spark; PyIceberg's own access to the
+store is the oracle.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
 LAKE = ObjectPath(BUCKET, "company/lake")
 ROWS = pa.schema([("id", pa.int64()), ("data", pa.binary())])
-#: characters that URLs and paths have a use for; PyIceberg's own access goes astray at a question mark
+#: characters that URLs and paths have a use for; PyIceberg's own access goes astray at a question
+#: mark
 ODD = "public.a b?c%20d#[e]{f}*"
 NAME = "public.a b%20d[e]{f}*"
 
@@ -113,7 +116,8 @@ def test_a_table_in_a_bucket(store: dict[str, str], monkeypatch: pytest.MonkeyPa
         said = snapshots.mark(Batch("s", 1, 5, 0))
         snapshots.Appending(transaction, current, said, files).commit()
 
-    # A batch of plain changes is merged: history's file is read, the one that is touched, and written anew.
+    # A batch of plain changes is merged: history's file is read, the one that is touched, and
+    # written anew.
     changes = pa.schema(
         [("_op", pa.string()), ("_commit_lsn", pa.int64()), ("_seq", pa.int64()), *ROWS]
     )

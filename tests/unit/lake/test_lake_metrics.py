@@ -99,12 +99,22 @@ def test_listener_takes_its_queries_only() -> None:
 def test_settings_of_one_and_of_several(tmp_path: Path) -> None:
     every = JobSettings(slot="", path=tmp_path / "lake", checkpoint=Path(), interval_s=7)
     (one,) = settings_of(every, ["a"], None)
-    assert (one.slot, one.path, one.checkpoint) == ("a", every.path, every.path / "_spillway" / "checkpoint")  # fmt: skip
+    assert (one.slot, one.path, one.checkpoint) == (
+        "a",
+        every.path,
+        every.path / "_spillway" / "checkpoint",
+    )
     two = settings_of(every, ["a", "b"], None)
-    assert [(job.slot, job.path) for job in two] == [("a", every.path / "a"), ("b", every.path / "b")]  # fmt: skip
+    assert [(job.slot, job.path) for job in two] == [
+        ("a", every.path / "a"),
+        ("b", every.path / "b"),
+    ]
     assert two[1].checkpoint == every.path / "b" / "_spillway" / "checkpoint"
     assert {job.interval_s for job in two} == {7}
-    assert [job.checkpoint for job in settings_of(every, ["a", "b"], tmp_path)] == [tmp_path / "a", tmp_path / "b"]  # fmt: skip
+    assert [job.checkpoint for job in settings_of(every, ["a", "b"], tmp_path)] == [
+        tmp_path / "a",
+        tmp_path / "b",
+    ]
     with pytest.raises(InvalidRequest, match="twice"):
         settings_of(every, ["a", "a"], None)
     (every.path / "_spillway").mkdir(parents=True)

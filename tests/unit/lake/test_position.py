@@ -47,7 +47,8 @@ def test_what_was_skipped_on_purpose_counts_as_in_the_lake(tmp_path: Path) -> No
     position.skip(tmp_path, skipped, Lsn(0x3000))
     assert position.load(tmp_path) is None, "a new lake begins where the slot is"
     position.check(tmp_path, "delta", SLOT, has_checkpoint=False)
-    # Not further than the slot was moved, and somebody else's confirmation beyond it is still found.
+    # Not further than the slot was moved, and somebody else's confirmation beyond it is still
+    # found.
     position.skip(tmp_path, SLOT, Lsn(0x3000))
     with pytest.raises(LakeBehindSlot):
         position.check(tmp_path, "delta", skipped, has_checkpoint=True)

@@ -17,7 +17,9 @@ LATE = "terminated with exception: Python worker failed to connect back. SQLSTAT
 
 
 class Query:
-    """A streaming query, and the reader and writer that lead to it: fails with each of *failures*, then ends."""
+    """A streaming query, and the reader and writer that lead to it: fails with each of *failures*,
+    then ends.
+    """
 
     def __init__(self, *failures: str) -> None:
         self.failures = list(failures)

@@ -105,7 +105,8 @@ def test_evolve_stops_only_where_values_are_lost() -> None:
     assert decision.stop_lsn == 15
     assert isinstance(decision.error, LakeSchemaConflict)
     assert "--resync --table s.r" in decision.error.hint
-    # Nothing has to be followed by a table that was loaded since, nor by one that has only a history.
+    # Nothing has to be followed by a table that was loaded since, nor by one that has only a
+    # history.
     assert _decide(EVOLVE, {"s.r": RETYPED}, loaded={"s.r": 16}) == Decision()
     assert _decide(EVOLVE, {"s.r": RETYPED}, has_current=False) == Decision()
 

@@ -1,4 +1,6 @@
-"""What holds both types of a column, and whether a cast gives what PostgreSQL made of its values."""
+"""What holds both types of a column, and whether a cast gives what PostgreSQL made of its
+values.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def test_offsets_are_lsns(slot: ArrowSlot) -> None:
     assert reader.reportLatestOffset() == {"lsn": "0/1002000"}
     assert reader.latestOffset({"lsn": "0/1000000"}, ReadMaxBytes(4096)) == {"lsn": "0/1001000"}
     assert reader.latestOffset({"lsn": "0/1000000"}, ReadAllAvailable()) == {"lsn": "0/1002000"}
-    # A slot that was rewound, or a service that decodes again, is behind for a while: never backward.
+    # A slot that was rewound, or a service that decodes again, is behind for a while: never
+    # backward.
     assert reader.latestOffset({"lsn": "0/2000000"}, ReadAllAvailable()) == {"lsn": "0/2000000"}
     assert stream(slot, start_lsn="0/1000800").initialOffset() == {"lsn": "0/1000800"}
 
@@ -103,7 +104,8 @@ def test_a_held_job_plans_nothing(slot: ArrowSlot, tmp_path: Path) -> None:
         with boundaries.hold(tmp_path):
             assert reader.latestOffset(start, ReadAllAvailable()) == start
         assert reader.latestOffset(start, ReadAllAvailable()) == start
-        # Its end is fixed, and before any LSN that is still to come: no news would end it too early.
+        # Its end is fixed, and before any LSN that is still to come: no news would end it too
+        # early.
         assert ending.latestOffset(start, ReadAllAvailable()) == {"lsn": "0/1003000"}
     assert reader.latestOffset(start, ReadAllAvailable()) == {"lsn": "0/1003000"}
 
@@ -178,37 +180,54 @@ def test_some_tables_and_some_columns(slot: ArrowSlot) -> None:
 
 
 def test_filters_that_spark_pushes(slot: ArrowSlot) -> None:
-    ends = [slot.commit(*(insert(ITEMS, id=10 * i + j, body=f"b{j}") for j in range(3))) for i in range(4)]  # fmt: skip
+    ends = [
+        slot.commit(*(insert(ITEMS, id=10 * i + j, body=f"b{j}") for j in range(3)))
+        for i in range(4)
+    ]
     made = source(slot, table="public.items", filter_pushdown="true")
     schema = made.schema()
-    lsns: list[Any] = [row["_commit_lsn"] for row in read(stream(slot, table="public.items"), 0x1000000, ends[-1])][::3]  # fmt: skip
+    lsns: list[Any] = [
+        row[("_commit_lsn")]
+        for row in read(stream(slot, table="public.items"), 0x1000000, ends[-1])
+    ][::3]
 
     def ids(*filters: Filter) -> tuple[list[Any], tuple[int, int]]:
         reader = made.reader(schema)  # type: ignore[arg-type]
         assert list(reader.pushFilters(list(filters))) == list(filters)
         parts = reader.partitions()
-        rows = [row["id"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()]  # type: ignore[union-attr] # fmt: skip
+        rows = [
+            row["id"] for part in parts for batch in reader.read(part) for row in batch.to_pylist()
+        ]  # type: ignore[union-attr]
         return rows, (parts[0].start, parts[-1].end)  # type: ignore[attr-defined]
 
     everything = (0x1000000, ends[-1])
     assert len(ids()[0]) == 12
     assert ids(LessThan(("id",), 11), GreaterThan(("id",), 1)) == ([2, 10], everything)
-    assert ids(In(("body",), ("b1", None, "x")), GreaterThanOrEqual(("id",), 20)) == ([21, 31], everything)  # fmt: skip
+    assert ids(In(("body",), ("b1", None, "x")), GreaterThanOrEqual(("id",), 20)) == (
+        [21, 31],
+        everything,
+    )
     assert ids(IsNull(("body",)))[0] == []
     assert len(ids(IsNotNull(("body",)))[0]) == 12
     # By the LSN of the commit, only what is wanted is asked for.
     at = ("_commit_lsn",)
     assert ids(EqualTo(at, lsns[1])) == ([10, 11, 12], (lsns[1], lsns[1] + 1))
-    assert ids(GreaterThan(at, lsns[1]), LessThanOrEqual(at, lsns[2])) == ([20, 21, 22], (lsns[1] + 1, lsns[2] + 1))  # fmt: skip
+    assert ids(GreaterThan(at, lsns[1]), LessThanOrEqual(at, lsns[2])) == (
+        [20, 21, 22],
+        (lsns[1] + 1, lsns[2] + 1),
+    )
     assert ids(GreaterThanOrEqual(at, lsns[2]), LessThan(at, lsns[3]))[1] == (lsns[2], lsns[3])
     assert ids(LessThan(at, 5))[0] == []
     # What can't be compared as Spark does, or is not a column, is left to Spark.
     for other in (
         StringStartsWith(("body",), "b"), EqualTo(("_old_key", "id"), 1), EqualTo(("id",), 1.5),
-        EqualTo(("_commit_time",), datetime.now(UTC)), EqualTo(("nothing",), 1), Not(EqualTo(("id",), 1)),
+        EqualTo(((
+            "_commit_time"
+        ),), datetime.now(UTC)), EqualTo(("nothing",), 1), Not(EqualTo(("id",), 1)),
     ):  # fmt: skip
         assert len(ids(other)[0]) == 12
-    # A reader that takes filters is made only when it is asked for: Spark refuses one while its setting is off.
+    # A reader that takes filters is made only when it is asked for: Spark refuses one while its
+    # setting is off.
     plain = source(slot, table="public.items").reader(schema)  # type: ignore[arg-type]
     assert type(plain).pushFilters is DataSourceReader.pushFilters
 

@@ -12,9 +12,11 @@ def typed_error(error: Exception) -> SpillwayError:
 
 def test_a_worker_s_error_is_typed() -> None:
     text = (
-        "[PYTHON_EXCEPTION] An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+        "[PYTHON_EXCEPTION] An exception was thrown from the Python worker.\n"
+        "Traceback (most recent call last):\n"
         '  File "parse.py", line 1, in parse_stretch\n'
-        "spillway.errors.StorageError: 00000001.snap can't be read: gone (Every worker must see it.)\n"
+        "spillway.errors.StorageError: 00000001.snap can't be read: gone (Every worker must see "
+        "it.)\n"
     )
     error = typed_error(RuntimeError(text))
     assert type(error) is StorageError

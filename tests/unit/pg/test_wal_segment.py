@@ -21,7 +21,8 @@ MIB = 1 << 20
 @pytest.mark.parametrize(
     ("lsn", "size", "timeline", "name"),
     [
-        # SELECT pg_walfile_name(lsn), where the boundary belongs to the segment before; ours to the one after.
+        # SELECT pg_walfile_name(lsn), where the boundary belongs to the segment before; ours to the
+        # one after.
         ("0/16B3748", 16 * MIB, 1, "000000010000000000000001"),
         ("16/B374D848", 16 * MIB, 1, "0000000100000016000000B3"),
         ("1/0", 16 * MIB, 0xA, "0000000A0000000100000000"),
@@ -40,7 +41,9 @@ def test_names(lsn: str, size: int, timeline: int, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "00000001", "000000010000000000000001.partial", "00000001000000000000000g", "000000000000000000000001",
+    ["", "00000001", "000000010000000000000001.partial", "00000001000000000000000g", (
+        "000000000000000000000001"
+    ),
      "0000000100000000000000FF0", "000000010000000000001000", "00000002.history"],
 )  # fmt: skip
 def test_other_files(name: str) -> None:

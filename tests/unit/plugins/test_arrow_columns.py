@@ -1,4 +1,6 @@
-"""The arrow plugin on rows made by hand: decimals of any size, damage of any kind, names and types."""
+"""The arrow plugin on rows made by hand: decimals of any size, damage of any kind, names
+and types.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def numeric_typmod(precision: int, scale: int) -> int:
 
 
 def numeric_datum(value: Decimal, *, long: bool) -> bytes:
-    """Lay *value* out as numeric.c does: a varlena of base-10000 digits without leading or trailing zeros."""
+    """Lay *value* out as numeric.c does: a varlena of base-10000 digits without leading or trailing
+    zeros.
+    """
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     scale = max(0, -exponent)
@@ -200,7 +204,8 @@ def test_damage_gives_an_error_or_a_sound_batch() -> None:
 @pytest.mark.parametrize(
     ("name", "escaped"),
     [
-        ("id", "id"), ("op", "op"), ("_op", "__op"), ("__op", "___op"), ("_old_key", "__old_key"), ("_ops", "_ops"),
+        ("id", "id"), ("op", "op"), ("_op", "__op"), ("__op", "___op"), ("_old_key", "__old_key"),
+        ("_ops", "_ops"),
         ("_commit_time", "__commit_time"), ("_", "_"),
     ],
 )  # fmt: skip

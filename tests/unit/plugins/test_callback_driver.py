@@ -20,7 +20,8 @@ from spillway.plugins.interface import PluginContext
 HEADER = TransactionHeader(700, 0x100, 0x300, 0x330, 0)
 TABLE = RelationDescriptor(
     16400, "public", "t", "r", "p", "d",
-    (ColumnDescriptor(1, "id", 23, -1, 4, True, "i"), ColumnDescriptor(2, "v", 23, -1, 4, True, "i", generated="v")),
+    (ColumnDescriptor(1, "id", 23, -1, 4, True, "i"),
+     ColumnDescriptor(2, "v", 23, -1, 4, True, "i", generated="v")),
     identity_columns=(1,),
 )  # fmt: skip
 
@@ -31,7 +32,8 @@ def insert(value: int, *, lsn: int = 0x200, xid: int = 700, flags: int = 0) -> b
     return (
         struct.pack(
             "<IBBHIIQII",
-            change_format.HEADER_SIZE + len(padded), change_format.INSERT, change_format.HAS_NEW | flags, 0, 1, xid,
+            change_format.HEADER_SIZE + len(padded), change_format.INSERT,
+            change_format.HAS_NEW | flags, 0, 1, xid,
             lsn, len(section), 0,
         )
         + padded

@@ -1,4 +1,6 @@
-"""pgoutput message by message, without a server: what frames transactions, parts of them and prepared ones."""
+"""pgoutput message by message, without a server: what frames transactions, parts of them and
+prepared ones.
+"""
 
 from __future__ import annotations
 
@@ -192,14 +194,16 @@ def test_prepared_transactions() -> None:
     assert reader.plugin.two_phase
     assert Reader(two_phase=True).plugin.two_phase
     assert not Reader({"proto_version": "2"}, version=140000, two_phase=True).plugin.two_phase
-    prepare = HEADER._replace(final_lsn=0x280, end_lsn=0x290, commit_time=41, kind=TransactionKind.PREPARE, prepared=PREPARED
+    prepare = HEADER._replace(final_lsn=0x280, end_lsn=0x290, commit_time=41,
+                              kind=TransactionKind.PREPARE, prepared=PREPARED
     )  # fmt: skip
     reader.call("begin_prepare", prepare)
     reader.changes(insert(1), header=prepare)
     reader.call("prepare", prepare)
     facts = struct.pack(">QQqI", 0x280, 0x290, 41, 700) + b"gid\0"
     assert reader.rows() == [
-        (0x100, 700, b"b" + facts), (0x200, 700, RELATION), (0x200, 700, row(1)), (0x290, 700, b"P\0" + facts),
+        (0x100, 700, b"b" + facts), (0x200, 700, RELATION), (0x200, 700, row(1)),
+        (0x290, 700, b"P\0" + facts),
     ]  # fmt: skip
     end = HEADER._replace(kind=TransactionKind.COMMIT_PREPARED, prepared=PREPARED)
     reader.call("commit_prepared", end)

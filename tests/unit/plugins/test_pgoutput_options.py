@@ -1,4 +1,6 @@
-"""What minor releases of pgoutput take as options: seen on servers that the other tests do not install."""
+"""What minor releases of pgoutput take as options: seen on servers that the other tests do not
+install.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""pgvector's types from their stored form; the format and the examples are those of its documentation and clients.
+"""pgvector's types from their stored form; the format and the examples are those of its
+documentation and clients.
 
 None of the test servers has the extension.
 """

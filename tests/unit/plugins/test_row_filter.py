@@ -1,4 +1,6 @@
-"""Row filters without a server: what becomes of changes, numbers as bytes that sort, refusals, damage."""
+"""Row filters without a server: what becomes of changes, numbers as bytes that sort, refusals,
+damage.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Types of packages: the manual's example works, inside other types too; without it values are raw."""
+"""Types of packages: the manual's example works, inside other types too; without it values are
+raw.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-type.md"
 SETTINGS = TextSettings(180000)
 TYPES = {
     20000: TypeDescriptor(
-        20000, "public", "complex", "b", "U", 16, by_value=False, align="d", output="complex_out", send="complex_send"
+        20000, "public", "complex", "b", "U", 16, by_value=False, align="d", output="complex_out",
+        send="complex_send"
     ),
     20001: TypeDescriptor(
-        20001, "public", "_complex", "b", "A", -1, by_value=False, align="d", element_oid=20000, is_array=True,
+        20001, "public", "_complex", "b", "A", -1, by_value=False, align="d", element_oid=20000,
+        is_array=True,
         output="array_out", send="array_send",
     ),
 }  # fmt: skip
@@ -53,7 +57,8 @@ def _example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     groups = {
         group: [Entry(name, namespace[function]) for name, function in
                 re.findall(r'^ *(\w+) = "my_codecs:(\w+)"', body, re.MULTILINE)]
-        for group, body in re.findall(r'entry-points\."([\w.]+)"\]\n(.*?)\n *\n?(?= *\[|```| *```)', text, re.DOTALL)
+        for group, body in re.findall(
+            r'entry-points\."([\w.]+)"\]\n(.*?)\n *\n?(?= *\[|```| *```)', text, re.DOTALL)
     }  # fmt: skip
     assert {group: [entry.name for entry in found] for group, found in groups.items()} == {
         type_codecs.ENTRY_POINT_GROUP: ["complex_out"],

@@ -22,7 +22,8 @@ from spillway.plugins.wal2json_options import Wal2JsonOptions
 
 TABLE = RelationDescriptor(
     16384, "public", "t", "r", "p", "d",
-    (ColumnDescriptor(1, "id", 23, -1, 4, True, "i"), ColumnDescriptor(2, "n", 700, -1, 4, True, "i")),
+    (ColumnDescriptor(1, "id", 23, -1, 4, True, "i"),
+     ColumnDescriptor(2, "n", 700, -1, 4, True, "i")),
     primary_key=(1,), identity_columns=(1,),
 )  # fmt: skip
 MESSAGE_HEADER = TransactionHeader(0, 0x210, 0x200, 0x210, 0, kind=TransactionKind.MESSAGE)
@@ -169,7 +170,8 @@ def test_invalidations_are_passed_over() -> None:
     [
         heap_rows.build_change(change_format.INSERT, new=row(1, 1)[:-5], lsn=0x110),
         heap_rows.build_change(change_format.INSERT, relation=9, new=row(1, 1), lsn=0x110),
-        heap_rows.build_change(change_format.MESSAGE, relation=0, new=b"\x01\0\0\0\x09\0\0\0p", lsn=0x110),
+        heap_rows.build_change(change_format.MESSAGE, relation=0, new=b"\x01\0\0\0\x09\0\0\0p",
+                               lsn=0x110),
         heap_rows.build_change(99, new=row(1, 1), lsn=0x110),
     ],
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""Options of wal2json: read as the original reads them. What it says itself is compared in tests/oracle."""
+"""Options of wal2json: read as the original reads them. What it says itself is compared in
+tests/oracle.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ def test_defaults_are_the_originals() -> None:
 @pytest.mark.parametrize(
     ("text", "items"),
     [
-        ("", []), ("  ", []), ("a", ["a"]), (" a , b,c ", ["a", "b", "c"]), ("a b", None), ("a,", None), (",a", None), ("a,,b", None),
-        (r"a\,b,c\ d", [r"a\,b", r"c\ d"]), ("a\t,\nb", ["a", "b"]), ("a\\", ["a\\"]), ("ü, ☃", ["ü", "☃"]),
+        ("", []), ("  ", []), ("a", ["a"]), (" a , b,c ", ["a", "b", "c"]), ("a b", None),
+        ("a,", None), (",a", None), ("a,,b", None),
+        (r"a\,b,c\ d", [r"a\,b", r"c\ d"]), ("a\t,\nb", ["a", "b"]), ("a\\", ["a\\"]),
+        ("ü, ☃", ["ü", "☃"]),
     ],
 )  # fmt: skip
 def test_lists(text: str, items: list[str] | None) -> None:
@@ -39,9 +43,13 @@ def test_lists(text: str, items: list[str] | None) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("", ()), ("s.t", (TableName("s", "t"),)), ("*.t, s.*,*.*", (TableName(None, "t"), TableName("s", None), TableName(None, None))),
-        ("t", None), ("s.t, u", None), (r"a\.b.c", (TableName("a.b", "c"),)), ("s.a.b", (TableName("s", "a.b"),)),
-        (r"\*.\*", (TableName("*", "*"),)), (r"s.a\ b\,c", (TableName("s", "a b,c"),)), (".t", (TableName("", "t"),)), ("s.", (TableName("s", ""),)),
+        ("", ()), ("s.t", (TableName("s", "t"),)), ((
+            "*.t, s.*,*.*"
+        ), (TableName(None, "t"), TableName("s", None), TableName(None, None))),
+        ("t", None), ("s.t, u", None), (r"a\.b.c", (TableName("a.b", "c"),)),
+        ("s.a.b", (TableName("s", "a.b"),)),
+        (r"\*.\*", (TableName("*", "*"),)), (r"s.a\ b\,c", (TableName("s", "a b,c"),)),
+        (".t", (TableName("", "t"),)), ("s.", (TableName("s", ""),)),
         ("s.t\\", (TableName("s", "t"),)),
     ],
 )  # fmt: skip
@@ -51,7 +59,8 @@ def test_tables(text: str, names: tuple[TableName, ...] | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [("", set()), ("1, 2,3", {1, 2, 3}), ("1 2", None), ("x", {0}), ("12x,+4", {12, 4}), ("5,", {5}), ("5,,6", {5, 0, 6})],
+    [("", set()), ("1, 2,3", {1, 2, 3}), ("1 2", None), ("x", {0}), ("12x,+4", {12, 4}),
+     ("5,", {5}), ("5,,6", {5, 0, 6})],
 )  # fmt: skip
 def test_origins(text: str, numbers: set[int] | None) -> None:
     assert split_numbers(text) == numbers
@@ -60,8 +69,11 @@ def test_origins(text: str, numbers: set[int] | None) -> None:
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("1", 1), (" 2 ", 2), ("0x2", 2), ("02", 2), ("2.4", 2), ("1e0", 1), (".5", 0), ("1.5", 2), ("-1", -1), ("08", None), ("x", None),
-        ("", None), ("2x", None), ("1 kB", None), ("99999999999", None), ("1e300", None), ("inf", None), ("nan", None), ("-1e99999", None),
+        ("1", 1), (" 2 ", 2), ("0x2", 2), ("02", 2), ("2.4", 2), ("1e0", 1), (".5", 0), ("1.5", 2),
+        ("-1", -1), ("08", None), ("x", None),
+        ("", None), ("2x", None), ("1 kB", None), ((
+            "99999999999"
+        ), None), ("1e300", None), ("inf", None), ("nan", None), ("-1e99999", None),
     ],
 )  # fmt: skip
 def test_numbers(text: str, number: int | None) -> None:
@@ -74,8 +86,12 @@ def test_numbers(text: str, number: int | None) -> None:
         ({"foo": "bar"}, 'option "foo" = "bar" is unknown'),
         ({"include-xids": "x"}, 'could not parse value "x" for parameter "include-xids"'),
         ({"include-unchanged-toast": "1"}, 'parameter "include-unchanged-toast" was deprecated'),
-        ({"format-version": "3"}, "client sent format_version=3 but we only support format 2 or lower"),
-        ({"format-version": "0"}, "client sent format_version=0 but we only support format 1 or higher"),
+        ({"format-version": "3"}, (
+            "client sent format_version=3 but we only support format 2 or lower"
+        )),
+        ({"format-version": "0"}, (
+            "client sent format_version=0 but we only support format 1 or higher"
+        )),
         ({"format-version": "two"}, 'could not parse value "two" for parameter "format-version"'),
         ({"actions": "insert,upsert"}, 'could not parse value "upsert" for parameter "actions"'),
         ({"actions": "insert,"}, 'could not parse value "insert," for parameter "actions"'),
@@ -85,7 +101,9 @@ def test_numbers(text: str, number: int | None) -> None:
         ({"add-msg-prefixes": ","}, 'could not parse value "," for parameter "add-msg-prefixes"'),
         ({"include-default": "1"}, 'parameter "include-default" is not supported'),
         ({"include-default": "x"}, 'could not parse value "x" for parameter "include-default"'),
-        ({"wal2json-version": "1.0"}, 'could not parse value "1.0" for parameter "wal2json-version"'),
+        ({"wal2json-version": "1.0"}, (
+            'could not parse value "1.0" for parameter "wal2json-version"'
+        )),
         ({"TimeZone": "Mars/Base"}, 'invalid value for parameter "TimeZone": "Mars/Base"'),
     ],
 )  # fmt: skip

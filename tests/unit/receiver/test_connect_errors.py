@@ -17,12 +17,18 @@ PARAMETERS = {"host": "db", "port": "5432", "user": 'o"hara', "dbname": "shop"}
         ('role "x" does not exist', "source_auth_failed", "ALTER ROLE"),
         ('database "x" does not exist', "unknown_database", "database"),
         (
-            'no pg_hba.conf entry for replication connection from host "10.1.2.3", user "x", no encryption',
+            (
+                'no pg_hba.conf entry for replication connection from host "10.1.2.3", user "x", '
+                "no encryption"
+            ),
             "replication_not_allowed_by_hba",
             'host  replication  "o""hara"  10.1.2.3/32  scram-sha-256',
         ),
         (
-            'pg_hba.conf rejects replication connection for host "fe80::1", user "x", SSL encryption',
+            (
+                'pg_hba.conf rejects replication connection for host "fe80::1", user "x", SSL '
+                "encryption"
+            ),
             "replication_not_allowed_by_hba",
             "fe80::1/128",
         ),
@@ -48,7 +54,10 @@ PARAMETERS = {"host": "db", "port": "5432", "user": 'o"hara', "dbname": "shop"}
             "REPLICATION;",
         ),
         (
-            "permission denied to start WAL sender DETAIL:  Only roles with the REPLICATION attribute may",
+            (
+                "permission denied to start WAL sender DETAIL:  Only roles with the REPLICATION "
+                "attribute may"
+            ),
             "missing_replication_privilege",
             'ALTER ROLE "o""hara" REPLICATION;',
         ),

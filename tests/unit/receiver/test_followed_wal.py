@@ -1,4 +1,6 @@
-"""WAL that is read by its directory alone: durable, never what a writer may cut off, whatever happens to the files."""
+"""WAL that is read by its directory alone: durable, never what a writer may cut off, whatever
+happens to the files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What of the store is compared with a server, wherever messages are cut; real servers are in the integration tests."""
+"""What of the store is compared with a server, wherever messages are cut; real servers are in the
+integration tests.
+"""
 
 from __future__ import annotations
 

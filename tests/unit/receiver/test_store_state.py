@@ -1,4 +1,6 @@
-"""The state file: what was durable stays readable whatever happens to the page that was being written."""
+"""The state file: what was durable stays readable whatever happens to the page that was being
+written.
+"""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ def opener(tmp_path: Path) -> Iterator[Opener]:
         store.close()
 
 
-# -- the ordinary course ----------------------------------------------------------------------------
+# -- the ordinary
+# course ----------------------------------------------------------------------------
 
 
 def test_begins_at_the_segments_start(opener: Opener) -> None:
@@ -215,7 +216,8 @@ def test_readers_in_other_threads_see_every_byte(opener: Opener) -> None:
     assert not failures
 
 
-# -- opening again ----------------------------------------------------------------------------------
+# -- opening
+# again ----------------------------------------------------------------------------------
 
 
 def test_only_what_was_synced_is_there_again(opener: Opener) -> None:
@@ -235,7 +237,9 @@ def test_only_what_was_synced_is_there_again(opener: Opener) -> None:
 
 @pytest.mark.parametrize("flushed", [0, 1, 8192, SIZE - 1, SIZE, SIZE + 1, 2 * SIZE, 2 * SIZE + 17])
 def test_power_cut(opener: Opener, flushed: int) -> None:
-    """After a power cut, files hold anything behind the last sync, and files that were not synced may be missing."""
+    """After a power cut, files hold anything behind the last sync, and files that were not synced
+    may be missing.
+    """
     store = opener()
     append(store, flushed)
     store.sync()
@@ -384,7 +388,9 @@ def test_closed_store_says_so(opener: Opener) -> None:
 
 
 def test_close_under_a_running_sync_harms_no_other_file(opener: Opener, tmp_path: Path) -> None:
-    """A thread that is stuck in a sync must not go on with a descriptor that is another file's by then."""
+    """A thread that is stuck in a sync must not go on with a descriptor that is another file's by
+    then.
+    """
     store = opener()
     append(store, 1000)
     with failpoints.armed("walstore.after_fsync=sleep:200"):
@@ -409,7 +415,8 @@ def test_close_under_a_running_sync_harms_no_other_file(opener: Opener, tmp_path
     assert opener().flushed_lsn == START
 
 
-# -- removing ---------------------------------------------------------------------------------------
+# --
+# removing ---------------------------------------------------------------------------------------
 
 
 def test_remove_before(opener: Opener) -> None:
@@ -474,7 +481,8 @@ def test_reader_of_a_removed_segment_never_sees_other_bytes(opener: Opener) -> N
     assert not failures
 
 
-# -- no space, broken disks -------------------------------------------------------------------------
+# -- no space, broken
+# disks -------------------------------------------------------------------------
 
 FAILURES: list[tuple[str, type[StorageError]]] = [
     ("walstore.create_segment=error:ENOSPC@{n}", DiskFull),
@@ -591,7 +599,9 @@ def test_append_after_a_sync_that_failed_beside_it_is_refused(
 def test_sync_that_fails_in_the_middle_of_an_append(
     opener: Opener, monkeypatch: pytest.MonkeyPatch, position: int, instant: str
 ) -> None:
-    """The append fails, too; neither it nor the segment that it began is taken for what comes next."""
+    """The append fails, too; neither it nor the segment that it began is taken for what comes
+    next.
+    """
     store = opener()
     append(store, 500)
     store.sync()
@@ -708,7 +718,8 @@ def test_really_full_disk(small_disk: Path) -> None:
         assert read_all(store) == wal(START + SIZE, 2 * SIZE)
 
 
-# -- timelines --------------------------------------------------------------------------------------
+# --
+# timelines --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fork", [500, SIZE, SIZE + 8192, 2 * SIZE])
@@ -768,7 +779,8 @@ def test_switch_after_failed_sync_forgets_the_old_timelines_files(opener: Opener
     assert read_all(opener.again()) == wal(START, 2 * SIZE + 500)
 
 
-# -- the kernel's page cache ---------------------------------------------------------------------------
+# -- the kernel's page
+# cache ---------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Rows between the halves of a replay, and what the second half makes of rows that are not whole."""
+"""Rows between the halves of a replay, and what the second half makes of rows that are not
+whole.
+"""
 
 from __future__ import annotations
 

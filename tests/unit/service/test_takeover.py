@@ -1,4 +1,6 @@
-"""When a source is taken over: told from the lease's own times, on a clock that nothing but the service's waits moves."""
+"""When a source is taken over: told from the lease's own times, on a clock that nothing but the
+service's waits moves.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +167,9 @@ async def test_a_metadata_store_that_did_not_answer_makes_nobody_wait_longer(
 async def test_files_are_of_a_source_and_not_of_its_name(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process dropped the source, and made one of its name, while this one stood by or was down."""
+    """Another process dropped the source, and made one of its name, while this one stood by or was
+    down.
+    """
     root = service.data.source("main").root
     segment = root / "wal" / "000000010000000000000001"
     await service.sources.start()

@@ -60,7 +60,8 @@ def test_a_process_that_restarts_every_few_minutes_does_not_begin_anew(
         clock = FailureClock(layout)
         assert clock.for_s == 120.0 * start
         clock.failed(0x2000)
-        # From the last snapshot again, to the same place: that is no progress, whatever is written on the way.
+        # From the last snapshot again, to the same place: that is no progress, whatever is written
+        # on the way.
         clock.got_to(0x1000)
         clock.got_to(0x2000)
         clocks.pass_by(90)

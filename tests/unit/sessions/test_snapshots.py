@@ -30,7 +30,9 @@ class Decoder:
 
 
 def test_a_state_that_carries_is_not_replaced_by_one_that_does_not(tmp_path: Path) -> None:
-    """A service that was stopped just where it had carried an open transaction lost it: seen on 18, with a bounded store."""
+    """A service that was stopped just where it had carried an open transaction lost it: seen on 18,
+    with a bounded store.
+    """
     layout = DatabaseLayout(tmp_path, DiskReserve(tmp_path))
     snapshots = Snapshots(layout)
     snapshots.prepare()
@@ -53,7 +55,9 @@ def test_a_state_that_carries_is_not_replaced_by_one_that_does_not(tmp_path: Pat
 def test_spill_files_go_after_the_snapshots_that_named_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A snapshot whose removal was not durable is back after a power failure, and wants its files."""
+    """A snapshot whose removal was not durable is back after a power failure, and wants its
+    files.
+    """
     layout = DatabaseLayout(tmp_path, DiskReserve(tmp_path))
     layout.spill.mkdir()
     spilled = layout.spill / "xid-1.spill"

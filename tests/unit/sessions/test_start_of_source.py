@@ -1,4 +1,6 @@
-"""What the start of a source reads and writes of its databases, and what readiness says until all of them are opened."""
+"""What the start of a source reads and writes of its databases, and what readiness says until all
+of them are opened.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ class Opened:
 
 
 class Stage:
-    """A source whose databases were decoded before; :meth:`start` gives what readiness said as each was opened."""
+    """A source whose databases were decoded before; :meth:`start` gives what readiness said as each
+    was opened.
+    """
 
     def __init__(self, root: Path, databases: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.layout = SourceLayout(root, DiskReserve(root / "reserve"))

@@ -1,7 +1,7 @@
 """Whatever is sent, to whatever route: an answer below 500, and no traceback in the log.
 
-The routes are those of the OpenAPI document and of the admin UI; the requests are sent as bytes over a real
-connection where it matters that they are no HTTP, and to the application else.
+The routes are those of the OpenAPI document and of the admin UI; the requests are sent as bytes
+over a real connection where it matters that they are no HTTP, and to the application else.
 """
 
 from __future__ import annotations

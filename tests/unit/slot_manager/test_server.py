@@ -90,7 +90,9 @@ def _problem(answer: bytes) -> Any:
         b"G",
         b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ",
         (
-            b"POST /v1/slots/s1/get HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"POST /v1/slots/s1/get HTTP/1.1\r\n"
+            b"host: localhost\r\n"
+            b"content-type: application/json\r\n"
             b'content-length: 100\r\n\r\n{"upto'
         ),
         b"POST /ui/login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\ntok",
@@ -213,7 +215,9 @@ async def test_no_descriptor_neither_spins_nor_floods(
 async def test_the_loop_goes_on_while_the_reserve_is_taken(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gRPC's threads may take the descriptor that was in reserve; what makes them give it back runs on this loop."""
+    """gRPC's threads may take the descriptor that was in reserve; what makes them give it back runs
+    on this loop.
+    """
     tries = 0
     given_back_by: list[str] = []
     really_open = os.open
@@ -252,7 +256,13 @@ async def test_the_loop_goes_on_while_the_reserve_is_taken(
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
         b"no such thing\r\n\r\n",
         b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
-        b"POST /v1/slots/s1/get HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        (
+            b"POST /v1/slots/s1/get HTTP/1.1\r\n"
+            b"host: localhost\r\n"
+            b"transfer-encoding: chunked\r\n"
+            b"\r\n"
+            b"zz\r\n"
+        ),
         b"GET / HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
         b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",

@@ -1,4 +1,6 @@
-"""Durable files: whole or not at all after a kill, nothing left by an error, and synced in the order that makes it so."""
+"""Durable files: whole or not at all after a kill, nothing left by an error, and synced in the
+order that makes it so.
+"""
 
 from __future__ import annotations
 

@@ -127,7 +127,9 @@ async def test_who_ends_a_session_frees_the_slot_at_once(
 async def test_a_client_that_is_stopped_loses_its_slot(
     engine: FakeEngine, unused_tcp_port: int, tmp_path: Path, *, busy: bool
 ) -> None:
-    """As PostgreSQL ends a walsender after wal_sender_timeout. gRPC alone waits for a minute, twice at worst."""
+    """As PostgreSQL ends a walsender after wal_sender_timeout. gRPC alone waits for a minute, twice
+    at worst.
+    """
     server = await create_grpc_server(
         engine,
         FakeSubscriptions(),
@@ -405,7 +407,9 @@ async def test_protocol_violations(
 
 
 async def half_closed(target: str, **start: Any) -> list[bytes]:
-    """Send Start and nothing more, as grpcurl does, and return the payloads until the service ends the stream."""
+    """Send Start and nothing more, as grpcurl does, and return the payloads until the service ends
+    the stream.
+    """
     async with grpc.aio.insecure_channel(target) as channel, asyncio.timeout(30):
         call = change_stream_pb2_grpc.ChangeStreamStub(channel).Stream(
             iter([pb.StreamRequest(start=pb.Start(slot_name="s1", **start))])

@@ -1,4 +1,6 @@
-"""What stands before gRPC's methods: the token, bytes that are no message, clients that vanish, connections too many."""
+"""What stands before gRPC's methods: the token, bytes that are no message, clients that vanish,
+connections too many.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is made of proto/: the committed modules, and stubs that users make of it themselves; REST's calls one for one."""
+"""What is made of proto/: the committed modules, and stubs that users make of it themselves; REST's
+calls one for one.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_the_clients_modules_are_up_to_date(script: ModuleType, tmp_path: Path) 
 
 
 def test_stubs_of_a_user_go_together_with_the_package(script: ModuleType, tmp_path: Path) -> None:
-    """protoc names them spillway.v1…, in the user's own tree, which may come first on the path or last."""
+    """protoc names them spillway.v1…, in the user's own tree, which may come first on the path or
+    last.
+    """
     own = tmp_path / "spillway" / "v1"
     own.mkdir(parents=True)
     script.generate(own)

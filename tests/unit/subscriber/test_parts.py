@@ -151,7 +151,8 @@ def test_a_program_is_the_only_one_and_is_found_again(tmp_path: Path) -> None:
         environment = {**os.environ, "SPILLWAY_SUBSCRIPTION_RUN": token}
         return subprocess.Popen(
             [*command, "sh", "-c", "echo up; sleep 600"],
-            env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=environment, start_new_session=True, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
     first = start("t1")

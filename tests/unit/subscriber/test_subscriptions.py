@@ -345,7 +345,8 @@ async def test_alter(stage: Stage) -> None:
     same = {"source": "shop", "slot": "a", "tables": ["a.t"], "enabled": True, "origin": "any"}
     assert (await stage.subscriptions.alter("a", same)).pid == info.pid
     for field, value in (
-        ("source", "other"), ("database", "x"), ("slot", "s"), ("copy_data", False), ("origin", "none"),
+        ("source", "other"), ("database", "x"), ("slot", "s"), ("copy_data", False),
+        ("origin", "none"),
         ("two_phase", True), ("streaming", "on"),
     ):  # fmt: skip
         with pytest.raises(Conflict, match=field) as raised:

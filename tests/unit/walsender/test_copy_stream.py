@@ -106,7 +106,9 @@ def _batch(data: bytes, lsn: int, confirm_lsn: int, wal_end: int) -> StreamBatch
 
 
 async def _told(batches: list[StreamBatch], sent: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """Stream *batches* to a client that then sends *sent* and CopyDone; give what it gets, times left out, and what is confirmed."""
+    """Stream *batches* to a client that then sends *sent* and CopyDone; give what it gets, times
+    left out, and what is confirmed.
+    """
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     client, to_server = await asyncio.open_connection(sock=theirs)
@@ -138,7 +140,9 @@ def _feedback(flush_lsn: int, *, reply_requested: bool) -> bytes:
 
 
 def test_keepalives_promise_what_was_sent() -> None:
-    """Decoding is at 900; a transaction that ends at 100 is sent in two parts, of which one is there."""
+    """Decoding is at 900; a transaction that ends at 100 is sent in two parts, of which one is
+    there.
+    """
     part, all_of_it, nothing = (
         _batch(b"x", 60, 50, 900),
         _batch(b"y", 100, 100, 900),

@@ -1,4 +1,6 @@
-"""Replication commands as PostgreSQL 14 to 18 parse them; what they answer is compared with servers elsewhere."""
+"""Replication commands as PostgreSQL 14 to 18 parse them; what they answer is compared with servers
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ SENT = {
     'CREATE_REPLICATION_SLOT "s" LOGICAL "p" ( SNAPSHOT \'nothing\')': CreateSlot(
         "s", "p", snapshot="nothing"
     ),
-    'CREATE_REPLICATION_SLOT "s" LOGICAL "p" ( FAILOVER,  TWO_PHASE,  SNAPSHOT \'nothing\')': CreateSlot(
-        "s", "p", snapshot="nothing", two_phase=True, failover=True
-    ),
+    (
+        'CREATE_REPLICATION_SLOT "s" LOGICAL "p" ( FAILOVER,  TWO_PHASE,  SNAPSHOT \'nothing\')'
+    ): CreateSlot("s", "p", snapshot="nothing", two_phase=True, failover=True),
     'CREATE_REPLICATION_SLOT "s" LOGICAL "p" NOEXPORT_SNAPSHOT': CreateSlot(
         "s", "p", snapshot="nothing"
     ),
@@ -42,7 +44,10 @@ SENT = {
     'ALTER_REPLICATION_SLOT "s" ( FAILOVER true, TWO_PHASE false );': AlterSlot(
         "s", failover=True, two_phase=False
     ),
-    "START_REPLICATION SLOT \"s\" LOGICAL 1/2A (proto_version '4', publication_names '\"a\",\"b''c\"')": StartLogical(
+    (
+        "START_REPLICATION SLOT \"s\" LOGICAL 1/2A (proto_version '4', publication_names "
+        "'\"a\",\"b''c\"')"
+    ): StartLogical(
         "s",
         Lsn(0x1_0000_002A),
         [Option("proto_version", "4"), Option("publication_names", '"a","b\'c"')],

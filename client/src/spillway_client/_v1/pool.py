@@ -1,6 +1,7 @@
 """Message classes out of serialised descriptors, in a pool that nothing else uses.
 
-What protoc generates checks that the protobuf library is as new as protoc; descriptors alone need no more than the runtime that reads them.
+What protoc generates checks that the protobuf library is as new as protoc; descriptors alone need
+no more than the runtime that reads them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ _POOL.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
 
 
 def define(module: dict[str, Any], file: str, serialized: bytes) -> None:
-    """Put the message classes of *file*, whose FileDescriptorProto is *serialized*, into *module*."""
+    """Put the message classes of *file*, whose FileDescriptorProto is *serialized*, into
+    *module*.
+    """
     _POOL.AddSerializedFile(serialized)
     for name, descriptor in _POOL.FindFileByName(file).message_types_by_name.items():
         module[name] = message_factory.GetMessageClass(descriptor)

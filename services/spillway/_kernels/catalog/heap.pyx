@@ -1,9 +1,11 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=False
-"""Heap pages and catalog tuples: 8 kB of bytes → tuples → the values of the columns that are asked for.
+"""Heap pages and catalog tuples: 8 kB of bytes → tuples → the values of the columns that are asked
+for.
 
 Comes in: page images and tuples out of WAL records or relation files, and COPY's binary output (the
 SQL bootstrap reads catalogs with it). Goes out: plain Python values, one tuple per row. Used by the
-catalog only: user tables' tuples are never deformed here (``_kernels/values/datum`` does that at delivery).
+catalog only: user tables' tuples are never deformed here (``_kernels/values/datum`` does that at
+delivery).
 
 Every read is checked against the end of its buffer; anything that contradicts itself raises
 ``ValueError`` with what and where in the buffer, and the caller, who knows the LSN, makes a
@@ -85,8 +87,8 @@ def page_lsn(const uint8_t[::1] page not None):
 def parse_page(const uint8_t[::1] page not None):
     """List the tuples of a heap page: ``(offset, xmin, xmax, infomask2, infomask, hoff, data)``.
 
-    ``data`` is the tuple from byte 23 on: null bitmap, padding, attributes. Redirected, dead and unused
-    line pointers are left out. A page of zeros (never initialised) has no tuples.
+    ``data`` is the tuple from byte 23 on: null bitmap, padding, attributes. Redirected, dead and
+    unused line pointers are left out. A page of zeros (never initialised) has no tuples.
     """
     cdef:
         const uint8_t* base
@@ -103,7 +105,8 @@ def parse_page(const uint8_t[::1] page not None):
     if upper == 0:
         return tuples
     if lower < PAGE_HEADER_SIZE or lower > upper or upper > special or special > PAGE_SIZE:
-        raise ValueError(f"page header contradicts itself: lower {lower}, upper {upper}, special {special}")
+        raise ValueError(f"page header contradicts itself: lower {lower}, upper {upper}, special "
+                         f"{special}")
     count = (lower - PAGE_HEADER_SIZE) // 4
     for i in range(count):
         item = _u32(base + PAGE_HEADER_SIZE + 4 * i)
@@ -113,13 +116,15 @@ def parse_page(const uint8_t[::1] page not None):
         start = item & 0x7FFF
         length = item >> 17
         if start < upper or start + length > special or length < TUPLE_HEADER_SIZE:
-            raise ValueError(f"line pointer {i + 1} points outside the page: offset {start}, length {length}")
+            raise ValueError(f"line pointer {i + 1} points outside the page: offset {start}, "
+                             f"length {length}")
         tup = base + start
         if tup[22] < TUPLE_HEADER_SIZE or tup[22] > length:
             raise ValueError(f"tuple {i + 1} has header length {tup[22]} of {length} bytes")
         tuples.append((
             i + 1, _u32(tup), _u32(tup + 4), _u16(tup + 18), _u16(tup + 20), tup[22],
-            PyBytes_FromStringAndSize(<const char*>tup + TUPLE_HEADER_SIZE, length - TUPLE_HEADER_SIZE),
+            PyBytes_FromStringAndSize(<const char*>tup + TUPLE_HEADER_SIZE,
+                                      length - TUPLE_HEADER_SIZE),
         ))
     return tuples
 
@@ -133,10 +138,11 @@ cdef struct Column:
 cdef class Deformer:
     """Takes the tracked columns of one catalog out of its tuples.
 
-    *columns* lists the physical columns in order: ``(attlen, attalign, kind)``. Kind ``SKIP`` steps over
-    the column; columns after the last that is wanted may be left out. Values come in column order:
-    OID, INT2, INT4 as int, BOOL as bool, CHAR and NAME as str, FLOAT4 as float, INT2VECTOR and OIDVECTOR as a
-    tuple, RAW as the bytes of the datum with its varlena header. Null, or beyond the tuple's last column: None.
+    *columns* lists the physical columns in order: ``(attlen, attalign, kind)``. Kind ``SKIP`` steps
+    over the column; columns after the last that is wanted may be left out. Values come in column
+    order: OID, INT2, INT4 as int, BOOL as bool, CHAR and NAME as str, FLOAT4 as float, INT2VECTOR
+    and OIDVECTOR as a tuple, RAW as the bytes of the datum with its varlena header. Null, or beyond
+    the tuple's last column: None.
     """
 
     cdef Column columns[128]
@@ -158,7 +164,8 @@ cdef class Deformer:
             if length < -1 or length == 0:
                 raise ValueError(f"unknown attlen {length}")
             if kind in (OID, INT4, FLOAT4) and length != 4 or kind == INT2 and length != 2 \
-                    or kind in (BOOL, CHAR) and length != 1 or kind == NAME and length != NAME_SIZE \
+                    or kind in (BOOL,
+                                CHAR) and length != 1 or kind == NAME and length != NAME_SIZE \
                     or kind in (INT2VECTOR, OIDVECTOR, RAW) and length != -1:
                 raise ValueError(f"column {i + 1} of length {length} can't be read as kind {kind}")
             self.columns[i].length = length
@@ -186,7 +193,8 @@ cdef class Deformer:
         if start < 0 or start > size:
             raise ValueError(f"tuple of {size + TUPLE_HEADER_SIZE} bytes has header length {hoff}")
         if has_null and (natts + 7) // 8 > start:
-            raise ValueError(f"null bitmap of {natts} columns does not fit a header of {hoff} bytes")
+            raise ValueError(f"null bitmap of {natts} columns does not fit a header of {hoff} "
+                             "bytes")
         for i in range(self.count):
             column = &self.columns[i]
             if i >= natts or (has_null and not (base[i >> 3] >> (i & 7)) & 1):
@@ -293,8 +301,9 @@ cdef tuple _vector(const uint8_t* p, Py_ssize_t length, Py_ssize_t width):
 def parse_copy(bytes data not None, kinds, str encoding not None, str errors not None="strict"):
     """Parse the output of ``COPY (SELECT ctid, xmin, …) TO STDOUT (FORMAT binary)``.
 
-    *kinds* are those of the columns after ctid and xmin. Returns ``[(block, offset, xmin, values)]``
-    with values as :meth:`Deformer.deform` gives them, but RAW is the value in its type's send format.
+    *kinds* are those of the columns after ctid and xmin. Returns
+    ``[(block, offset, xmin, values)]`` with values as :meth:`Deformer.deform` gives them, but RAW
+    is the value in its type's send format.
     """
     cdef:
         const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
@@ -344,7 +353,8 @@ def parse_copy(bytes data not None, kinds, str encoding not None, str errors not
         rows.append((block, offset, xmin, tuple(values)))
 
 
-cdef object _sent_value(const uint8_t* p, Py_ssize_t length, int kind, bytes encoding, bytes errors):
+cdef object _sent_value(const uint8_t* p, Py_ssize_t length, int kind, bytes encoding,
+                        bytes errors):
     cdef uint32_t bits
     cdef float real
     cdef Py_ssize_t expected = 4 if kind in (K_OID, K_INT4, K_FLOAT4) else 2 if kind == K_INT2 \
@@ -375,7 +385,8 @@ cdef object _sent_value(const uint8_t* p, Py_ssize_t length, int kind, bytes enc
 
 
 cdef tuple _sent_vector(const uint8_t* p, Py_ssize_t length, Py_ssize_t width):
-    # ndim, flags, element type, then dim and lbound of one dimension, then a length and a value each
+    # ndim, flags, element type, then dim and lbound of one dimension, then a length and a value
+    # each
     cdef uint32_t count, i
     cdef list values = []
     if length < 12:

@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Tuples of mirrored catalogs, and the records that change them as C sees them; tuples.pyx says more."""
+"""Tuples of mirrored catalogs, and the records that change them as C sees them; tuples.pyx says
+more.
+"""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -56,7 +58,8 @@ cdef class TupleStorage:
     cdef int _count
     cdef int _columns[INDEXES_MAX]
     cdef bint _skips_zero[INDEXES_MAX]
-    # Where in a tuple's attributes a key is, and its place in the null bitmap; -1: only the row says it.
+    # Where in a tuple's attributes a key is, and its place in the null bitmap; -1: only the row
+    # says it.
     cdef int _key_at[INDEXES_MAX]
     cdef int _key_attribute[INDEXES_MAX]
     # Where it says that it is of a rewrite, -1: nowhere.
@@ -64,12 +67,13 @@ cdef class TupleStorage:
     cdef int _rewrite_attribute
 
     cdef object _key(self, CatalogTuple tup, int number)
-    cdef bint _is_plain(self, const uint8_t *data, Py_ssize_t size, uint16_t infomask2, uint16_t infomask,
-                        uint8_t hoff) noexcept nogil
+    cdef bint _is_plain(self, const uint8_t *data, Py_ssize_t size, uint16_t infomask2,
+                        uint16_t infomask, uint8_t hoff) noexcept nogil
     cpdef index(self, CatalogTuple tup)
     cpdef unindex(self, CatalogTuple tup)
     cpdef touch(self, CatalogTuple tup)
-    cdef int add_depended(self, CatalogTuple tup, dict dependents, whole_catalog, list found) except -1
+    cdef int add_depended(self, CatalogTuple tup, dict dependents, whole_catalog,
+                          list found) except -1
 
 
 cdef struct NewTuple:
@@ -97,11 +101,17 @@ cdef class CatalogRedo:
     cdef set _pending_of(self, object xid)
     cdef bint _insert(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block,
                       const NewTuple *tuples, uint32_t count) except -1
-    cdef CatalogTuple _put(self, TupleStorage storage, Page page, const WalRecord *record, uint32_t block,
-                           const NewTuple *new, bytes data, set pending)
-    cdef bint _heap_insert(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block) except -1
-    cdef bint _multi_insert(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block) except -1
-    cdef bint _delete(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block) except -1
-    cdef bint _inplace(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block) except -1
-    cdef bint _update(self, TupleStorage storage, RecordBatch batch, const WalRecord *record) except -1
-    cdef int _note_deleter(self, TupleStorage storage, CatalogTuple tup, const WalRecord *record, object xid) except -1
+    cdef CatalogTuple _put(self, TupleStorage storage, Page page, const WalRecord *record,
+                           uint32_t block, const NewTuple *new, bytes data, set pending)
+    cdef bint _heap_insert(self, TupleStorage storage, const WalRecord *record,
+                           const WalBlockRef *block) except -1
+    cdef bint _multi_insert(self, TupleStorage storage, const WalRecord *record,
+                            const WalBlockRef *block) except -1
+    cdef bint _delete(self, TupleStorage storage, const WalRecord *record,
+                      const WalBlockRef *block) except -1
+    cdef bint _inplace(self, TupleStorage storage, const WalRecord *record,
+                       const WalBlockRef *block) except -1
+    cdef bint _update(self, TupleStorage storage, RecordBatch batch,
+                      const WalRecord *record) except -1
+    cdef int _note_deleter(self, TupleStorage storage, CatalogTuple tup, const WalRecord *record,
+                           object xid) except -1

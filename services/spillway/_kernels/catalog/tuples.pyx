@@ -1,25 +1,27 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Tuples of the mirrored catalogs, and redo of the records that change them most.
 
-A :class:`TupleStorage` is the main fork of one relfilenode (``catalog/tuple_store.py``): pages of tuples by offset, and
-indexes that hold every tuple which is not known to be dead. What is known of a tuple's transactions is stamped into
-it, as hint bits do, and needs no status table afterwards:
+A :class:`TupleStorage` is the main fork of one relfilenode (``catalog/tuple_store.py``): pages of
+tuples by offset, and indexes that hold every tuple which is not known to be dead. What is known of
+a tuple's transactions is stamped into it, as hint bits do, and needs no status table afterwards:
 
 - ``xmin_pending``: its xmin has not finished; else, unless ``dead``, it committed.
-- ``deleter``: the unfinished xid that deleted or replaced it, 0 for none. A locker is no deleter; a multixact's updater
-  is.
-- ``dead``: xmin aborted or a deleter committed. Never revoked; kept until the page forgets it, because later images
-  hold it again and a compressed update may refer to its bytes.
+- ``deleter``: the unfinished xid that deleted or replaced it, 0 for none. A locker is no deleter; a
+  multixact's updater is.
+- ``dead``: xmin aborted or a deleter committed. Never revoked; kept until the page forgets it,
+  because later images hold it again and a compressed update may refer to its bytes.
 
-:class:`CatalogRedo` takes INSERT, MULTI_INSERT, DELETE, UPDATE and INPLACE as a command writes them, without a call of
-Python: a transaction that makes and drops a table has forty of them. It decides *before* it changes anything whether a
-record is plain: no page image, a page that is known, bytes that hold the keys, no multixact, no rewrite of a catalog
-under way. Whatever isn't plain is left to ``catalog/redo.py``, which knows all rules, and which this agrees with.
+:class:`CatalogRedo` takes INSERT, MULTI_INSERT, DELETE, UPDATE and INPLACE as a command writes
+them, without a call of Python: a transaction that makes and drops a table has forty of them. It
+decides *before* it changes anything whether a record is plain: no page image, a page that is known,
+bytes that hold the keys, no multixact, no rewrite of a catalog under way. Whatever isn't plain is
+left to ``catalog/redo.py``, which knows all rules, and which this agrees with.
 
-A tuple that comes this way keeps its bytes only. Its row is made of them when somebody looks at it, and of most
-nobody ever does: keys are read from the bytes, too, where they have a fixed place.
+A tuple that comes this way keeps its bytes only. Its row is made of them when somebody looks at it,
+and of most nobody ever does: keys are read from the bytes, too, where they have a fixed place.
 
-Source: heap_xlog_insert and its siblings, src/backend/access/heap/heapam_xlog.c; src/include/access/heapam_xlog.h
+Source: heap_xlog_insert and its siblings, src/backend/access/heap/heapam_xlog.c;
+src/include/access/heapam_xlog.h
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -71,7 +73,8 @@ cdef enum:
 cdef class CatalogTuple:
     """A tuple of a catalog; see the module for what its states mean."""
 
-    def __init__(self, storage, tid, *, xmin, row, xmax=0, infomask2=0, infomask=0, hoff=0, bytes data=None):
+    def __init__(self, storage, tid, *, xmin, row, xmax=0, infomask2=0, infomask=0, hoff=0,
+                 bytes data=None):
         self.storage = storage
         self.tid = tid
         self.xmin = xmin
@@ -92,7 +95,8 @@ cdef class CatalogTuple:
         """The values of the columns that are read; None when nobody asks for them any more."""
         if self._is_packed:
             try:
-                self._row = self.storage.layout.row(self.infomask2, self.infomask, self.hoff, self.data)
+                self._row = self.storage.layout.row(self.infomask2, self.infomask, self.hoff,
+                                                    self.data)
             except ValueError as error:
                 name = self.storage.catalog.name
                 raise CorruptWal(
@@ -108,13 +112,17 @@ cdef class CatalogTuple:
         self._is_packed = False
 
     cpdef bint visible(self, object own_xids):
-        """Say whether a transaction with *own_xids* sees this tuple now, among what is committed."""
+        """Say whether a transaction with *own_xids* sees this tuple now, among what is
+        committed.
+        """
         if self.dead or (self.xmin_pending and self.xmin not in own_xids):
             return False
         return self.deleter == 0 or self.deleter not in own_xids
 
     cpdef forget_row(self):
-        """Free what nobody asks a dead tuple for; its bytes stay. Stand-ins are found by rows, of dead tuples too."""
+        """Free what nobody asks a dead tuple for; its bytes stay. Stand-ins are found by rows, of
+        dead tuples too.
+        """
         if self.data is not None and not (<TupleStorage?> self.storage).unplaced:
             self._row = None
             self._is_packed = False
@@ -158,8 +166,8 @@ cdef class TupleStorage:
             catalog_oid: of whose rows they are.
             columns: for each index the place of its key in a row.
             skips_zero: for each index whether a key of 0 stands for none.
-            places: for each index (offset among a tuple's attributes, attribute's place) of its key, an oid; None where
-                it has no fixed one.
+            places: for each index (offset among a tuple's attributes, attribute's place) of its
+                key, an oid; None where it has no fixed one.
             rewrite: the same of pg_class.relrewrite; None in other catalogs.
         """
         cdef int i
@@ -178,13 +186,16 @@ cdef class TupleStorage:
 
     cdef object _key(self, CatalogTuple tup, int number):
         if tup._is_packed:
-            return load_u32(<const uint8_t *> PyBytes_AS_STRING(tup.data) + tup.hoff - TUPLE_HEADER_SIZE
+            return load_u32(<const uint8_t *> PyBytes_AS_STRING(tup.data) + tup.hoff
+                            - TUPLE_HEADER_SIZE
                             + self._key_at[number])
         return tup._row[self._columns[number]]
 
-    cdef bint _is_plain(self, const uint8_t *data, Py_ssize_t size, uint16_t infomask2, uint16_t infomask,
-                        uint8_t hoff) noexcept nogil:
-        """Say whether a tuple from byte 23 on holds its keys where they are expected, and is of no rewrite."""
+    cdef bint _is_plain(self, const uint8_t *data, Py_ssize_t size, uint16_t infomask2,
+                        uint16_t infomask, uint8_t hoff) noexcept nogil:
+        """Say whether a tuple from byte 23 on holds its keys where they are expected, and is of no
+        rewrite.
+        """
         cdef int i, attribute, at
         cdef int natts = infomask2 & NATTS_MASK
         cdef Py_ssize_t start = <Py_ssize_t> hoff - TUPLE_HEADER_SIZE
@@ -206,7 +217,9 @@ cdef class TupleStorage:
         return self._rewrite_at < 0 or load_u32(data + start + self._rewrite_at) == 0
 
     cpdef index(self, CatalogTuple tup):
-        """Enter *tup*, which must not be dead, into every index, unless nobody can see it; safe to repeat."""
+        """Enter *tup*, which must not be dead, into every index, unless nobody can see it; safe to
+        repeat.
+        """
         cdef int i
         cdef dict index
         cdef PyObject *held
@@ -264,7 +277,8 @@ cdef class TupleStorage:
         self.add_depended(tup, dependents, whole_catalog, found)
         return found
 
-    cdef int add_depended(self, CatalogTuple tup, dict dependents, whole_catalog, list found) except -1:
+    cdef int add_depended(self, CatalogTuple tup, dict dependents, whole_catalog,
+                          list found) except -1:
         cdef int i
         if not dependents:
             return 0
@@ -294,7 +308,9 @@ cdef class CatalogRedo:
     # ---- records
 
     cdef bint redo(self, RecordBatch batch, const WalRecord *record, uint32_t number) except -1:
-        """Redo a record whose first block of a tracked locator is that of *number*; False: it is not plain."""
+        """Redo a record whose first block of a tracked locator is that of *number*; False: it is
+        not plain.
+        """
         cdef TupleStorage storage
         cdef const WalBlockRef *block = &batch.blocks[record.first_block]
         cdef uint8_t op = record.info & HEAP_OPMASK
@@ -327,7 +343,9 @@ cdef class CatalogRedo:
         return done
 
     cdef Page _page(self, TupleStorage storage, const WalBlockRef *block):
-        """Return the page that a record changes without an image; None: not known. A new one is in no storage yet."""
+        """Return the page that a record changes without an image; None: not known. A new one is in
+        no storage yet.
+        """
         if block.fork != 0 or (block.flags & BKPBLOCK_HAS_IMAGE and block.apply_image):
             return None
         page = storage.pages.get(block.block)
@@ -367,9 +385,11 @@ cdef class CatalogRedo:
                       PyBytes_FromStringAndSize(<const char *> new.data, new.size), pending)
         return True
 
-    cdef CatalogTuple _put(self, TupleStorage storage, Page page, const WalRecord *record, uint32_t block,
-                           const NewTuple *new, bytes data, set pending):
-        """Put a tuple that *record* wrote, and whose keys are where they are expected, into a free place."""
+    cdef CatalogTuple _put(self, TupleStorage storage, Page page, const WalRecord *record,
+                           uint32_t block, const NewTuple *new, bytes data, set pending):
+        """Put a tuple that *record* wrote, and whose keys are where they are expected, into a free
+        place.
+        """
         cdef CatalogTuple tup = CatalogTuple.__new__(CatalogTuple)
         tup.storage = storage
         tup.tid = <uint64_t> block << 16 | new.offset
@@ -386,7 +406,8 @@ cdef class CatalogRedo:
         storage.index(tup)
         return tup
 
-    cdef bint _heap_insert(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block) except -1:
+    cdef bint _heap_insert(self, TupleStorage storage, const WalRecord *record,
+                           const WalBlockRef *block) except -1:
         cdef NewTuple new
         if record.main_len < 3 or block.data_len < HEADER_BYTES:
             return False
@@ -398,20 +419,23 @@ cdef class CatalogRedo:
         new.size = block.data_len - HEADER_BYTES
         return self._insert(storage, record, block, &new, 1)
 
-    cdef bint _multi_insert(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block) except -1:
+    cdef bint _multi_insert(self, TupleStorage storage, const WalRecord *record,
+                            const WalBlockRef *block) except -1:
         cdef NewTuple tuples[TUPLES_MAX]
         cdef uint32_t at = 0, count, i
         if record.main_len < 4:
             return False
         count = load_u16(record.main_data + 2)
-        if count > TUPLES_MAX or (not record.info & HEAP_INIT_PAGE and record.main_len < 4 + 2 * count):
+        if count > TUPLES_MAX or (not record.info & HEAP_INIT_PAGE
+                                  and record.main_len < 4 + 2 * count):
             return False
         for i in range(count):
             at += at & 1
             if at + MULTI_HEADER_BYTES > block.data_len:
                 return False
             tuples[i].offset = (
-                <uint16_t> (i + 1) if record.info & HEAP_INIT_PAGE else load_u16(record.main_data + 4 + 2 * i))
+                <uint16_t> (i + 1) if record.info & HEAP_INIT_PAGE
+                else load_u16(record.main_data + 4 + 2 * i))
             tuples[i].size = load_u16(block.data + at)
             tuples[i].infomask2 = load_u16(block.data + at + 2)
             tuples[i].infomask = load_u16(block.data + at + 4)
@@ -422,10 +446,12 @@ cdef class CatalogRedo:
                 return False
         return self._insert(storage, record, block, tuples, count)
 
-    cdef bint _delete(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block) except -1:
+    cdef bint _delete(self, TupleStorage storage, const WalRecord *record,
+                      const WalBlockRef *block) except -1:
         cdef Page page
         cdef CatalogTuple tup
-        if record.main_len < 8 or load_u32(record.main_data) != record.xid or record.main_data[6] & INFOBITS_XMAX:
+        if (record.main_len < 8 or load_u32(record.main_data) != record.xid
+                or record.main_data[6] & INFOBITS_XMAX):
             return False
         if block.flags & BKPBLOCK_WILL_INIT:
             return False
@@ -444,7 +470,8 @@ cdef class CatalogRedo:
         self._note_deleter(storage, tup, record, record.xid)
         return True
 
-    cdef int _note_deleter(self, TupleStorage storage, CatalogTuple tup, const WalRecord *record, object xid) except -1:
+    cdef int _note_deleter(self, TupleStorage storage, CatalogTuple tup, const WalRecord *record,
+                           object xid) except -1:
         """Stamp a live tuple with the record's transaction as the one that deletes it."""
         tup.xmax = xid
         tup.infomask &= <uint16_t> ~XMAX_BITS
@@ -460,8 +487,11 @@ cdef class CatalogRedo:
             storage.unindex(tup)
         return 0
 
-    cdef bint _inplace(self, TupleStorage storage, const WalRecord *record, const WalBlockRef *block) except -1:
-        """Overwrite the attributes of an unfinished transaction's row that nobody has looked at, but not its keys."""
+    cdef bint _inplace(self, TupleStorage storage, const WalRecord *record,
+                       const WalBlockRef *block) except -1:
+        """Overwrite the attributes of an unfinished transaction's row that nobody has looked at,
+        but not its keys.
+        """
         cdef Page page
         cdef CatalogTuple tup
         cdef Py_ssize_t bitmap
@@ -486,7 +516,8 @@ cdef class CatalogRedo:
         out = <uint8_t *> PyBytes_AS_STRING(data)
         memcpy(out, PyBytes_AS_STRING(tup.data), bitmap)
         memcpy(out + bitmap, block.data, block.data_len)
-        if not storage._is_plain(out, PyBytes_GET_SIZE(data), tup.infomask2, tup.infomask, tup.hoff):
+        if not storage._is_plain(out, PyBytes_GET_SIZE(data), tup.infomask2, tup.infomask,
+                                 tup.hoff):
             return False
         for i in range(storage._count):
             if load_u32(out + bitmap + storage._key_at[i]) != storage._key(tup, i):
@@ -495,7 +526,8 @@ cdef class CatalogRedo:
         tup.data = data
         return True
 
-    cdef bint _update(self, TupleStorage storage, RecordBatch batch, const WalRecord *record) except -1:
+    cdef bint _update(self, TupleStorage storage, RecordBatch batch,
+                      const WalRecord *record) except -1:
         cdef const WalBlockRef *block = &batch.blocks[record.first_block]
         cdef const WalBlockRef *old_block = block
         cdef const uint8_t *main = record.main_data
@@ -516,13 +548,15 @@ cdef class CatalogRedo:
             old_block = block + 1
             if old_block.id != 1 or old_block.rel != block.rel:
                 return False
-            if old_block.spc != block.spc or old_block.db != block.db or old_block.flags & BKPBLOCK_WILL_INIT:
+            if (old_block.spc != block.spc or old_block.db != block.db
+                    or old_block.flags & BKPBLOCK_WILL_INIT):
                 return False
         elif block.flags & BKPBLOCK_WILL_INIT:
             return False
         page = self._page(storage, block)
         old_page = page if record.block_count == 1 else self._page(storage, old_block)
-        if page is None or old_page is None or record.end_lsn <= page.lsn or record.end_lsn <= old_page.lsn:
+        if (page is None or old_page is None or record.end_lsn <= page.lsn
+                or record.end_lsn <= old_page.lsn):
             return False
         found = old_page.unpacked().get(load_u16(main + 4))
         if found is None:
@@ -575,17 +609,20 @@ cdef class CatalogRedo:
         if old_page is not page:
             _change(storage, old_page, record, old_block.block)
         self._note_deleter(storage, old, record, record.xid)
-        tup = self._put(storage, page, record, block.block, &new, data, self._pending_of(record.xid))
+        tup = self._put(storage, page, record, block.block, &new, data,
+                        self._pending_of(record.xid))
         tup.xmax = load_u32(main + 8)
         return True
 
     # ---- ends of transactions
 
     def commit(self, tuples, uint32_t xid, dict dependents not None, whole_catalog):
-        """Stamp the tuples of *xid*, which committed: others see now what it wrote, and no more what it deleted.
+        """Stamp the tuples of *xid*, which committed: others see now what it wrote, and no more
+        what it deleted.
 
-        Returns those keys of *dependents* that a row has which appeared or went; None if no row did. What came and went
-        in it nobody else has ever seen: it is in no index, and nothing was made of it.
+        Returns those keys of *dependents* that a row has which appeared or went; None if no row
+        did. What came and went in it nobody else has ever seen: it is in no index, and nothing was
+        made of it.
         """
         cdef CatalogTuple tup
         cdef TupleStorage storage
@@ -639,9 +676,11 @@ cdef class CatalogRedo:
                 storage.index(tup)
 
     def concerns(self, dependencies, own_xids, dict current not None):
-        """Say whether one of *own_xids* has changed a row that has one of *dependencies*, (catalog, index, key) each.
+        """Say whether one of *own_xids* has changed a row that has one of *dependencies*, (catalog,
+        index, key) each.
 
-        *current* has the storage of each catalog. What own transactions have written is in no packed page.
+        *current* has the storage of each catalog. What own transactions have written is in no
+        packed page.
         """
         cdef CatalogTuple tup
         cdef int number
@@ -650,12 +689,14 @@ cdef class CatalogRedo:
             if number < 0:
                 return True
             for tup in (<TupleStorage?> current[oid]).indexed(number, key):
-                if (tup.xmin_pending and tup.xmin in own_xids) or (tup.deleter != 0 and tup.deleter in own_xids):
+                if (tup.xmin_pending and tup.xmin in own_xids) or (tup.deleter != 0
+                                                                   and tup.deleter in own_xids):
                     return True
         return False
 
 
-cdef int _change(TupleStorage storage, Page page, const WalRecord *record, uint32_t block) except -1:
+cdef int _change(TupleStorage storage, Page page, const WalRecord *record,
+                 uint32_t block) except -1:
     """Note that *record* changes a page."""
     if block not in storage.pages:
         storage.pages[block] = page

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Leaving out of a transaction what was in its streamed parts already.
 
-In comes a chunk of the change format and where the last part ended (``Streamed.upto_lsn``); out goes what of the chunk
-came after. Changes are in LSN order, so all of that but a few changes at just that LSN is one piece: a message
-bears its record's end, and may stand beside a change of the record that starts there.
+In comes a chunk of the change format and where the last part ended (``Streamed.upto_lsn``); out
+goes what of the chunk came after. Changes are in LSN order, so all of that but a few changes at
+just that LSN is one piece: a message bears its record's end, and may stand beside a change of the
+record that starts there.
 """
 
 from libc.stdint cimport uint64_t
@@ -15,7 +16,8 @@ from spillway._kernels.values.datum cimport Change, read_change
 
 
 def changes_after(chunk, uint64_t upto_lsn):
-    """Return the part of *chunk*, a memoryview, that was not streamed: a view of it or a copy, maybe empty.
+    """Return the part of *chunk*, a memoryview, that was not streamed: a view of it or a copy,
+    maybe empty.
 
     Raises:
         DecodingError: the chunk is damaged.
@@ -41,10 +43,12 @@ def changes_after(chunk, uint64_t upto_lsn):
                 first = start
         elif first != size:
             # Streamed, behind one that was not.
-            pieces.append(PyBytes_FromStringAndSize(<const char*>&data[first], <Py_ssize_t>(start - first)))
+            pieces.append(PyBytes_FromStringAndSize(<const char*>&data[first],
+                                                    <Py_ssize_t>(start - first)))
             first = size
     if not pieces:
         return chunk[first:]
     if first < size:
-        pieces.append(PyBytes_FromStringAndSize(<const char*>&data[first], <Py_ssize_t>(size - first)))
+        pieces.append(PyBytes_FromStringAndSize(<const char*>&data[first],
+                                                <Py_ssize_t>(size - first)))
     return memoryview(b"".join(pieces))

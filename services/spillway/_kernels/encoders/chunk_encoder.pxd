@@ -1,8 +1,9 @@
 # cython: language_level=3
 """C interface of the loop over a chunk of changes: base classes of output plugins' kernels.
 
-A kernel derives two classes: a :class:`RelationWriter`, what is made once per relation descriptor, and a
-:class:`ChunkEncoder`, which says how one is made (``make_writer``) and what a change becomes (``put_change``).
+A kernel derives two classes: a :class:`RelationWriter`, what is made once per relation descriptor,
+and a :class:`ChunkEncoder`, which says how one is made (``make_writer``) and what a change becomes
+(``put_change``).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -54,17 +55,22 @@ cdef class ChunkEncoder:
 
     # Make the writer of a relation; with the GIL.
     cdef RelationWriter make_writer(self, object descriptor)
-    # Write one transaction of a run, from its beginning to its end; for encoders that offer ``encode_run``.
-    cdef int put_transaction(self, const Entry* entry, object relations, MessageBuffer out) except -1 nogil
+    # Write one transaction of a run, from its beginning to its end; for encoders that offer
+    # ``encode_run``.
+    cdef int put_transaction(self, const Entry* entry, object relations,
+                             MessageBuffer out) except -1 nogil
     # Write what *change* becomes, and finish its messages.
-    cdef int put_change(self, const Change* change, object relations, MessageBuffer out) except -1 nogil
+    cdef int put_change(self, const Change* change, object relations,
+                        MessageBuffer out) except -1 nogil
 
-    # The writer of *relation*, a RelationWriter borrowed from this encoder until it finds the next one.
+    # The writer of *relation*, a RelationWriter borrowed from this encoder until it finds the next
+    # one.
     cdef void* find_writer(self, uint32_t relation, object relations) except NULL nogil
     cdef RelationWriter add_writer(self, uint32_t relation, object relations)
     cdef int encode(self, const uint8_t[::1] chunk, object relations, MessageBuffer out) except -1
     cdef int encode_run(self, TransactionRun run, MessageBuffer out, size_t batch_bytes,
                         size_t message_limit) except -1
-    cdef int run_transactions(self, TransactionRun run, object relations, MessageBuffer out, size_t batch_bytes,
-                              size_t message_limit) except -1 nogil
-    cdef int run(self, const uint8_t* chunk, size_t size, object relations, MessageBuffer out) except -1 nogil
+    cdef int run_transactions(self, TransactionRun run, object relations, MessageBuffer out,
+                              size_t batch_bytes, size_t message_limit) except -1 nogil
+    cdef int run(self, const uint8_t* chunk, size_t size, object relations,
+                 MessageBuffer out) except -1 nogil

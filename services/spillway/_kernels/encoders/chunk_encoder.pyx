@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The loop over a chunk of changes that row-wise output plugins share.
 
-It reads one change after the other without the GIL, and takes the GIL to look a relation up for the first
-time in a chunk, and to raise: an error says which change of which table it is about, and messages that
-were finished before it are kept. Writers of relations are kept over chunks and transactions.
+It reads one change after the other without the GIL, and takes the GIL to look a relation up for the
+first time in a chunk, and to raise: an error says which change of which table it is about, and
+messages that were finished before it are kept. Writers of relations are kept over chunks and
+transactions.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -47,7 +48,8 @@ cdef int read_message(const Change* change, LogicalMessage* message) except -1 n
 
 
 def located(error, uint64_t lsn, descriptor, column=None):
-    """Return *error* with the change that it is about: where in WAL, of which table and, if that is known, column.
+    """Return *error* with the change that it is about: where in WAL, of which table and, if that is
+    known, column.
 
     The message says so too, unless it has PostgreSQL's own words (it is no DecodingError).
     """
@@ -95,17 +97,20 @@ cdef class ChunkEncoder:
     cdef RelationWriter make_writer(self, object descriptor):
         raise NotImplementedError
 
-    cdef int put_change(self, const Change* change, object relations, MessageBuffer out) except -1 nogil:
+    cdef int put_change(self, const Change* change, object relations,
+                        MessageBuffer out) except -1 nogil:
         with gil:
             raise NotImplementedError
 
-    cdef int put_transaction(self, const Entry* entry, object relations, MessageBuffer out) except -1 nogil:
+    cdef int put_transaction(self, const Entry* entry, object relations,
+                             MessageBuffer out) except -1 nogil:
         with gil:
             raise NotImplementedError
 
     cdef int encode_run(self, TransactionRun run, MessageBuffer out, size_t batch_bytes,
                         size_t message_limit) except -1:
-        """Write transactions of *run* until one of them ends with *batch_bytes* or *message_limit* messages in *out*.
+        """Write transactions of *run* until one of them ends with *batch_bytes* or *message_limit*
+        messages in *out*.
 
         Raises:
             DecodingError: as ``encode``.
@@ -119,8 +124,8 @@ cdef class ChunkEncoder:
             fail(self, error, relations, out)
         return 0
 
-    cdef int run_transactions(self, TransactionRun run, object relations, MessageBuffer out, size_t batch_bytes,
-                              size_t message_limit) except -1 nogil:
+    cdef int run_transactions(self, TransactionRun run, object relations, MessageBuffer out,
+                              size_t batch_bytes, size_t message_limit) except -1 nogil:
         cdef Entry entry
         while run.take(&entry):
             self.put_transaction(&entry, relations, out)
@@ -132,7 +137,8 @@ cdef class ChunkEncoder:
         """Write what every change of *chunk* becomes.
 
         Raises:
-            DecodingError: a change is malformed; the details say which. Messages before it are kept.
+            DecodingError: a change is malformed; the details say which. Messages before it are
+                kept.
         """
         cdef size_t size = chunk.shape[0]
         if size == 0:
@@ -145,7 +151,8 @@ cdef class ChunkEncoder:
             fail(self, error, relations, out)
         return 0
 
-    cdef int run(self, const uint8_t* chunk, size_t size, object relations, MessageBuffer out) except -1 nogil:
+    cdef int run(self, const uint8_t* chunk, size_t size, object relations,
+                 MessageBuffer out) except -1 nogil:
         cdef size_t offset = 0
         cdef Change change
         while offset < size:
@@ -167,7 +174,8 @@ cdef class ChunkEncoder:
         cdef RelationWriter writer
         descriptor = relations.get(relation)
         if descriptor is None:
-            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not come with it")
+            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not "
+                                "come with it")
         writer = self.writers.get(relation)
         if writer is None or writer.descriptor is not descriptor:
             if len(self.writers) >= WRITERS_MAX:

@@ -1,13 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Rows of a chunk as columns, for row filters to be evaluated over all of them at once.
 
-In comes a chunk, out go the buffers of Arrow arrays: of the columns that a filter looks at, one row for each tuple
-that it is asked about. Those are the new tuple of an INSERT, the old one of a DELETE, and of an UPDATE the new one or,
-when the old is there too, first the old and then the new, with the TOAST values that did not change taken from the
-old. Back comes whether each of them passes; :meth:`FilterRows.verdicts` says what that means for each change.
+In comes a chunk, out go the buffers of Arrow arrays: of the columns that a filter looks at, one row
+for each tuple that it is asked about. Those are the new tuple of an INSERT, the old one of a
+DELETE, and of an UPDATE the new one or, when the old is there too, first the old and then the new,
+with the TOAST values that did not change taken from the old. Back comes whether each of them
+passes; :meth:`FilterRows.verdicts` says what that means for each change.
 
-Types whose order Arrow does not know become bytes that are ordered as PostgreSQL orders the values: numeric,
-interval. Of char(n) the padding is taken off, which no operator sees.
+Types whose order Arrow does not know become bytes that are ordered as PostgreSQL orders the values:
+numeric, interval. Of char(n) the padding is taken off, which no operator sees.
 
 Source: pgoutput_row_filter, src/backend/replication/pgoutput/pgoutput.c; cmp_numerics,
 src/backend/utils/adt/numeric.c; interval_cmp_value, timestamp.c
@@ -100,12 +101,14 @@ cdef class FilterRows:
             raise MemoryError
         for i, (attnum, form, width) in enumerate(columns):
             if not 0 < attnum <= self.new.natts:
-                raise DecodingError(f"a row filter names column {attnum}, which the table does not have")
+                raise DecodingError(f"a row filter names column {attnum}, which the table does not "
+                                    "have")
             self.attributes[i] = attnum - 1
             self.forms[i] = FORMS[form]
             self.columns[i].width = width if self.forms[i] == FORM_FIXED else 0
             self.columns[i].kind = (
-                KIND_BOOL if self.forms[i] == FORM_BOOL else KIND_FIXED if self.forms[i] == FORM_FIXED else KIND_BINARY)
+                KIND_BOOL if self.forms[i] == FORM_BOOL else KIND_FIXED
+                if self.forms[i] == FORM_FIXED else KIND_BINARY)
 
     def __dealloc__(self):
         cdef int i
@@ -118,8 +121,10 @@ cdef class FilterRows:
         release(&self.tuples)
         release(&self.scratch)
 
-    def gather(self, const uint8_t[::1] chunk not None, uint32_t relation, uint8_t action, bint only_local):
-        """Take the rows of every change of *relation* by *action*; those under an origin not, with *only_local*.
+    def gather(self, const uint8_t[::1] chunk not None, uint32_t relation, uint8_t action,
+               bint only_local):
+        """Take the rows of every change of *relation* by *action*; those under an origin not, with
+        *only_local*.
 
         Returns how many changes there are. A DELETE without its old tuple is none.
         """
@@ -167,7 +172,8 @@ cdef class FilterRows:
                 if fallback != NULL and fallback[self.attributes[i]].state == DATUM_VALUE:
                     value = &fallback[self.attributes[i]]
                 else:
-                    return invalid(b"a row filter needs a value that is not in WAL: its column is not in the identity")
+                    return invalid(b"a row filter needs a value that is not in WAL: its column is "
+                                   b"not in the identity")
             if value.state == DATUM_VALUE and self.forms[i] > FORM_BINARY:
                 changed = value[0]
                 self.transform(self.forms[i], &changed)
@@ -198,7 +204,9 @@ cdef class FilterRows:
         return 0
 
     def column_buffers(self, int i):
-        """Return ``(null count, [validity or None, (offsets,) values])`` of column *i*, as copies."""
+        """Return ``(null count, [validity or None, (offsets,) values])`` of column *i*, as
+        copies.
+        """
         cdef Column* column
         if not 0 <= i < self.count:
             raise IndexError(i)
@@ -210,7 +218,8 @@ cdef class FilterRows:
         return (column.null_count, buffers)
 
     def verdicts(self, const uint8_t[::1] passes not None):
-        """Say what becomes of each change: one byte each, from one byte for each row, 1 for those that pass.
+        """Say what becomes of each change: one byte each, from one byte for each row, 1 for those
+        that pass.
 
         0: it is left out; 1: it stays what it is; an UPDATE becomes 2: an INSERT, 3: a DELETE.
         """
@@ -232,7 +241,9 @@ cdef class FilterRows:
 
 
 def numeric_key(const uint8_t[::1] datum not None):
-    """Return bytes that order numerics as PostgreSQL does; *datum* is one without its varlena header."""
+    """Return bytes that order numerics as PostgreSQL does; *datum* is one without its varlena
+    header.
+    """
     cdef ByteBuffer out
     out.data = NULL
     out.size = 0
@@ -274,7 +285,9 @@ cdef int put_be64(ByteBuffer* out, uint64_t value) except -1 nogil:
 
 
 cdef int put_numeric_key(const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    """-Infinity, negative, zero, positive, Infinity, NaN: a byte each; then weight and digits, base 10000."""
+    """-Infinity, negative, zero, positive, Infinity, NaN: a byte each; then weight and digits, base
+    10000.
+    """
     cdef uint16_t header, digit
     cdef uint16_t flip = 0
     cdef int16_t weight
@@ -287,7 +300,8 @@ cdef int put_numeric_key(const uint8_t* data, size_t size, ByteBuffer* out) exce
     memcpy(&header, data, 2)
     if header & 0xC000 == 0xC000:
         # NaN 0xC000, Infinity 0xD000, -Infinity 0xF000
-        return put_byte(out, 0 if header & 0xF000 == 0xF000 else 4 if header & 0xF000 == 0xD000 else 5)
+        return put_byte(out,
+                        0 if header & 0xF000 == 0xF000 else 4 if header & 0xF000 == 0xD000 else 5)
     if header & 0x8000:
         negative = header & 0x2000 != 0
         weight = <int16_t>(header & 0x3F)

@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Changes one by one, and rows as text: what a plugin written in Python is fed with.
 
-:func:`split_changes` cuts a chunk into its changes, each a copy of its own, so that a row may outlive the chunk.
-:class:`RowPrinter` is compiled once a relation descriptor; it deforms one tuple of such a change and
-prints every value as the type's output function does. Everything here holds the GIL and makes Python
-objects: plugins that must be fast have a kernel of their own and never see this one.
+:func:`split_changes` cuts a chunk into its changes, each a copy of its own, so that a row may
+outlive the chunk. :class:`RowPrinter` is compiled once a relation descriptor; it deforms one tuple
+of such a change and prints every value as the type's output function does. Everything here holds
+the GIL and makes Python objects: plugins that must be fast have a kernel of their own and never see
+this one.
 """
 
 from libc.stdint cimport uint8_t
@@ -13,14 +14,16 @@ from libc.stdlib cimport calloc, free
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_Decode, PyUnicode_DecodeUTF8
 
-from spillway._kernels.values.datum cimport DATUM_NULL, DATUM_UNCHANGED, Change, Datum, Deformer, invalid, read_change
+from spillway._kernels.values.datum cimport (DATUM_NULL, DATUM_UNCHANGED, Change, Datum, Deformer,
+                                             invalid, read_change)
 from spillway._kernels.messages.buffer cimport ByteBuffer, release
 from spillway._kernels.values.text.output cimport CompiledType, TextContext, TypeCompiler
 from spillway._kernels.values.type cimport TypeOutput
 
 
 def split_changes(const uint8_t[::1] chunk not None):
-    """Return ``(action, flags, relation, xid, lsn, change)`` of every change of *chunk*; *change* is bytes.
+    """Return ``(action, flags, relation, xid, lsn, change)`` of every change of *chunk*; *change*
+    is bytes.
 
     Raises:
         DecodingError: the chunk is malformed.
@@ -45,7 +48,8 @@ def split_changes(const uint8_t[::1] chunk not None):
 
 
 def new_section(const uint8_t[::1] change not None):
-    """Return the new section of one change as bytes, b"" if there is none: TRUNCATE and MESSAGE keep theirs there.
+    """Return the new section of one change as bytes, b"" if there is none: TRUNCATE and MESSAGE
+    keep theirs there.
 
     Raises:
         DecodingError: the change is malformed.
@@ -109,7 +113,8 @@ cdef class RowPrinter:
         free(self.outputs)
 
     def texts(self, const uint8_t[::1] change not None, bint old):
-        """Return the text of every one of ``columns``, None where null; of the old or the new row of *change*.
+        """Return the text of every one of ``columns``, None where null; of the old or the new row
+        of *change*.
 
         Raises:
             DecodingError: the change, or a value, is malformed, or it has no such row.

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The loop of the test_decoding plugin: a chunk of changes in, lines of text out.
 
-What does not change from row to row is made once per relation: ``table public.t:`` and, for each column,
-`` name[type]:`` and the writer of its type. The loop deforms a tuple and appends prefixes and values
-to the message buffer, without the GIL; it takes it to look a relation up for the first time in a
-chunk, for types whose codec is written in Python, and to raise.
+What does not change from row to row is made once per relation: ``table public.t:`` and, for each
+column, `` name[type]:`` and the writer of its type. The loop deforms a tuple and appends prefixes
+and values to the message buffer, without the GIL; it takes it to look a relation up for the first
+time in a chunk, for types whose codec is written in Python, and to raise.
 
 Source: pg_decode_change, tuple_to_stringinfo, print_literal (contrib/test_decoding/test_decoding.c)
 """
@@ -15,7 +15,8 @@ from libc.string cimport memchr
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
-from spillway._kernels.reorder.changes cimport DELETE, FROM_ORIGIN, INSERT, INVALIDATION, MESSAGE, TRUNCATE, UPDATE
+from spillway._kernels.reorder.changes cimport (DELETE, FROM_ORIGIN, INSERT, INVALIDATION, MESSAGE,
+                                                TRUNCATE, UPDATE)
 from spillway._kernels.encoders.chunk_encoder cimport (
     ChunkEncoder,
     LogicalMessage,
@@ -34,7 +35,8 @@ from spillway._kernels.values.datum cimport (
     load_u32,
     read_change,
 )
-from spillway._kernels.messages.buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes, reserve
+from spillway._kernels.messages.buffer cimport (ByteBuffer, MessageBuffer, put_byte, put_bytes,
+                                                reserve)
 from spillway._kernels.values.text.datetime cimport put_timestamptz
 from spillway._kernels.values.text.number cimport put_uint
 from spillway._kernels.values.text.output cimport CompiledType, TextContext, TypeCompiler
@@ -103,7 +105,8 @@ cdef class RelationPrinter(RelationWriter):
             printer = &self.columns[i]
             compiled = compiler.column(column)
             name = quote_identifier(column.name, version)
-            type_name = format_type(column.type_oid, descriptor.types, version, context.settings.visible_schemas)
+            type_name = format_type(column.type_oid, descriptor.types, version,
+                                    context.settings.visible_schemas)
             prefix = f" {name}[{type_name}]:".encode(encoding, "surrogateescape")
             self.owned.append((compiled, prefix))
             printer.output = &compiled.output
@@ -122,7 +125,8 @@ cdef class RelationPrinter(RelationWriter):
         free(self.columns)
 
     cdef int put_tuple(
-        self, const uint8_t* section, size_t size, const Change* change, bint skip_nulls, ByteBuffer* out
+        self, const uint8_t* section, size_t size, const Change* change, bint skip_nulls,
+        ByteBuffer* out
     ) except -1 nogil:
         cdef const ColumnPrinter* column
         cdef const Datum* value
@@ -144,7 +148,8 @@ cdef class RelationPrinter(RelationWriter):
         return 0
 
 
-cdef int put_literal(const ColumnPrinter* column, const Datum* value, ByteBuffer* out) except -1 nogil:
+cdef int put_literal(const ColumnPrinter* column, const Datum* value,
+                     ByteBuffer* out) except -1 nogil:
     cdef size_t start
     if column.style == STYLE_PLAIN:
         return column.output.write(column.output, value.data, value.size, out)
@@ -205,7 +210,8 @@ cdef class Encoder(ChunkEncoder):
         self.context = TextContext(settings)
         self.include_xids = True
 
-    def begin(self, uint32_t xid, uint64_t first_lsn, bint transactional, MessageBuffer out not None):
+    def begin(self, uint32_t xid, uint64_t first_lsn, bint transactional,
+              MessageBuffer out not None):
         """Start a transaction: write BEGIN, or leave that to its first change."""
         self.start(xid, first_lsn, transactional, out)
 
@@ -213,17 +219,21 @@ cdef class Encoder(ChunkEncoder):
         """End a transaction."""
         self.end(end_lsn, commit_time, out)
 
-    def transactions(self, TransactionRun run not None, MessageBuffer out not None, size_t batch_bytes,
-                     size_t message_limit):
-        """Write whole transactions of *run* until one ends with *batch_bytes* or *message_limit* messages in *out*."""
+    def transactions(self, TransactionRun run not None, MessageBuffer out not None,
+                     size_t batch_bytes, size_t message_limit):
+        """Write whole transactions of *run* until one ends with *batch_bytes* or *message_limit*
+        messages in *out*.
+        """
         self.encode_run(run, out, batch_bytes, message_limit)
 
-    cdef int put_transaction(self, const Entry* entry, object relations, MessageBuffer out) except -1 nogil:
+    cdef int put_transaction(self, const Entry* entry, object relations,
+                             MessageBuffer out) except -1 nogil:
         self.start(entry.header.xid, entry.header.first_lsn, True, out)
         self.run(entry.chunk, entry.chunk_size, relations, out)
         return self.end(entry.header.end_lsn, entry.header.commit_time, out)
 
-    cdef int start(self, uint32_t xid, uint64_t first_lsn, bint transactional, MessageBuffer out) except -1 nogil:
+    cdef int start(self, uint32_t xid, uint64_t first_lsn, bint transactional,
+                   MessageBuffer out) except -1 nogil:
         self.xid = xid
         self.transactional = transactional
         self.wrote_changes = False
@@ -244,8 +254,11 @@ cdef class Encoder(ChunkEncoder):
             put_byte(&out.payload, c')')
         return out.finish(end_lsn, self.xid)
 
-    def news(self, const uint8_t[::1] text not None, uint64_t lsn, uint32_t xid, time, MessageBuffer out not None):
-        """Write a line that begins with *text*; *time*, an int or None, follows when timestamps are wanted."""
+    def news(self, const uint8_t[::1] text not None, uint64_t lsn, uint32_t xid, time,
+             MessageBuffer out not None):
+        """Write a line that begins with *text*; *time*, an int or None, follows when timestamps are
+        wanted.
+        """
         cdef int64_t at
         put_bytes(&out.payload, &text[0], text.shape[0])
         if time is not None and self.include_timestamp:
@@ -276,7 +289,8 @@ cdef class Encoder(ChunkEncoder):
         return out.finish(lsn, self.xid)
 
     def streamed_changes(self, const uint8_t[::1] chunk not None, MessageBuffer out not None):
-        """Write a message for every change of *chunk*, which is of a part: not what changed, since it may abort.
+        """Write a message for every change of *chunk*, which is of a part: not what changed, since
+        it may abort.
 
         Raises:
             DecodingError: a change is malformed.
@@ -290,7 +304,8 @@ cdef class Encoder(ChunkEncoder):
             out.discard()
             raise
 
-    cdef int run_streamed(self, const uint8_t* chunk, size_t size, MessageBuffer out) except -1 nogil:
+    cdef int run_streamed(self, const uint8_t* chunk, size_t size,
+                          MessageBuffer out) except -1 nogil:
         cdef size_t offset = 0
         cdef Change change
         cdef LogicalMessage message
@@ -300,7 +315,8 @@ cdef class Encoder(ChunkEncoder):
                 continue
             if self.only_local and change.header.flags & FROM_ORIGIN:
                 continue
-            if change.header.action != MESSAGE or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION:
+            if (change.header.action != MESSAGE
+                    or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION):
                 if self.skip_empty_xacts and not self.wrote_changes:
                     self.put_block(b"opening", change.header.lsn, out)
                 self.wrote_changes = True
@@ -325,7 +341,8 @@ cdef class Encoder(ChunkEncoder):
         """Write a message for every change of *chunk*.
 
         Raises:
-            DecodingError: a change is malformed; the details say which. Messages before it are kept.
+            DecodingError: a change is malformed; the details say which. Messages before it are
+                kept.
         """
         self.encode(chunk, relations, out)
 
@@ -339,7 +356,8 @@ cdef class Encoder(ChunkEncoder):
             put_uint(&out.payload, self.xid)
         return out.finish(lsn, self.xid)
 
-    cdef int put_change(self, const Change* change, object relations, MessageBuffer out) except -1 nogil:
+    cdef int put_change(self, const Change* change, object relations,
+                        MessageBuffer out) except -1 nogil:
         cdef bint begins
         if change.header.action == INVALIDATION:
             return 0
@@ -347,7 +365,8 @@ cdef class Encoder(ChunkEncoder):
             return 0
         # Up to 16 a logical message was no change that makes a transaction worth a BEGIN.
         begins = self.transactional and (
-            change.header.action != MESSAGE or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION
+            change.header.action != MESSAGE
+            or self.context.values.server_version_num >= MESSAGE_BEGINS_TRANSACTION
         )
         if begins and not self.wrote_changes:
             if self.skip_empty_xacts:
@@ -365,7 +384,8 @@ cdef class Encoder(ChunkEncoder):
         cdef void* printer = self.find_writer(change.header.relation, relations)
         return put_row(<RelationPrinter>printer, change, out)
 
-    cdef int put_truncate(self, const Change* change, object relations, ByteBuffer* out) except -1 nogil:
+    cdef int put_truncate(self, const Change* change, object relations,
+                          ByteBuffer* out) except -1 nogil:
         cdef Truncation truncation
         cdef uint32_t i
         cdef void* printer

@@ -2,11 +2,11 @@
 """The message buffer: where output plugins put messages, and where a reader takes them from.
 
 Messages lie back to back in one growing byte buffer; their lengths, LSNs and xids in three arrays
-beside it, so that a batch of thousands of messages reaches Python as four ``bytes`` objects. Kernels
-write without the GIL through the C interface in ``buffer.pxd``.
+beside it, so that a batch of thousands of messages reaches Python as four ``bytes`` objects.
+Kernels write without the GIL through the C interface in ``buffer.pxd``.
 
-Memory: a buffer grows by doubling and keeps its capacity when it is emptied, up to ``KEEP_BYTES``; a
-reader bounds it by looking at ``nbytes`` between chunks of changes. One message is bounded by
+Memory: a buffer grows by doubling and keeps its capacity when it is emptied, up to ``KEEP_BYTES``;
+a reader bounds it by looking at ``nbytes`` between chunks of changes. One message is bounded by
 ``MESSAGE_BYTES_MAX``, as PostgreSQL bounds a StringInfo by 1 GB.
 """
 
@@ -84,7 +84,8 @@ cdef class MessageBuffer:
             self.discard()
             with gil:
                 raise DecodingError(
-                    f"a message of {size} bytes is larger than a message may be ({MESSAGE_BYTES_MAX} bytes)",
+                    f"a message of {size} bytes is larger than a message may be "
+                    f"({MESSAGE_BYTES_MAX} bytes)",
                     lsn=f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}",
                 )
         length = <uint32_t>size

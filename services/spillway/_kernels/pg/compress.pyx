@@ -2,12 +2,12 @@
 """Decompression of what PostgreSQL compresses with pglz and LZ4: page images and TOAST values.
 
 Both methods are byte-oriented Lempel-Ziv: literals, and matches that copy from what was already
-written. All input is hostile until shown otherwise: each length is checked against what is left of the
-source and of the output before a byte moves, and a match may reach back only to the output's first
-byte. A malformed source gives -1, never a read or a write outside the two buffers.
+written. All input is hostile until shown otherwise: each length is checked against what is left of
+the source and of the output before a byte moves, and a match may reach back only to the output's
+first byte. A malformed source gives -1, never a read or a write outside the two buffers.
 
-pglz has no length and no end mark in the stream; the caller knows how long the result must be. LZ4 here
-is the block format, without frames. Zstandard, the third method of page images, comes from the
+pglz has no length and no end mark in the stream; the caller knows how long the result must be. LZ4
+here is the block format, without frames. Zstandard, the third method of page images, comes from the
 ``zstandard`` package (see ``wal/images.py``).
 
 Source: src/common/pg_lzcompress.c; lz4_Block_format.md of the LZ4 project.
@@ -19,7 +19,9 @@ from libc.string cimport memcpy, memset
 
 
 cdef inline void _copy_match(uint8_t *to, size_t offset, size_t length) noexcept nogil:
-    """Copy *length* bytes from *offset* bytes back; source and target may overlap, as LZ repeats by it."""
+    """Copy *length* bytes from *offset* bytes back; source and target may overlap, as LZ repeats by
+    it.
+    """
     cdef size_t chunk = offset
     cdef const uint8_t *source = to - offset
     if offset >= length:
@@ -41,9 +43,10 @@ cdef Py_ssize_t pglz_decompress(
         const uint8_t *source, size_t size, uint8_t *out, size_t capacity) noexcept nogil:
     """A control byte, then eight items, lowest bit first: 0 a literal, 1 a match.
 
-    A match is two bytes, with offset 1 … 4095 and length 3 … 17, or three when the length is longer:
-    low nibble of the first = length - 3, its high nibble the high bits of the offset, the second the
-    low ones, the third adds to length 18. The last match may be cut by the end of the output.
+    A match is two bytes, with offset 1 … 4095 and length 3 … 17, or three when the length is
+    longer: low nibble of the first = length - 3, its high nibble the high bits of the offset, the
+    second the low ones, the third adds to length 18. The last match may be cut by the end of the
+    output.
     """
     cdef size_t i = 0, o = 0, offset, length
     cdef unsigned int control, bit

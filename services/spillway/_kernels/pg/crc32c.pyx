@@ -1,14 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=True
 """CRC-32C, the checksum of WAL records and of Spillway's own files.
 
-x86-64 has an instruction for it since SSE 4.2; whether this machine does is asked once, when the module
-is loaded, so one build runs everywhere. Other machines take eight table look-ups for eight bytes
-(slicing-by-8: Kounavis and Berry, "A Systematic Approach to Building High Performance Software-Based
-CRC Generators", 2005). Both give the same sums; a test compares them.
+x86-64 has an instruction for it since SSE 4.2; whether this machine does is asked once, when the
+module is loaded, so one build runs everywhere. Other machines take eight table look-ups for eight
+bytes (slicing-by-8: Kounavis and Berry, "A Systematic Approach to Building High Performance
+Software-Based CRC Generators", 2005). Both give the same sums; a test compares them.
 
-The instruction takes eight bytes but has its result only three cycles later, and begins one each cycle: three
-stretches of the data are summed side by side. A sum is carried over the stretch behind it by what so many zero bytes
-would make of it, which is linear in its bits and so a table look-up for each of its bytes.
+The instruction takes eight bytes but has its result only three cycles later, and begins one each
+cycle: three stretches of the data are summed side by side. A sum is carried over the stretch behind
+it by what so many zero bytes would make of it, which is linear in its bits and so a table look-up
+for each of its bytes.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -190,6 +191,7 @@ def checksum_by_table(const uint8_t[::1] data not None, uint32_t crc=0):
     return crc
 
 
-# Python sees the checksum under the name that kernels cimport; the compiler takes a name once a module.
+# Python sees the checksum under the name that kernels cimport; the compiler takes a name once a
+# module.
 _checksum.__name__ = _checksum.__qualname__ = "crc32c"
 globals()["crc32c"] = _checksum

@@ -1,1 +1,3 @@
-"""Records → transactions: changes in the change format, gathered, spilled, merged, put into runs."""
+"""Records → transactions: changes in the change format, gathered, spilled, merged, put into
+runs.
+"""

@@ -1,45 +1,47 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The reorder buffer: record batches in, transactions out.
 
-:class:`ReorderBuffer` goes through batches from the walker and gathers changes by transaction; between two records the
-decoder queues a TRUNCATE, ends, takes or forgets a transaction, lists those in progress. A transaction taken at its
-commit leaves as a change stream (``merge.pyx``). Those in progress can be carried over a restart
-(``carry.pyx``).
+:class:`ReorderBuffer` goes through batches from the walker and gathers changes by transaction;
+between two records the decoder queues a TRUNCATE, ends, takes or forgets a transaction, lists those
+in progress. A transaction taken at its commit leaves as a change stream (``merge.pyx``). Those in
+progress can be carried over a restart (``carry.pyx``).
 
-``run`` goes through a batch without the GIL: it keeps the table of transactions, copies tuples of tables into arenas,
-spills when memory is short, and *stops* at a record that Python has to handle, saying why and at which index. Python
-does its part and calls ``run`` again: at the same index when a locator had to be resolved (everything ``run`` does
-before a stop can be done twice), at the next one otherwise.
+``run`` goes through a batch without the GIL: it keeps the table of transactions, copies tuples of
+tables into arenas, spills when memory is short, and *stops* at a record that Python has to handle,
+saying why and at which index. Python does its part and calls ``run`` again: at the same index when
+a locator had to be resolved (everything ``run`` does before a stop can be done twice), at the next
+one otherwise.
 
-Only records that concern the database are looked at: its own and everyone's (``record_routes``). Of transactions of
-other databases the table knows no more than what is everyone's.
+Only records that concern the database are looked at: its own and everyone's (``record_routes``). Of
+transactions of other databases the table knows no more than what is everyone's.
 
-What happens to a record is read from ``actions``, one byte for each resource manager and info code, made by
-``decoding/dispatch.py``. Whatever its action, every record first:
+What happens to a record is read from ``actions``, one byte for each resource manager and info code,
+made by ``decoding/dispatch.py``. Whatever its action, every record first:
 
 - makes its xid a subtransaction when it bears a top-level xid (block id 252);
 - gives its xid an entry, so that the entry's first_lsn is PostgreSQL's (commits and aborts do not);
-- goes to the catalog mirror when one of its blocks belongs to a tracked catalog, a plain one to ``catalog/tuples.pyx``,
-  others to Python. Its transaction has then a view of the catalog of its own, and the locators it has bound so far
-  are forgotten.
+- goes to the catalog mirror when one of its blocks belongs to a tracked catalog, a plain one to
+  ``catalog/tuples.pyx``, others to Python. Its transaction has then a view of the catalog of its
+  own, and the locators it has bound so far are forgotten.
 
-Most ends of transactions need nobody: commits go to a run (``commit.pyx``), which Python takes when it is full,
-before it delivers anything else, and at the end of a batch.
+Most ends of transactions need nobody: commits go to a run (``commit.pyx``), which Python takes when
+it is full, before it delivers anything else, and at the end of a batch.
 
-Streaming. Who wants transactions while they are in progress gets them in parts. A part is due after a record by which
-what was queued for the transaction since the last part exceeds ``stream_bytes``, and which leaves nothing
-unfinished: no TOAST chunks without their row, no speculative insertion. Nothing else decides, neither memory nor
-other transactions, so that decoding again makes the same parts. What PostgreSQL queues and then passes over when it
-replays (changes of catalogs, TOAST deletions, copies made by rewrites) counts as it does there.
+Streaming. Who wants transactions while they are in progress gets them in parts. A part is due after
+a record by which what was queued for the transaction since the last part exceeds ``stream_bytes``,
+and which leaves nothing unfinished: no TOAST chunks without their row, no speculative insertion.
+Nothing else decides, neither memory nor other transactions, so that decoding again makes the same
+parts. What PostgreSQL queues and then passes over when it replays (changes of catalogs, TOAST
+deletions, copies made by rewrites) counts as it does there.
 
-Parts: reorder_table (transactions and arenas), reorder_locators (what is whose storage), reorder_extract (record →
-change), reorder_commit (small transactions → runs), reorder_spill (the bound on memory), reorder_toast and
-reorder_merge (transaction → chunks).
+Parts: reorder_table (transactions and arenas), reorder_locators (what is whose storage),
+reorder_extract (record → change), reorder_commit (small transactions → runs), reorder_spill (the
+bound on memory), reorder_toast and reorder_merge (transaction → chunks).
 
-Source: ReorderBufferQueueChange, ReorderBufferProcessPartialChange, ReorderBufferCheckMemoryLimit, ReorderBufferCommit,
-ReorderBufferCommitChild, ReorderBufferAbort, ReorderBufferAbortOld, src/backend/replication/logical/reorderbuffer.c;
-LogicalDecodingProcessRecord and the rmgrs' decode functions, src/backend/replication/logical/decode.c;
-SnapBuildProcessChange, snapbuild.c
+Source: ReorderBufferQueueChange, ReorderBufferProcessPartialChange, ReorderBufferCheckMemoryLimit,
+ReorderBufferCommit, ReorderBufferCommitChild, ReorderBufferAbort, ReorderBufferAbortOld,
+src/backend/replication/logical/reorderbuffer.c; LogicalDecodingProcessRecord and the rmgrs' decode
+functions, src/backend/replication/logical/decode.c; SnapBuildProcessChange, snapbuild.c
 """
 
 from libc.errno cimport EDQUOT, ENOMEM, ENOSPC
@@ -48,7 +50,8 @@ from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
 from spillway._kernels.catalog.tuples cimport CatalogRedo
-from spillway._kernels.reorder.changes cimport FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE, ChangeHeader
+from spillway._kernels.reorder.changes cimport (FROM_ORIGIN, HAS_NEW, INVALIDATION, TRUNCATE,
+                                                ChangeHeader)
 from spillway._kernels.reorder.invalidation_items cimport InvalidationParser
 from spillway._kernels.wal.record_batch cimport RecordBatch, Route, WalBlockRef, WalRecord, load_u32
 from spillway._kernels.reorder.carry cimport dump_transactions, load_transactions, spill_large
@@ -133,7 +136,8 @@ import os
 from spillway.errors import CorruptWal, DecodingError, DiskFull, StorageError, UnsupportedWal
 from spillway.pg.lsn import Lsn
 
-# What the bytes of the action table mean; decoding/dispatch.py has the same numbers (a test compares).
+# What the bytes of the action table mean; decoding/dispatch.py has the same numbers (a test
+# compares).
 cdef enum Action:
     ACTION_UNKNOWN = 0
     ACTION_IGNORE = 1
@@ -191,7 +195,8 @@ cdef enum:
     SIZE_OF_SMGR_CREATE = 16
     GLOBAL_TABLESPACE = 1664
     SIZE_OF_HEAP_TRUNCATE = 12
-    # What something queued counts at least: a change without tuples, or what PostgreSQL alone has to queue.
+    # What something queued counts at least: a change without tuples, or what PostgreSQL alone has
+    # to queue.
     QUEUED_BYTES_MIN = 64
     EXTENT_BYTES_MIN = 8192
     EXTENT_BYTES_MAX = 1 << 20
@@ -248,13 +253,18 @@ def action_numbers():
 
 
 cdef inline bint is_creation_of_own(const WalRecord *record) noexcept nogil:
-    """Say whether it creates storage outside of pg_global: of a database's own the mirror knows by pg_class."""
-    return (record.rmid == RM_SMGR_ID and record.info & 0x70 == SMGR_CREATE and record.main_len >= SIZE_OF_SMGR_CREATE
+    """Say whether it creates storage outside of pg_global: of a database's own the mirror knows by
+    pg_class.
+    """
+    return (record.rmid == RM_SMGR_ID and record.info & 0x70 == SMGR_CREATE
+            and record.main_len >= SIZE_OF_SMGR_CREATE
             and load_u32(record.main_data) != GLOBAL_TABLESPACE)
 
 
 cdef class ReorderBuffer:
-    """Transactions in progress in one database, and the loop over record batches that fills them."""
+    """Transactions in progress in one database, and the loop over record batches that fills
+    them.
+    """
 
     cdef TransactionTable _table
     cdef LocatorCache _locators
@@ -285,7 +295,8 @@ cdef class ReorderBuffer:
     cdef bint _skims
     # Leave out what came in through a replication origin.
     cdef bint _only_local
-    # The batch that is gone through; where in it the own chain, everyone's, and the list of plain ends are.
+    # The batch that is gone through; where in it the own chain, everyone's, and the list of plain
+    # ends are.
     cdef RecordBatch _batch
     cdef uint32_t _own
     cdef uint32_t _common
@@ -295,7 +306,8 @@ cdef class ReorderBuffer:
     # Index of the record that run stopped at.
     cdef readonly Py_ssize_t index
 
-    def __init__(self, bytes actions, uint32_t database_oid, size_t work_mem_bytes, bytes spill_dir):
+    def __init__(self, bytes actions, uint32_t database_oid, size_t work_mem_bytes,
+                 bytes spill_dir):
         """Make an empty buffer; *actions* has 4096 bytes, indexed by rmid * 16 + info // 16."""
         cdef size_t extent = work_mem_bytes // 8
         if len(actions) != 4096:
@@ -315,7 +327,8 @@ cdef class ReorderBuffer:
     # ---- the loop
 
     def run(self, RecordBatch batch not None, Py_ssize_t start):
-        """Go through *batch* from record *start*; return why it stopped, with the place in ``index``.
+        """Go through *batch* from record *start*; return why it stopped, with the place in
+        ``index``.
 
         Raises:
             CorruptWal: a record's inside contradicts its lengths.
@@ -335,7 +348,9 @@ cdef class ReorderBuffer:
         return stop
 
     cdef void _enter(self, RecordBatch batch):
-        """Stand at the beginning of *batch*, of which only records of the database and everyone's are looked at."""
+        """Stand at the beginning of *batch*, of which only records of the database and everyone's
+        are looked at.
+        """
         cdef const Route *own = batch.route_of(self._database)
         self._batch = batch
         self._own = own.first if own is not NULL else <uint32_t> batch.count
@@ -344,11 +359,15 @@ cdef class ReorderBuffer:
         self._end = 0
 
     cdef inline bint _sees_ends(self) noexcept nogil:
-        """Say whether the plain end of any transaction may matter: of one in progress, or while it is awaited."""
+        """Say whether the plain end of any transaction may matter: of one in progress, or while it
+        is awaited.
+        """
         return self._table._count > 0 or self._state != SNAPSHOT_CONSISTENT or self._audit
 
     cdef inline Py_ssize_t _next_from(self, RecordBatch batch, Py_ssize_t i) noexcept nogil:
-        """Return the index of the first record from *i* on that is to be looked at, the batch's count without one."""
+        """Return the index of the first record from *i* on that is to be looked at, the batch's
+        count without one.
+        """
         cdef uint32_t least
         while self._own < i:
             self._own = batch.following[self._own]
@@ -364,12 +383,16 @@ cdef class ReorderBuffer:
 
     @property
     def is_eager(self):
-        """Whether records that concern every database are NOW, too; it changes only in ``run`` and ``set_state``."""
+        """Whether records that concern every database are NOW, too; it changes only in ``run`` and
+        ``set_state``.
+        """
         return self._state != SNAPSHOT_CONSISTENT
 
     @property
     def sees_ends(self):
-        """Whether plain ends of other databases' transactions are LATER; it changes only in ``run`` and setters."""
+        """Whether plain ends of other databases' transactions are LATER; it changes only in ``run``
+        and setters.
+        """
         return self._sees_ends()
 
     def interest(self, RecordBatch batch not None, Py_ssize_t start):
@@ -386,7 +409,8 @@ cdef class ReorderBuffer:
         common = batch.routes[0].first < batch.count and batch.routes[0].last >= start
         if common and (batch.is_urgent or self._state != SNAPSHOT_CONSISTENT):
             return CONCERNED_NOW
-        if common or (batch.end_count > 0 and batch.ends[batch.end_count - 1] >= start and self._sees_ends()):
+        if common or (batch.end_count > 0 and batch.ends[batch.end_count - 1] >= start
+                      and self._sees_ends()):
             return CONCERNED_LATER
         return CONCERNED_NEVER
 
@@ -411,7 +435,8 @@ cdef class ReorderBuffer:
                 txn = self._table.assign_child(record.top_xid, record.xid, record.lsn)
                 if txn == NULL:
                     return STOP_NO_MEMORY
-            elif (record.xid != 0 and action != ACTION_IGNORE_XACT and action != ACTION_PYTHON_XACT):
+            elif (record.xid != 0 and action != ACTION_IGNORE_XACT
+                  and action != ACTION_PYTHON_XACT):
                 txn = self._table.obtain(record.xid, record.lsn)
                 if txn == NULL:
                     return STOP_NO_MEMORY
@@ -431,7 +456,8 @@ cdef class ReorderBuffer:
                     return stop
             elif action == ACTION_UNKNOWN:
                 return STOP_UNKNOWN_RECORD
-            elif action == ACTION_PYTHON_XACT and self._state == SNAPSHOT_CONSISTENT and not self._audit:
+            elif (action == ACTION_PYTHON_XACT and self._state == SNAPSHOT_CONSISTENT
+                  and not self._audit):
                 outcome = self.commits.end(record, self._database, self._start_decoding_at)
                 if outcome == COMMIT_FOR_PYTHON:
                     return STOP_FOR_PYTHON
@@ -455,19 +481,25 @@ cdef class ReorderBuffer:
         self.index = i
         return STOP_AT_END
 
-    cdef int _redo(self, RecordBatch batch, const WalRecord *record, uint32_t number) noexcept nogil:
-        """Redo a record of a tracked catalog, or have Python do it: what is not plain, and all when it is audited."""
+    cdef int _redo(self, RecordBatch batch, const WalRecord *record,
+                   uint32_t number) noexcept nogil:
+        """Redo a record of a tracked catalog, or have Python do it: what is not plain, and all when
+        it is audited.
+        """
         if self._audit or self._catalog is None:
             return STOP_FOR_CATALOG
         with gil:
             try:
-                return STOP_AT_END if self._catalog.redo(batch, record, number) else STOP_FOR_CATALOG
+                return STOP_AT_END if self._catalog.redo(batch, record,
+                                                         number) else STOP_FOR_CATALOG
             except BaseException as error:
                 self._redo_error = error
                 return STOP_REDO
 
     cdef int _invalidate(self, const WalRecord *record, Txn *txn) noexcept nogil:
-        """Queue what a command of *txn* has invalidated; Python says what is wrong with a record that is cut short."""
+        """Queue what a command of *txn* has invalidated; Python says what is wrong with a record
+        that is cut short.
+        """
         if self._invalidations is None:
             return STOP_FOR_INVALIDATIONS
         with gil:
@@ -486,7 +518,8 @@ cdef class ReorderBuffer:
     cdef int queue_invalidation(self, Txn *txn, uint64_t lsn, items) except -1:
         """Queue an INVALIDATION of *items* in *txn*."""
         cdef size_t new_size = 8 + 8 * <size_t> len(items)
-        cdef ChangeHeader *change = <ChangeHeader *> self._table.reserve(txn, sizeof(ChangeHeader) + pad8(new_size))
+        cdef ChangeHeader *change = <ChangeHeader *> self._table.reserve(
+            txn, sizeof(ChangeHeader) + pad8(new_size))
         cdef uint64_t *section
         cdef size_t at = 1
         if change == NULL:
@@ -509,11 +542,13 @@ cdef class ReorderBuffer:
         return 0
 
     cdef inline bint _process_change(self, const WalRecord *record, Txn *txn) noexcept nogil:
-        """SnapBuildProcessChange: give the transaction its base snapshot, or say that it can't be decoded.
+        """SnapBuildProcessChange: give the transaction its base snapshot, or say that it can't be
+        decoded.
 
-        PostgreSQL asks by the record's own xid; what a younger subtransaction of an old transaction wrote it keeps, and
-        throws away at the end. We bind a change to its table at once, and the catalog rows that the old transaction
-        wrote before our beginning, which its subtransaction sees, we have never seen.
+        PostgreSQL asks by the record's own xid; what a younger subtransaction of an old transaction
+        wrote it keeps, and throws away at the end. We bind a change to its table at once, and the
+        catalog rows that the old transaction wrote before our beginning, which its subtransaction
+        sees, we have never seen.
         """
         if self._state < SNAPSHOT_FULL:
             return False
@@ -580,17 +615,20 @@ cdef class ReorderBuffer:
         # Not logged for decoding: catalogs, unlogged storage, what VACUUM FULL and CLUSTER copy.
         if action == ACTION_INSERT and not record.main_data[2] & XLH_INSERT_CONTAINS_NEW_TUPLE:
             return STOP_AT_END
-        if action == ACTION_MULTI_INSERT and not record.main_data[0] & XLH_INSERT_CONTAINS_NEW_TUPLE:
+        if (action == ACTION_MULTI_INSERT
+                and not record.main_data[0] & XLH_INSERT_CONTAINS_NEW_TUPLE):
             return STOP_AT_END
         if block.db != self._database or (record.origin != 0 and self._only_local):
             return STOP_AT_END
-        kind = self._locators.find(top_of(txn).locator_generation, block.spc, block.db, block.rel, &relation)
+        kind = self._locators.find(top_of(txn).locator_generation, block.spc, block.db, block.rel,
+                                   &relation)
         if kind == LOCATOR_UNKNOWN:
             kind = self._locators.find(GENERATION_OF_ALL, block.spc, block.db, block.rel, &relation)
         if kind == LOCATOR_UNKNOWN:
             return STOP_UNRESOLVED
         if kind == LOCATOR_SKIP or (
-                kind == LOCATOR_TOAST and action != ACTION_INSERT and action != ACTION_MULTI_INSERT):
+                kind == LOCATOR_TOAST and action != ACTION_INSERT
+                and action != ACTION_MULTI_INSERT):
             return self._pass_over(record, txn, action)
         if action == ACTION_INSERT:
             status = extract_insert(self._table, txn, record, block, kind, relation)
@@ -609,26 +647,32 @@ cdef class ReorderBuffer:
         return self._after_extract(status)
 
     cdef int _pass_over(self, const WalRecord *record, Txn *txn, uint8_t action) noexcept nogil:
-        """A change that PostgreSQL queues and passes over when it replays: counted, and kept only as a place."""
+        """A change that PostgreSQL queues and passes over when it replays: counted, and kept only
+        as a place.
+        """
         if self._stream_from != STREAM_NOTHING:
             if record.main_len >= self._main_size(action):
-                # A catalog's row, too: what ended in an error may have left chunks without their row.
+                # A catalog's row, too: what ended in an error may have left chunks without their
+                # row.
                 self._follow_partial(record, txn, action)
             self._count(txn, record.lsn, True)
         return STOP_AT_END if self._table.note_passed(txn, record.lsn) else STOP_NO_MEMORY
 
-    cdef void _follow_partial(self, const WalRecord *record, Txn *txn, uint8_t action) noexcept nogil:
-        """ReorderBufferProcessPartialChange: is the transaction's last change whole after this record?
+    cdef void _follow_partial(self, const WalRecord *record, Txn *txn,
+                              uint8_t action) noexcept nogil:
+        """ReorderBufferProcessPartialChange: is the transaction's last change whole after this
+        record?
 
-        A TOAST chunk is known by the record's flag, as there, not by whose storage it is in: the copy that a rewrite
-        makes of a table has TOAST, too, and none of it is ever shown.
+        A TOAST chunk is known by the record's flag, as there, not by whose storage it is in: the
+        copy that a rewrite makes of a table has TOAST, too, and none of it is ever shown.
         """
         cdef Txn *top = top_of(txn)
         if action == ACTION_INSERT and record.main_data[2] & (
                 XLH_INSERT_IS_SPECULATIVE | XLH_INSERT_ON_TOAST_RELATION):
             top.flags |= TXN_HAS_PARTIAL_CHANGE
         elif (action == ACTION_INSERT or action == ACTION_UPDATE or action == ACTION_CONFIRM
-                or (action == ACTION_MULTI_INSERT and record.main_data[0] & XLH_INSERT_LAST_IN_MULTI)
+                or (action == ACTION_MULTI_INSERT
+                    and record.main_data[0] & XLH_INSERT_LAST_IN_MULTI)
                 or (action == ACTION_DELETE and record.main_data[7] & XLH_DELETE_IS_SUPER)):
             top.flags &= ~(<uint32_t> TXN_HAS_PARTIAL_CHANGE)
 
@@ -649,8 +693,10 @@ cdef class ReorderBuffer:
         self.part_due = (
             top.tree_pending_bytes > self._stream_bytes and top.first_lsn >= self._stream_from
             and self._state == SNAPSHOT_CONSISTENT
-            and (top.flags & (TXN_HAS_STREAMABLE_CHANGE | TXN_HAS_BASE_SNAPSHOT | TXN_HAS_PARTIAL_CHANGE
-                              | TXN_INCOMPLETE)) == (TXN_HAS_STREAMABLE_CHANGE | TXN_HAS_BASE_SNAPSHOT))
+            and (top.flags & (TXN_HAS_STREAMABLE_CHANGE | TXN_HAS_BASE_SNAPSHOT
+                              | TXN_HAS_PARTIAL_CHANGE
+                              | TXN_INCOMPLETE)) == (TXN_HAS_STREAMABLE_CHANGE
+                                                     | TXN_HAS_BASE_SNAPSHOT))
 
     cdef inline uint32_t _main_size(self, uint8_t action) noexcept nogil:
         """The least main data of a heap record."""
@@ -669,10 +715,12 @@ cdef class ReorderBuffer:
         cdef ExtractStatus status
         if record.main_len < SIZE_OF_LOGICAL_MESSAGE:
             return self._fail_extract(EXTRACT_SHORT_MAIN)
-        if load_u32(record.main_data) != self._database or (record.origin != 0 and self._only_local):
+        if load_u32(record.main_data) != self._database or (record.origin != 0
+                                                            and self._only_local):
             return STOP_AT_END
         if record.main_data[4] == 0:
-            return STOP_FOR_MESSAGE if self._state == SNAPSHOT_CONSISTENT and not self._skims else STOP_AT_END
+            return (STOP_FOR_MESSAGE if self._state == SNAPSHOT_CONSISTENT and not self._skims
+                    else STOP_AT_END)
         if txn == NULL:
             return STOP_NO_XID
         if not self._process_change(record, txn) or self._skims:
@@ -686,7 +734,8 @@ cdef class ReorderBuffer:
     cdef int _after_extract(self, ExtractStatus status) noexcept nogil:
         if status != EXTRACT_OK:
             return self._fail_extract(status)
-        if self._table.total_bytes > self._spiller.work_mem_bytes and not self._spiller.make_room(self._table):
+        if (self._table.total_bytes > self._spiller.work_mem_bytes
+                and not self._spiller.make_room(self._table)):
             return STOP_SPILL
         return STOP_AT_END
 
@@ -713,11 +762,13 @@ cdef class ReorderBuffer:
         if stop == STOP_SPILL:
             return self.spill_failure(record.lsn)
         if stop == STOP_NO_XID:
-            return CorruptWal(f"the record at {lsn} ({what}) changes data but bears no xid", lsn=lsn)
+            return CorruptWal(f"the record at {lsn} ({what}) changes data but bears no xid",
+                              lsn=lsn)
         if self._failure == EXTRACT_COMPRESSED_UPDATE:
             return DecodingError(
                 f"the update at {lsn} leaves out a part of its new tuple",
-                hint="It was not written with wal_level=logical. Set that on the source and create the slot again.",
+                hint="It was not written with wal_level=logical. Set that on the source and create "
+                "the slot again.",
                 lsn=lsn)
         return CorruptWal(
             f"the record at {lsn} ({what}) contradicts itself: {_EXTRACT_REASONS[self._failure]}",
@@ -732,8 +783,8 @@ cdef class ReorderBuffer:
         if self._spiller.error in (ENOSPC, EDQUOT):
             return DiskFull(
                 f"a transaction can't be spilled at {lsn}: {reason}",
-                hint="Free space in the data directory or raise logical_decoding_work_mem. Decoding starts again "
-                "from its restart point; nothing is lost.", lsn=lsn)
+                hint="Free space in the data directory or raise logical_decoding_work_mem. "
+                "Decoding starts again from its restart point; nothing is lost.", lsn=lsn)
         return StorageError(
             f"a transaction can't be spilled at {lsn}: {reason}",
             hint="See that the data directory can be written.", lsn=lsn)
@@ -743,20 +794,24 @@ cdef class ReorderBuffer:
     def set_state(self, int state, uint32_t next_phase_at, uint64_t start_decoding_at):
         """Follow the snapshot builder: 0 START … 3 CONSISTENT.
 
-        In FULL changes are kept from xid *next_phase_at* on; in CONSISTENT what commits from *start_decoding_at* on is
-        delivered.
+        In FULL changes are kept from xid *next_phase_at* on; in CONSISTENT what commits from
+        *start_decoding_at* on is delivered.
         """
         self._state = state
         self._next_phase_at = next_phase_at
         self._start_decoding_at = start_decoding_at
 
     def set_streaming(self, uint64_t stream_from, uint64_t stream_bytes):
-        """Stream transactions that begin at *stream_from* or later, in parts of more than *stream_bytes*."""
+        """Stream transactions that begin at *stream_from* or later, in parts of more than
+        *stream_bytes*.
+        """
         self._stream_from = stream_from
         self._stream_bytes = stream_bytes
 
     def set_skimming(self, bint skims):
-        """Say whether to leave out all changes, and to follow only the catalog and who begins and ends."""
+        """Say whether to leave out all changes, and to follow only the catalog and who begins and
+        ends.
+        """
         self._skims = skims
 
     def set_audit(self, bint audit):
@@ -768,7 +823,9 @@ cdef class ReorderBuffer:
         self._only_local = only_local
 
     def set_partial_values(self, bint partial_values):
-        """Say whether tables come to be read at any record, so that of a TOAST value the beginning may be missing."""
+        """Say whether tables come to be read at any record, so that of a TOAST value the beginning
+        may be missing.
+        """
         self._plans.partial_values = partial_values
 
     def set_invalidations(self, InvalidationParser invalidations not None):
@@ -776,11 +833,15 @@ cdef class ReorderBuffer:
         self._invalidations = invalidations
 
     def set_catalog(self, CatalogRedo catalog not None):
-        """Say who redoes plain records of tracked catalogs; it knows storages by the numbers that set_tracked gives."""
+        """Say who redoes plain records of tracked catalogs; it knows storages by the numbers that
+        set_tracked gives.
+        """
         self._catalog = catalog
 
     def redo(self, RecordBatch batch not None, Py_ssize_t index):
-        """Redo record *index* if it is a plain one, where the loop has left that to Python because it is audited."""
+        """Redo record *index* if it is a plain one, where the loop has left that to Python because
+        it is audited.
+        """
         cdef const WalRecord *record = &batch.records[index]
         cdef const WalBlockRef *ref
         cdef uint32_t block, number = 0
@@ -793,27 +854,34 @@ cdef class ReorderBuffer:
         return False
 
     def set_tracked(self, locators):
-        """Replace the tracked catalogs by *locators*, (spc, db, rel) each; a catalog's number is its place there."""
+        """Replace the tracked catalogs by *locators*, (spc, db, rel) each; a catalog's number is
+        its place there.
+        """
         self._tracked.replace(list(locators))
 
-    def bind(self, RecordBatch batch not None, Py_ssize_t index, int kind, uint32_t relation_id, bint for_all=False):
-        """Remember whose storage block 0 of record *index* is, as its transaction sees it, or as everybody does."""
+    def bind(self, RecordBatch batch not None, Py_ssize_t index, int kind, uint32_t relation_id,
+             bint for_all=False):
+        """Remember whose storage block 0 of record *index* is, as its transaction sees it, or as
+        everybody does.
+        """
         cdef const WalRecord *record = &batch.records[index]
         cdef const WalBlockRef *block = &batch.blocks[record.first_block]
         cdef Txn *txn = self._table.lookup(record.xid)
         cdef uint64_t generation = top_of(txn).locator_generation if txn != NULL else 0
-        self._locators.bind(GENERATION_OF_ALL if for_all else generation, block.spc, block.db, block.rel,
-                            <LocatorKind> kind, relation_id)
+        self._locators.bind(GENERATION_OF_ALL if for_all else generation, block.spc, block.db,
+                            block.rel, <LocatorKind> kind, relation_id)
 
     def clear_locators(self):
         """Forget every binding: what others see of the catalog has changed."""
         self._locators.clear()
 
     def add_relation(self, uint32_t relation_id, columns):
-        """Say how to step over the columns of a relation; *columns* are ColumnDescriptors. Safe to repeat."""
+        """Say how to step over the columns of a relation; *columns* are ColumnDescriptors. Safe to
+        repeat.
+        """
         if self._plans.find(relation_id) == NULL:
-            self._plans.add(relation_id, [c.length for c in columns], [_ALIGN_BYTES[c.align] for c in columns],
-                            [c.dropped for c in columns])
+            self._plans.add(relation_id, [c.length for c in columns],
+                            [_ALIGN_BYTES[c.align] for c in columns], [c.dropped for c in columns])
 
     def block_locator(self, RecordBatch batch not None, Py_ssize_t index):
         """Return (spc, db, rel) of block 0 of record *index*."""
@@ -827,14 +895,18 @@ cdef class ReorderBuffer:
                 (<const char *> record.main_data)[:record.main_len] if record.main_len else b"")
 
     def has_tuple(self, RecordBatch batch not None, Py_ssize_t index):
-        """Say whether the heap record *index* holds a row, new or old, that was logged for decoding."""
+        """Say whether the heap record *index* holds a row, new or old, that was logged for
+        decoding.
+        """
         cdef const WalRecord *record = &batch.records[index]
         cdef uint8_t action = self._actions[(<uint32_t> record.rmid << 4) | (record.info >> 4)]
         if action == ACTION_UPDATE:
-            return record.main_data[7] & (XLH_UPDATE_CONTAINS_OLD_TUPLE | XLH_UPDATE_CONTAINS_OLD_KEY
+            return record.main_data[7] & (XLH_UPDATE_CONTAINS_OLD_TUPLE
+                                          | XLH_UPDATE_CONTAINS_OLD_KEY
                                           | XLH_UPDATE_CONTAINS_NEW_TUPLE) != 0
         if action == ACTION_DELETE:
-            return record.main_data[7] & (XLH_DELETE_CONTAINS_OLD_TUPLE | XLH_DELETE_CONTAINS_OLD_KEY) != 0
+            return record.main_data[7] & (XLH_DELETE_CONTAINS_OLD_TUPLE
+                                          | XLH_DELETE_CONTAINS_OLD_KEY) != 0
         return action == ACTION_INSERT or action == ACTION_MULTI_INSERT
 
     def end_lsn(self, RecordBatch batch not None):
@@ -848,7 +920,9 @@ cdef class ReorderBuffer:
         return own_xids_of(self._table, xid)
 
     cdef list _touched(self, Txn *txn, list xids):
-        """Add the xids under *txn* that have changed the catalog; a top-level one counts when any of them has."""
+        """Add the xids under *txn* that have changed the catalog; a top-level one counts when any
+        of them has.
+        """
         cdef Txn *child = txn.first_child
         if txn.flags & TXN_TOUCHED_CATALOG:
             xids.append(txn.xid)
@@ -866,8 +940,11 @@ cdef class ReorderBuffer:
             top_of(txn).flags |= TXN_TOUCHED_CATALOG
             top_of(txn).locator_generation = self._locators.new_generation()
 
-    def add_truncate(self, RecordBatch batch not None, Py_ssize_t index, uint32_t flags, relation_ids):
-        """Queue the TRUNCATE of *relation_ids* that is record *index*; its transaction has an entry."""
+    def add_truncate(self, RecordBatch batch not None, Py_ssize_t index, uint32_t flags,
+                     relation_ids):
+        """Queue the TRUNCATE of *relation_ids* that is record *index*; its transaction has an
+        entry.
+        """
         cdef const WalRecord *record = &batch.records[index]
         cdef Txn *txn = self._table.lookup(record.xid)
         cdef size_t new_size = 8 + 4 * <size_t> len(relation_ids)
@@ -921,7 +998,9 @@ cdef class ReorderBuffer:
         return xid if txn == NULL else top_of(txn).xid
 
     def with_base_snapshot(self):
-        """List the top-level transactions in progress that have a base snapshot: those with changes."""
+        """List the top-level transactions in progress that have a base snapshot: those with
+        changes.
+        """
         cdef Txn *txn = self._table.oldest
         cdef list xids = []
         while txn != NULL:
@@ -931,9 +1010,11 @@ cdef class ReorderBuffer:
         return xids
 
     def distribute_snapshot(self, uint64_t lsn):
-        """Note that PostgreSQL queues a snapshot at *lsn* in every top-level transaction with a base snapshot.
+        """Note that PostgreSQL queues a snapshot at *lsn* in every top-level transaction with a
+        base snapshot.
 
-        It does so for prepared ones only where they are decoded at their end; otherwise this comes after their reading.
+        It does so for prepared ones only where they are decoded at their end; otherwise this comes
+        after their reading.
         """
         cdef Txn *txn = self._table.oldest
         while txn != NULL:
@@ -942,7 +1023,9 @@ cdef class ReorderBuffer:
             txn = txn.next
 
     def relations_in_use(self):
-        """Return the ids of all relations that changes in progress, or commits that are not handed over, name."""
+        """Return the ids of all relations that changes in progress, or commits that are not handed
+        over, name.
+        """
         cdef Txn *top = self._table.oldest
         cdef Txn *txn
         cdef set ids = self.commits.relation_ids()
@@ -956,7 +1039,9 @@ cdef class ReorderBuffer:
         return ids
 
     def forget_relations(self, relation_ids):
-        """Forget relations that nothing in progress names, and all bindings: *relation_ids* may come to mean others."""
+        """Forget relations that nothing in progress names, and all bindings: *relation_ids* may
+        come to mean others.
+        """
         cdef uint32_t number
         self._locators.clear()
         for number in relation_ids:
@@ -965,7 +1050,9 @@ cdef class ReorderBuffer:
     # ---- ends of transactions
 
     def end(self, uint32_t xid, subxids):
-        """Hang what the commit record calls subtransactions under *xid*; return (first_lsn, flags), None if unknown."""
+        """Hang what the commit record calls subtransactions under *xid*; return (first_lsn, flags),
+        None if unknown.
+        """
         cdef Txn *child
         cdef Txn *top
         cdef uint32_t subxid
@@ -1001,16 +1088,19 @@ cdef class ReorderBuffer:
         return stream
 
     def take_raw(self, uint32_t xid):
-        """The same with the changes as they were queued, for :meth:`add_changes` of another buffer."""
+        """The same with the changes as they were queued, for :meth:`add_changes` of another
+        buffer.
+        """
         cdef ChangeStream stream = self.take(xid)
         stream.leave_raw()
         return stream
 
-    def add_changes(self, uint32_t xid, const uint8_t[::1] chunk not None, dict relations not None, survivors):
+    def add_changes(self, uint32_t xid, const uint8_t[::1] chunk not None, dict relations not None,
+                    survivors):
         """Queue a chunk that a raw stream gave, in top-level *xid*, behind what is queued there.
 
-        Changes of one transaction come in LSN order. A relation's id becomes what *relations* has for it; what was
-        changed by an xid that is not among *survivors* is left out.
+        Changes of one transaction come in LSN order. A relation's id becomes what *relations* has
+        for it; what was changed by an xid that is not among *survivors* is left out.
 
         Raises:
             KeyError: a relation is not in *relations*.
@@ -1028,8 +1118,10 @@ cdef class ReorderBuffer:
         cdef Txn *txn
         while at < size:
             change = <const ChangeHeader *> &chunk[at]
-            if (size - at < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader) or change.size % 8 != 0
-                    or change.size > size - at or change.new_size > change.size - sizeof(ChangeHeader)):
+            if (size - at < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader)
+                or change.size % 8 != 0
+                    or change.size > size - at
+                    or change.new_size > change.size - sizeof(ChangeHeader)):
                 raise ValueError("a chunk of changes contradicts itself")
             at += change.size
             if change.xid != of_xid:
@@ -1038,7 +1130,8 @@ cdef class ReorderBuffer:
             if not survives:
                 continue
             txn = self._table.obtain(xid, change.lsn)
-            queued = <ChangeHeader *> (NULL if txn == NULL else self._table.reserve(txn, change.size))
+            queued = <ChangeHeader *> (NULL if txn == NULL
+                                       else self._table.reserve(txn, change.size))
             if queued == NULL:
                 raise MemoryError
             memcpy(queued, change, change.size)
@@ -1059,7 +1152,8 @@ cdef class ReorderBuffer:
                     section[i] = number
                     if not id_set_add(&txn.relations, number):
                         raise MemoryError
-            if self._table.total_bytes > self._spiller.work_mem_bytes and not self._spiller.make_room(self._table):
+            if (self._table.total_bytes > self._spiller.work_mem_bytes
+                    and not self._spiller.make_room(self._table)):
                 raise self.spill_failure(change.lsn)
 
     def survivors(self, uint32_t xid):
@@ -1075,7 +1169,9 @@ cdef class ReorderBuffer:
         return xids
 
     def borrow(self, uint32_t xid, bint news):
-        """Return a ChangeStream of the top-level transaction *xid*, which stays; with *news* since its last part."""
+        """Return a ChangeStream of the top-level transaction *xid*, which stays; with *news* since
+        its last part.
+        """
         cdef Txn *txn = self._table.lookup(xid)
         cdef ChangeStream stream = ChangeStream()
         if txn == NULL or txn.top != NULL:
@@ -1088,7 +1184,8 @@ cdef class ReorderBuffer:
     def part(self, uint32_t xid):
         """Return the part that is due of the transaction of *xid*, which stays.
 
-        As (top-level xid, its first_lsn, number of the part, lsn of its first and of its last change, ChangeStream).
+        As (top-level xid, its first_lsn, number of the part, lsn of its first and of its last
+        change, ChangeStream).
         """
         cdef Txn *txn = self._table.lookup(xid)
         cdef uint64_t first_lsn, last_lsn
@@ -1096,7 +1193,8 @@ cdef class ReorderBuffer:
             raise KeyError(xid)
         txn = top_of(txn)
         self._pending(txn, &first_lsn, &last_lsn)
-        return txn.xid, txn.first_lsn, txn.parts + 1, first_lsn, last_lsn, self.borrow(txn.xid, True)
+        return txn.xid, txn.first_lsn, txn.parts + 1, first_lsn, last_lsn, self.borrow(txn.xid,
+                                                                                       True)
 
     def end_part(self, uint32_t top_xid, uint64_t upto_lsn):
         """Note that a part of *top_xid* ended with the record that ends at *upto_lsn*."""
@@ -1122,7 +1220,9 @@ cdef class ReorderBuffer:
             txn = top.first_child if txn == top else txn.next
 
     def streamed(self, uint32_t top_xid):
-        """Return (number of parts, where the last ended, lsn of the first and the last change since) of *top_xid*."""
+        """Return (number of parts, where the last ended, lsn of the first and the last change
+        since) of *top_xid*.
+        """
         cdef Txn *txn = self._table.lookup(top_xid)
         cdef uint64_t first_lsn, last_lsn
         if txn == NULL:
@@ -1158,7 +1258,9 @@ cdef class ReorderBuffer:
         return streamed
 
     cdef void _pending(self, Txn *top, uint64_t *first_lsn, uint64_t *last_lsn) noexcept:
-        """Find the first and the last of what was queued in *top* and below since the last part; 0 for nothing."""
+        """Find the first and the last of what was queued in *top* and below since the last part; 0
+        for nothing.
+        """
         cdef Txn *txn = top
         first_lsn[0] = 0
         last_lsn[0] = 0
@@ -1185,7 +1287,9 @@ cdef class ReorderBuffer:
         return stream
 
     def forget(self, uint32_t xid):
-        """Drop *xid* and, when it is top-level, its subtransactions; return the xids of it that changed the catalog."""
+        """Drop *xid* and, when it is top-level, its subtransactions; return the xids of it that
+        changed the catalog.
+        """
         cdef Txn *txn = self._table.lookup(xid)
         cdef list touched = []
         if txn == NULL:
@@ -1198,10 +1302,11 @@ cdef class ReorderBuffer:
         return touched
 
     def forget_older_than(self, uint32_t oldest_running_xid):
-        """Drop transactions that a crash of the server ended without a record; return [(xid, touched xids)].
+        """Drop transactions that a crash of the server ended without a record; return [(xid,
+        touched xids)].
 
-        In the order of their first records, up to the first that runs, a prepared one: what is behind that waits for
-        its end, as with PostgreSQL.
+        In the order of their first records, up to the first that runs, a prepared one: what is
+        behind that waits for its end, as with PostgreSQL.
         """
         cdef Txn *txn = self._table.oldest
         cdef Txn *following
@@ -1221,7 +1326,9 @@ cdef class ReorderBuffer:
         return self._table.oldest.first_lsn if self._table.oldest != NULL else 0
 
     def transactions(self):
-        """Return (xid, top xid or 0, first_lsn, flags) of every transaction in progress, tops before their children."""
+        """Return (xid, top xid or 0, first_lsn, flags) of every transaction in progress, tops
+        before their children.
+        """
         cdef Txn *txn = self._table.oldest
         cdef Txn *child
         cdef list result = []
@@ -1234,8 +1341,11 @@ cdef class ReorderBuffer:
             txn = txn.next
         return result
 
-    def restore_transaction(self, uint32_t xid, uint32_t top_xid, uint64_t first_lsn, uint32_t flags):
-        """Enter a transaction that was in progress when the decoder was serialised; it can't be complete."""
+    def restore_transaction(self, uint32_t xid, uint32_t top_xid, uint64_t first_lsn,
+                            uint32_t flags):
+        """Enter a transaction that was in progress when the decoder was serialised; it can't be
+        complete.
+        """
         cdef Txn *txn
         if top_xid:
             txn = self._table.assign_child(top_xid, xid, first_lsn)
@@ -1243,7 +1353,8 @@ cdef class ReorderBuffer:
             txn = self._table.obtain(xid, first_lsn)
         if txn == NULL:
             raise MemoryError
-        # Chunks of a TOAST value may have come before: the row that has it ends them, as it would there.
+        # Chunks of a TOAST value may have come before: the row that has it ends them, as it would
+        # there.
         txn.flags |= TXN_INCOMPLETE | TXN_HAS_TOAST | (
             flags & (TXN_HAS_BASE_SNAPSHOT | TXN_HAS_CATALOG_CHANGES | TXN_TOUCHED_CATALOG))
         if txn.flags & TXN_TOUCHED_CATALOG:
@@ -1267,7 +1378,8 @@ cdef class ReorderBuffer:
         return dump_transactions(self._table)
 
     def restore_carried(self, const uint8_t[::1] data, list files not None, dict ids not None):
-        """Enter the transactions that :meth:`carry` returned in another process, in which *ids* were called otherwise.
+        """Enter the transactions that :meth:`carry` returned in another process, in which *ids*
+        were called otherwise.
 
         Raises:
             OSError: a file is not there, or too short.

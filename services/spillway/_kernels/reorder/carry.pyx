@@ -1,16 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Carrying transactions in progress over a restart, so that the WAL that they began in need not be read again.
+"""Carrying transactions in progress over a restart, so that the WAL that they began in need not be
+read again.
 
-``dump_transactions`` gives the table of transactions as bytes: of each one all that later records, its end and the
-parts of it that were streamed depend on. Its changes are in there as well, if they are few; more of them are
-in spill files by then (``spill_large``), of which only the index goes into the bytes. A spill file that is named is
-synced first, and only what was appended since the last time has to be. So carrying costs what is new, not all there is.
+``dump_transactions`` gives the table of transactions as bytes: of each one all that later records,
+its end and the parts of it that were streamed depend on. Its changes are in there as well, if they
+are few; more of them are in spill files by then (``spill_large``), of which only the index goes
+into the bytes. A spill file that is named is synced first, and only what was appended since the
+last time has to be. So carrying costs what is new, not all there is.
 
-``load_transactions`` makes the same table of it. Not kept is what can be found again: whose storage a relfile is,
-which change was appended last.
+``load_transactions`` makes the same table of it. Not kept is what can be found again: whose storage
+a relfile is, which change was appended last.
 
-Relation ids are a process's own. A file says, stretch by stretch, what the ids in it are called now (``IdRange``); one
-stretch for each process that wrote to it.
+Relation ids are a process's own. A file says, stretch by stretch, what the ids in it are called now
+(``IdRange``); one stretch for each process that wrote to it.
 
 ::
 
@@ -75,7 +77,9 @@ cdef inline Txn *following(Txn *top, Txn *txn) noexcept nogil:
 
 
 cdef bint spill_large(TransactionTable table, Spiller spiller, size_t inline_max) noexcept nogil:
-    """Spill every tree that occupies more than *inline_max*; False, with the spiller's error, when that fails."""
+    """Spill every tree that occupies more than *inline_max*; False, with the spiller's error, when
+    that fails.
+    """
     cdef Txn *top = table.oldest
     while top != NULL:
         if top.tree_bytes > inline_max and not spiller._spill_tree(table, top):
@@ -85,7 +89,8 @@ cdef bint spill_large(TransactionTable table, Spiller spiller, size_t inline_max
 
 
 cdef tuple dump_transactions(TransactionTable table):
-    """Return (bytes, files, relation ids) of all transactions in *table*, with the files synced and from now on kept.
+    """Return (bytes, files, relation ids) of all transactions in *table*, with the files synced and
+    from now on kept.
 
     Files are (name, size, [(end, {id in the file: id now})]).
 
@@ -133,7 +138,8 @@ cdef tuple _keep(SpillFile *file, set ids):
     for i in range(file.range_count):
         stretch = &file.ranges[i]
         ranges.append((stretch.end, {
-            stretch.from_ids[j]: stretch.to_ids[j] for j in range(stretch.count) if stretch.to_ids[j] in ids}))
+            stretch.from_ids[j]: stretch.to_ids[j] for j in range(stretch.count)
+            if stretch.to_ids[j] in ids}))
     return os.path.basename(<bytes> file.path), file.size, ranges
 
 
@@ -180,7 +186,8 @@ cdef int _dump_one(Txn *txn, list parts) except -1:
                 count += 1
         parts.append(relations)
     if txn.passed_count > 0:
-        parts.append(PyBytes_FromStringAndSize(<const char *> txn.passed_lsns, 8 * <Py_ssize_t> txn.passed_count))
+        parts.append(PyBytes_FromStringAndSize(<const char *> txn.passed_lsns,
+                                               8 * <Py_ssize_t> txn.passed_count))
     if txn.spilled_count > 0:
         parts.append(PyBytes_FromStringAndSize(
             <const char *> txn.spilled, <Py_ssize_t> (txn.spilled_count * sizeof(SpilledExtent))))
@@ -196,7 +203,8 @@ cdef int load_transactions(TransactionTable table, Spiller spiller, LocatorCache
                            const unsigned char[::1] data, list files, dict ids) except -1:
     """Fill *table*, which is empty, with what :func:`dump_transactions` returned.
 
-    *files* are (name, size, [(end, {id in the file: id now})]); *ids* says what the ids in *data* are called now.
+    *files* are (name, size, [(end, {id in the file: id now})]); *ids* says what the ids in *data*
+    are called now.
 
     Raises:
         OSError: a file is not there, or too short.
@@ -233,7 +241,8 @@ cdef int load_transactions(TransactionTable table, Spiller spiller, LocatorCache
             number = carried.file
             if number > <size_t> count or (carried.spilled_count > 0 and number == 0):
                 raise ValueError("a spill file is not named")
-            at = _load_one(table, &carried, data, at, &here, opened[number - 1] if number > 0 else NULL, ids)
+            at = _load_one(table, &carried, data, at, &here,
+                           opened[number - 1] if number > 0 else NULL, ids)
             if carried.last_entry_xid != 0:
                 last_entries[carried.xid] = carried.last_entry_xid
         for xid, last_xid in last_entries.items():
@@ -252,9 +261,12 @@ cdef int load_transactions(TransactionTable table, Spiller spiller, LocatorCache
     return 0
 
 
-cdef size_t _load_one(TransactionTable table, const CarriedTxn *carried, const unsigned char[::1] data, size_t at,
-                      SpillFile *here, SpillFile *file, dict ids) except 0:
-    """Enter the transaction *carried*, of which the rest is *at* in *data*; return where that ends."""
+cdef size_t _load_one(TransactionTable table, const CarriedTxn *carried,
+                      const unsigned char[::1] data, size_t at, SpillFile *here, SpillFile *file,
+                      dict ids) except 0:
+    """Enter the transaction *carried*, of which the rest is *at* in *data*; return where that
+    ends.
+    """
     cdef size_t left = data.shape[0] - at
     cdef size_t relation_bytes = pad8(4 * <size_t> carried.relation_count)
     cdef size_t passed_bytes = 8 * <size_t> carried.passed_count
@@ -265,7 +277,8 @@ cdef size_t _load_one(TransactionTable table, const CarriedTxn *carried, const u
     cdef Txn *top
     cdef Txn *txn
     if (carried.xid == 0 or table.lookup(carried.xid) != NULL or relation_bytes > left
-            or passed_bytes > left - relation_bytes or spilled_bytes > left - relation_bytes - passed_bytes
+            or passed_bytes > left - relation_bytes
+            or spilled_bytes > left - relation_bytes - passed_bytes
             or carried.memory_bytes > left - relation_bytes - passed_bytes - spilled_bytes
             or carried.memory_bytes % 8 != 0 or carried.passed_streamed > carried.passed_count):
         raise ValueError("a transaction is cut short")
@@ -303,7 +316,8 @@ cdef size_t _load_one(TransactionTable table, const CarriedTxn *carried, const u
         txn.spilled_room = carried.spilled_count
         txn.spilled_count = carried.spilled_count
         for i in range(carried.spilled_count):
-            if txn.spilled[i].offset > file.size or txn.spilled[i].size > file.size - txn.spilled[i].offset:
+            if (txn.spilled[i].offset > file.size
+                    or txn.spilled[i].size > file.size - txn.spilled[i].offset):
                 raise ValueError("a spill file is shorter than its index says")
     at += spilled_bytes
     if carried.memory_bytes > 0:

@@ -36,9 +36,11 @@ cdef class CommitRun:
     cdef readonly uint32_t count
     cdef readonly uint64_t change_bytes
 
-    cdef CommitOutcome end(self, const WalRecord *record, uint32_t database, uint64_t start_decoding_at) noexcept nogil
-    cdef CommitOutcome _commit(self, const WalRecord *record, const EndRecord *end, uint32_t database,
-                               uint64_t start_decoding_at) noexcept nogil
+    cdef CommitOutcome end(self, const WalRecord *record, uint32_t database,
+                           uint64_t start_decoding_at) noexcept nogil
+    cdef CommitOutcome _commit(self, const WalRecord *record, const EndRecord *end,
+                               uint32_t database, uint64_t start_decoding_at) noexcept nogil
     cdef CommitOutcome _abort(self, const WalRecord *record, const EndRecord *end) noexcept nogil
-    cdef bint _append(self, Txn *txn, const Arenas *arenas, const WalRecord *record, int64_t time) noexcept nogil
+    cdef bint _append(self, Txn *txn, const Arenas *arenas, const WalRecord *record,
+                      int64_t time) noexcept nogil
     cdef bint _reserve(self, size_t more) noexcept nogil

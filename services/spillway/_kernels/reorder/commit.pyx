@@ -1,19 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Ends of transactions that need no decision: what committed goes into a run, what aborted is forgotten.
+"""Ends of transactions that need no decision: what committed goes into a run, what aborted is
+forgotten.
 
-``decoding/transaction_ends.py`` says what an end may bring about: the catalog mirror hears of it, others learn what
-became invalid, a prepared or streamed one ends, origins have names. An ordinary transaction of an application brings
-about none of that. It is recognised here by its record and the flags of its entry; whatever is not plainly such a one
-is left to Python, with nothing done to it but its subtransactions named by the record hung under it, which Python
-would do first, too.
+``decoding/transaction_ends.py`` says what an end may bring about: the catalog mirror hears of it,
+others learn what became invalid, a prepared or streamed one ends, origins have names. An ordinary
+transaction of an application brings about none of that. It is recognised here by its record and the
+flags of its entry; whatever is not plainly such a one is left to Python, with nothing done to it
+but its subtransactions named by the record hung under it, which Python would do first, too.
 
-A run is laid out as the transaction log is (``transaction_run``), so that the log appends it as it is. It is handed on
-when it is full, before anything else is delivered, and at the end of each record batch.
+A run is laid out as the transaction log is (``transaction_run``), so that the log appends it as it
+is. It is handed on when it is full, before anything else is delivered, and at the end of each
+record batch.
 
 Memory: a run of RUN_BYTES, and one transaction of TRANSACTION_BYTES_MAX.
 
-Source: DecodeCommit, DecodeAbort, src/backend/replication/logical/decode.c; ParseCommitRecord, ParseAbortRecord,
-src/backend/access/rmgrdesc/xactdesc.c
+Source: DecodeCommit, DecodeAbort, src/backend/replication/logical/decode.c; ParseCommitRecord,
+ParseAbortRecord, src/backend/access/rmgrdesc/xactdesc.c
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -58,11 +60,14 @@ cdef enum:
     RUN_BYTES = 128 << 10
     TRANSACTION_BYTES_MAX = 64 << 10
     # A transaction with one of these is Python's.
-    NOT_PLAIN = TXN_TOUCHED_CATALOG | TXN_HAS_CATALOG_CHANGES | TXN_INCOMPLETE | TXN_STREAMED | TXN_INVALIDATES
+    NOT_PLAIN = (TXN_TOUCHED_CATALOG | TXN_HAS_CATALOG_CHANGES | TXN_INCOMPLETE | TXN_STREAMED
+                 | TXN_INVALIDATES)
 
 
 cdef bint adopt_subxacts(TransactionTable table, uint32_t xid, const EndRecord *end) noexcept nogil:
-    """ReorderBufferCommitChild: hang what the record calls subtransactions under *xid*; False when memory is out."""
+    """ReorderBufferCommitChild: hang what the record calls subtransactions under *xid*; False when
+    memory is out.
+    """
     cdef Txn *child
     cdef Txn *top
     cdef uint32_t i, subxid
@@ -78,7 +83,8 @@ cdef bint adopt_subxacts(TransactionTable table, uint32_t xid, const EndRecord *
     return True
 
 
-cdef inline uint32_t aborted_xid(const WalRecord *record, const EndRecord *end, uint32_t i) noexcept nogil:
+cdef inline uint32_t aborted_xid(const WalRecord *record, const EndRecord *end,
+                                 uint32_t i) noexcept nogil:
     """The xids that an abort names: subtransactions, then the one that it is of."""
     return load_u32(end.subxacts + 4 * <size_t> i) if i < end.subxact_count else record.xid
 
@@ -132,7 +138,8 @@ cdef class CommitRun:
         free(self._data)
         free(self._relations.slots)
 
-    cdef CommitOutcome end(self, const WalRecord *record, uint32_t database, uint64_t start_decoding_at) noexcept nogil:
+    cdef CommitOutcome end(self, const WalRecord *record, uint32_t database,
+                           uint64_t start_decoding_at) noexcept nogil:
         """Take the end of a transaction, if it is a plain one, while decoding is CONSISTENT."""
         cdef EndRecord end
         if not parse_end(record, &end):
@@ -141,8 +148,8 @@ cdef class CommitRun:
             return self._commit(record, &end, database, start_decoding_at)
         return self._abort(record, &end)
 
-    cdef CommitOutcome _commit(self, const WalRecord *record, const EndRecord *end, uint32_t database,
-                               uint64_t start_decoding_at) noexcept nogil:
+    cdef CommitOutcome _commit(self, const WalRecord *record, const EndRecord *end,
+                               uint32_t database, uint64_t start_decoding_at) noexcept nogil:
         cdef Txn *txn
         cdef Arenas arenas
         if not adopt_subxacts(self._table, record.xid, end):
@@ -184,7 +191,8 @@ cdef class CommitRun:
         """Return the exception for what ended :meth:`end` with COMMIT_FAILED."""
         return self._merge._fail(self._status)
 
-    cdef bint _append(self, Txn *txn, const Arenas *arenas, const WalRecord *record, int64_t time) noexcept nogil:
+    cdef bint _append(self, Txn *txn, const Arenas *arenas, const WalRecord *record,
+                      int64_t time) noexcept nogil:
         """Write the entry of *txn*; False when memory is out."""
         cdef FrameHeader *frame
         cdef EntryHeader *header
@@ -196,7 +204,8 @@ cdef class CommitRun:
             return False
         while one != NULL:
             for i in range(one.relations.capacity):
-                if one.relations.slots[i] != 0 and not id_set_add(&self._relations, one.relations.slots[i]):
+                if one.relations.slots[i] != 0 and not id_set_add(&self._relations,
+                                                                  one.relations.slots[i]):
                     return False
             one = txn.first_child if one == txn else one.next
         frame = <FrameHeader *> (self._data + self._size)
@@ -249,12 +258,14 @@ cdef class CommitRun:
     def take(self):
         """Hand over the run and begin another.
 
-        Returns (entries, ids of the relations in them, how many there are, bytes of their changes), None without any.
+        Returns (entries, ids of the relations in them, how many there are, bytes of their changes),
+        None without any.
         """
         if self.count == 0:
             return None
         ids = self.relation_ids()
-        taken = PyBytes_FromStringAndSize(<const char *> self._data, <Py_ssize_t> self._size), ids, self.count, \
+        taken = PyBytes_FromStringAndSize(<const char *> self._data,
+                                          <Py_ssize_t> self._size), ids, self.count, \
             self.change_bytes
         self._size = 0
         self.count = 0

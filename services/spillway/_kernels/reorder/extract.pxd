@@ -41,14 +41,17 @@ cdef enum HeapSize:
     SIZE_OF_MULTI_INSERT_TUPLE = 7
     SIZE_OF_LOGICAL_MESSAGE = 24
 
-cdef ExtractStatus extract_insert(TransactionTable table, Txn *txn, const WalRecord *record, const WalBlockRef *block,
-                                  LocatorKind kind, uint32_t relation) noexcept nogil
-cdef ExtractStatus extract_multi_insert(TransactionTable table, Txn *txn, const WalRecord *record,
-                                        const WalBlockRef *block, LocatorKind kind, uint32_t relation) noexcept nogil
-cdef ExtractStatus extract_update(TransactionTable table, Txn *txn, const WalRecord *record, const WalBlockRef *block,
+cdef ExtractStatus extract_insert(TransactionTable table, Txn *txn, const WalRecord *record,
+                                  const WalBlockRef *block, LocatorKind kind,
                                   uint32_t relation) noexcept nogil
+cdef ExtractStatus extract_multi_insert(TransactionTable table, Txn *txn, const WalRecord *record,
+                                        const WalBlockRef *block, LocatorKind kind,
+                                        uint32_t relation) noexcept nogil
+cdef ExtractStatus extract_update(TransactionTable table, Txn *txn, const WalRecord *record,
+                                  const WalBlockRef *block, uint32_t relation) noexcept nogil
 cdef ExtractStatus extract_delete(TransactionTable table, Txn *txn, const WalRecord *record,
                                   uint32_t relation) noexcept nogil
 cdef ExtractStatus extract_confirm(TransactionTable table, Txn *txn, const WalRecord *record,
                                    uint32_t relation) noexcept nogil
-cdef ExtractStatus extract_message(TransactionTable table, Txn *txn, const WalRecord *record) noexcept nogil
+cdef ExtractStatus extract_message(TransactionTable table, Txn *txn,
+                                   const WalRecord *record) noexcept nogil

@@ -1,19 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The hot handlers: a WAL record's tuples are copied into the arena of its transaction, in the change format.
+"""The hot handlers: a WAL record's tuples are copied into the arena of its transaction, in the
+change format.
 
-A record has been checked by the walker as far as its own framing goes; what is inside main data and block
-data has not, so every struct and tuple is checked here against the length that the record gives. Nothing is deformed.
+A record has been checked by the walker as far as its own framing goes; what is inside main data and
+block data has not, so every struct and tuple is checked here against the length that the record
+gives. Nothing is deformed.
 
-What PostgreSQL keeps in a change beside the tuples comes down to flags: which tuples there are, whether the old
-one is only the key, and whether TOAST chunks gathered so far are done with after the change (CLEAR_TOAST,
-set only in arenas that hold chunks, so that others can be handed on as they are).
+What PostgreSQL keeps in a change beside the tuples comes down to flags: which tuples there are,
+whether the old one is only the key, and whether TOAST chunks gathered so far are done with after
+the change (CLEAR_TOAST, set only in arenas that hold chunks, so that others can be handed on as
+they are).
 
-A speculative insertion (ON CONFLICT) counts only once it is confirmed. The confirmation nearly always follows with
-nothing of that transaction in between; then the insert is patched into a plain one on the spot. Otherwise the
-records are kept and the merge sorts it out, as PostgreSQL does.
+A speculative insertion (ON CONFLICT) counts only once it is confirmed. The confirmation nearly
+always follows with nothing of that transaction in between; then the insert is patched into a plain
+one on the spot. Otherwise the records are kept and the merge sorts it out, as PostgreSQL does.
 
-Source: DecodeInsert, DecodeUpdate, DecodeDelete, DecodeMultiInsert, DecodeSpecConfirm, logicalmsg_decode,
-src/backend/replication/logical/decode.c; src/include/access/heapam_xlog.h; src/include/replication/message.h
+Source: DecodeInsert, DecodeUpdate, DecodeDelete, DecodeMultiInsert, DecodeSpecConfirm,
+logicalmsg_decode, src/backend/replication/logical/decode.c; src/include/access/heapam_xlog.h;
+src/include/replication/message.h
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -55,9 +59,12 @@ cdef enum:
     TOAST_COLUMNS = 3
 
 
-cdef inline ChangeHeader *_begin(TransactionTable table, Txn *txn, uint8_t action, const WalRecord *record,
-                                 uint32_t relation, size_t new_size, size_t old_size) noexcept nogil:
-    """Reserve a change of *record* with sections of these sizes and fill its header; the caller adds flags."""
+cdef inline ChangeHeader *_begin(TransactionTable table, Txn *txn, uint8_t action,
+                                 const WalRecord *record, uint32_t relation, size_t new_size,
+                                 size_t old_size) noexcept nogil:
+    """Reserve a change of *record* with sections of these sizes and fill its header; the caller
+    adds flags.
+    """
     cdef size_t size = sizeof(ChangeHeader) + pad8(new_size) + pad8(old_size)
     cdef ChangeHeader *change
     if size > <size_t> 0xFFFFFFF0:
@@ -81,8 +88,8 @@ cdef inline ChangeHeader *_begin(TransactionTable table, Txn *txn, uint8_t actio
     return change
 
 
-cdef inline void _put_tuple(uint8_t *place, uint16_t infomask2, uint16_t infomask, uint8_t hoff, const uint8_t *data,
-                            size_t size) noexcept nogil:
+cdef inline void _put_tuple(uint8_t *place, uint16_t infomask2, uint16_t infomask, uint8_t hoff,
+                            const uint8_t *data, size_t size) noexcept nogil:
     """Write a tuple section of 8 + *size* bytes, zero-padded."""
     cdef TupleHeader *header = <TupleHeader *> place
     header.infomask2 = infomask2
@@ -95,15 +102,19 @@ cdef inline void _put_tuple(uint8_t *place, uint16_t infomask2, uint16_t infomas
     memset(place + sizeof(TupleHeader) + size, 0, pad8(size) - size)
 
 
-cdef inline bint _tuple_is_sound(uint16_t infomask2, uint16_t infomask, uint8_t hoff, size_t size) noexcept nogil:
-    """Say whether bitmap and attributes, as the header places them, are inside *size* bytes from offset 23 on."""
+cdef inline bint _tuple_is_sound(uint16_t infomask2, uint16_t infomask, uint8_t hoff,
+                                 size_t size) noexcept nogil:
+    """Say whether bitmap and attributes, as the header places them, are inside *size* bytes from
+    offset 23 on.
+    """
     cdef size_t data_at
     if hoff < TUPLE_DATA_OFFSET or hoff & 7:
         return False
     data_at = hoff - TUPLE_DATA_OFFSET
     if data_at > size:
         return False
-    return not infomask & HEAP_HASNULL or <size_t> ((infomask2 & HEAP_NATTS_MASK) + 7) // 8 <= data_at
+    return (not infomask & HEAP_HASNULL
+            or <size_t> ((infomask2 & HEAP_NATTS_MASK) + 7) // 8 <= data_at)
 
 
 cdef inline void _clear_toast_after(Txn *txn, ChangeHeader *change) noexcept nogil:
@@ -114,7 +125,9 @@ cdef inline void _clear_toast_after(Txn *txn, ChangeHeader *change) noexcept nog
 cdef ExtractStatus _extract_toast_chunk(TransactionTable table, Txn *txn, const WalRecord *record,
                                         uint16_t infomask, uint8_t hoff, const uint8_t *data,
                                         size_t size) noexcept nogil:
-    """A TOAST table's row is (chunk_id oid, chunk_seq int4, chunk_data bytea), never null, never compressed."""
+    """A TOAST table's row is (chunk_id oid, chunk_seq int4, chunk_data bytea), never null, never
+    compressed.
+    """
     cdef ChangeHeader *change
     cdef uint8_t *section
     cdef size_t at = hoff - TUPLE_DATA_OFFSET
@@ -149,8 +162,9 @@ cdef ExtractStatus _extract_toast_chunk(TransactionTable table, Txn *txn, const 
     return EXTRACT_OK
 
 
-cdef ExtractStatus extract_insert(TransactionTable table, Txn *txn, const WalRecord *record, const WalBlockRef *block,
-                                  LocatorKind kind, uint32_t relation) noexcept nogil:
+cdef ExtractStatus extract_insert(TransactionTable table, Txn *txn, const WalRecord *record,
+                                  const WalBlockRef *block, LocatorKind kind,
+                                  uint32_t relation) noexcept nogil:
     """XLOG_HEAP_INSERT; the caller has seen XLH_INSERT_CONTAINS_NEW_TUPLE in the flags."""
     cdef const uint8_t *data = block.data
     cdef uint16_t infomask2, infomask
@@ -184,7 +198,8 @@ cdef ExtractStatus extract_insert(TransactionTable table, Txn *txn, const WalRec
 
 
 cdef ExtractStatus extract_multi_insert(TransactionTable table, Txn *txn, const WalRecord *record,
-                                        const WalBlockRef *block, LocatorKind kind, uint32_t relation) noexcept nogil:
+                                        const WalBlockRef *block, LocatorKind kind,
+                                        uint32_t relation) noexcept nogil:
     """XLOG_HEAP2_MULTI_INSERT; the caller has seen XLH_INSERT_CONTAINS_NEW_TUPLE in the flags.
 
     Tuples begin 2-byte aligned, counted from the start of the block's data.
@@ -232,8 +247,8 @@ cdef ExtractStatus extract_multi_insert(TransactionTable table, Txn *txn, const 
     return EXTRACT_OK if at == end else EXTRACT_SHORT_BLOCK
 
 
-cdef ExtractStatus extract_update(TransactionTable table, Txn *txn, const WalRecord *record, const WalBlockRef *block,
-                                  uint32_t relation) noexcept nogil:
+cdef ExtractStatus extract_update(TransactionTable table, Txn *txn, const WalRecord *record,
+                                  const WalBlockRef *block, uint32_t relation) noexcept nogil:
     """XLOG_HEAP_UPDATE and XLOG_HEAP_HOT_UPDATE: either tuple may be missing."""
     cdef uint8_t flags = record.main_data[7]
     cdef const uint8_t *new_data = NULL
@@ -268,20 +283,22 @@ cdef ExtractStatus extract_update(TransactionTable table, Txn *txn, const WalRec
     place = <uint8_t *> (change + 1)
     if new_data != NULL:
         change.flags |= HAS_NEW
-        _put_tuple(place, load_u16(new_data), load_u16(new_data + 2), new_data[4], new_data + SIZE_OF_HEAP_HEADER,
-                   new_size)
+        _put_tuple(place, load_u16(new_data), load_u16(new_data + 2), new_data[4],
+                   new_data + SIZE_OF_HEAP_HEADER, new_size)
         place += pad8(new_section)
     if old_data != NULL:
         change.flags |= HAS_OLD if flags & XLH_UPDATE_CONTAINS_OLD_TUPLE else HAS_OLD | OLD_IS_KEY
-        _put_tuple(place, load_u16(old_data), load_u16(old_data + 2), old_data[4], old_data + SIZE_OF_HEAP_HEADER,
-                   old_size)
+        _put_tuple(place, load_u16(old_data), load_u16(old_data + 2), old_data[4],
+                   old_data + SIZE_OF_HEAP_HEADER, old_size)
     _clear_toast_after(txn, change)
     return EXTRACT_OK
 
 
 cdef ExtractStatus extract_delete(TransactionTable table, Txn *txn, const WalRecord *record,
                                   uint32_t relation) noexcept nogil:
-    """XLOG_HEAP_DELETE of a table's row; with XLH_DELETE_IS_SUPER the withdrawal of a speculative insertion."""
+    """XLOG_HEAP_DELETE of a table's row; with XLH_DELETE_IS_SUPER the withdrawal of a speculative
+    insertion.
+    """
     cdef uint8_t flags = record.main_data[7]
     cdef const uint8_t *old_data = NULL
     cdef size_t old_size = 0
@@ -306,8 +323,8 @@ cdef ExtractStatus extract_delete(TransactionTable table, Txn *txn, const WalRec
         return EXTRACT_NO_MEMORY
     if old_data != NULL:
         change.flags |= HAS_OLD if flags & XLH_DELETE_CONTAINS_OLD_TUPLE else HAS_OLD | OLD_IS_KEY
-        _put_tuple(<uint8_t *> (change + 1), load_u16(old_data), load_u16(old_data + 2), old_data[4],
-                   old_data + SIZE_OF_HEAP_HEADER, old_size)
+        _put_tuple(<uint8_t *> (change + 1), load_u16(old_data), load_u16(old_data + 2),
+                   old_data[4], old_data + SIZE_OF_HEAP_HEADER, old_size)
     _clear_toast_after(txn, change)
     return EXTRACT_OK
 
@@ -327,8 +344,11 @@ cdef ExtractStatus extract_confirm(TransactionTable table, Txn *txn, const WalRe
     return EXTRACT_OK
 
 
-cdef ExtractStatus extract_message(TransactionTable table, Txn *txn, const WalRecord *record) noexcept nogil:
-    """XLOG_LOGICAL_MESSAGE: dbId, transactional, prefix_size (with its zero), message_size, prefix, content."""
+cdef ExtractStatus extract_message(TransactionTable table, Txn *txn,
+                                   const WalRecord *record) noexcept nogil:
+    """XLOG_LOGICAL_MESSAGE: dbId, transactional, prefix_size (with its zero), message_size, prefix,
+    content.
+    """
     cdef uint64_t prefix_size, message_size, room
     cdef ChangeHeader *change
     cdef uint8_t *section
@@ -352,6 +372,7 @@ cdef ExtractStatus extract_message(TransactionTable table, Txn *txn, const WalRe
     memcpy(section, &transactional, 4)
     memcpy(section + 4, &prefix_out, 4)
     memcpy(section + 8, record.main_data + SIZE_OF_LOGICAL_MESSAGE, prefix_out)
-    memcpy(section + 8 + prefix_out, record.main_data + SIZE_OF_LOGICAL_MESSAGE + prefix_size, <size_t> message_size)
+    memcpy(section + 8 + prefix_out, record.main_data + SIZE_OF_LOGICAL_MESSAGE + prefix_size,
+           <size_t> message_size)
     memset(section + size, 0, pad8(size) - size)
     return EXTRACT_OK

@@ -15,7 +15,8 @@ cdef class InvalidationParser:
     cdef uint32_t _database
     cdef uint32_t _first_normal_oid
     cdef bint _reset_counts
-    # By the number of a system cache: whether all relations are meant, and the catalog of publications that it is of.
+    # By the number of a system cache: whether all relations are meant, and the catalog of
+    # publications that it is of.
     cdef uint8_t _resets[256]
     cdef uint32_t _catalogs[256]
     cdef frozenset _resetting_catalogs

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Invalidation messages → the items that count, each once; ``decoding/invalidations.py`` says which and why.
+"""Invalidation messages → the items that count, each once; ``decoding/invalidations.py`` says which
+and why.
 
-A command that makes a table sends a dozen messages, and a transaction that makes and drops one more than a hundred,
-of which a handful count. So the loop over records has them taken here (:meth:`InvalidationParser.take`), without a call
-of Python.
+A command that makes a table sends a dozen messages, and a transaction that makes and drops one more
+than a hundred, of which a handful count. So the loop over records has them taken here
+(:meth:`InvalidationParser.take`), without a call of Python.
 
 Source: src/include/storage/sinval.h
 """
@@ -24,7 +25,9 @@ cdef enum:
 
 
 cdef class PendingItems:
-    """What one top-level transaction in progress will execute at its end. Insertion order is kept."""
+    """What one top-level transaction in progress will execute at its end. Insertion order is
+    kept.
+    """
 
     def __init__(self, own=(), own_count=0, distributed=(), distributed_count=0):
         self.own = dict.fromkeys(own)
@@ -34,9 +37,12 @@ cdef class PendingItems:
 
 
 cdef class InvalidationParser:
-    """What to look for in the messages of one major, for one database, and what transactions in progress have of it."""
+    """What to look for in the messages of one major, for one database, and what transactions in
+    progress have of it.
+    """
 
-    def __init__(self, database_oid, first_normal_oid, *, reset_counts, caches, catalogs, publication_caches):
+    def __init__(self, database_oid, first_normal_oid, *, reset_counts, caches, catalogs,
+                 publication_caches):
         """Make it.
 
         Args:
@@ -45,7 +51,8 @@ cdef class InvalidationParser:
             reset_counts: whether a message about all relations counts.
             caches: numbers of the system caches whose messages mean all relations.
             catalogs: oids of the catalogs whose messages do.
-            publication_caches: number of a system cache → oid of the catalog of publications whose rows are items.
+            publication_caches: number of a system cache → oid of the catalog of publications whose
+                rows are items.
         """
         memset(self._resets, 0, sizeof(self._resets))
         memset(self._catalogs, 0, sizeof(self._catalogs))
@@ -61,13 +68,17 @@ cdef class InvalidationParser:
         self.pending = {}
 
     def parse(self, bytes data not None):
-        """Return how many messages the main data of a record has, and the items; None when it is cut short."""
+        """Return how many messages the main data of a record has, and the items; None when it is
+        cut short.
+        """
         cdef int32_t count = 0
-        cdef dict items = self._items(<const uint8_t *> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &count)
+        cdef dict items = self._items(<const uint8_t *> PyBytes_AS_STRING(data),
+                                      PyBytes_GET_SIZE(data), &count)
         return None if items is None else (count, tuple(items))
 
     cdef dict take(self, uint32_t top_xid, const uint8_t *data, Py_ssize_t size):
-        """Add what the main data of a record has to what *top_xid* executes at its end; return its items.
+        """Add what the main data of a record has to what *top_xid* executes at its end; return its
+        items.
 
         None when it is cut short.
         """
@@ -86,7 +97,9 @@ cdef class InvalidationParser:
         return items
 
     cdef dict _items(self, const uint8_t *at, Py_ssize_t size, int32_t *count):
-        """Return the items of *size* bytes at *at*, and how many messages there are; None when they are cut short."""
+        """Return the items of *size* bytes at *at*, and how many messages there are; None when they
+        are cut short.
+        """
         cdef int32_t _i
         cdef uint32_t database, oid
         cdef dict items = {}

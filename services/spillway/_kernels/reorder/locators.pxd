@@ -4,7 +4,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef enum:
-    # Bound under it is what no transaction sees otherwise: the storage of system catalogs that are not mirrored.
+    # Bound under it is what no transaction sees otherwise: the storage of system catalogs that are
+    # not mirrored.
     GENERATION_OF_ALL = 0xFFFFFFFFFFFFFFFF
 
 
@@ -33,8 +34,8 @@ cdef class LocatorCache:
 
     cdef LocatorKind find(self, uint64_t generation, uint32_t spc, uint32_t db, uint32_t rel,
                           uint32_t *relation) noexcept nogil
-    cdef int bind(self, uint64_t generation, uint32_t spc, uint32_t db, uint32_t rel, LocatorKind kind,
-                  uint32_t relation) except -1
+    cdef int bind(self, uint64_t generation, uint32_t spc, uint32_t db, uint32_t rel,
+                  LocatorKind kind, uint32_t relation) except -1
     cdef void clear(self) noexcept nogil
     cdef uint64_t new_generation(self) noexcept nogil
     cdef int _enlarge(self) except -1

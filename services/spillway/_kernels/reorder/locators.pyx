@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Two hashes over relfile locators, asked for every record.
 
-:class:`LocatorCache` maps (generation, locator) to a relation. Generation 0 is what every transaction sees that
-has changed no catalog itself. One that has gets a generation of its own, and a new one at each of its
-catalog records: what was bound under the old one is then never found again, which is how "clear this
-transaction's private bindings" costs nothing. Of system catalogs all have the same view, under GENERATION_OF_ALL.
-``clear`` forgets everything, when a commit changed what others see.
+:class:`LocatorCache` maps (generation, locator) to a relation. Generation 0 is what every
+transaction sees that has changed no catalog itself. One that has gets a generation of its own, and
+a new one at each of its catalog records: what was bound under the old one is then never found
+again, which is how "clear this transaction's private bindings" costs nothing. Of system catalogs
+all have the same view, under GENERATION_OF_ALL. ``clear`` forgets everything, when a commit changed
+what others see.
 
 :class:`TrackedLocators` is the set of relfiles that the catalog mirror redoes.
 
-Memory: the cache is cleared when it holds ``ENTRIES_MAX`` bindings; they come back through the mirror.
+Memory: the cache is cleared when it holds ``ENTRIES_MAX`` bindings; they come back through the
+mirror.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -21,8 +23,10 @@ cdef enum:
     ENTRIES_MAX = 1 << 17
 
 
-cdef inline size_t _hash(uint64_t generation, uint32_t spc, uint32_t db, uint32_t rel) noexcept nogil:
-    cdef uint64_t h = (<uint64_t> rel << 32 | db) ^ (<uint64_t> spc << 17) ^ (generation * 0x9E3779B97F4A7C15ULL)
+cdef inline size_t _hash(uint64_t generation, uint32_t spc, uint32_t db,
+                         uint32_t rel) noexcept nogil:
+    cdef uint64_t h = (<uint64_t> rel << 32
+                       | db) ^ (<uint64_t> spc << 17) ^ (generation * 0x9E3779B97F4A7C15ULL)
     h *= 0xFF51AFD7ED558CCDULL
     return <size_t> (h ^ (h >> 32))
 
@@ -41,25 +45,29 @@ cdef class LocatorCache:
 
     cdef LocatorKind find(self, uint64_t generation, uint32_t spc, uint32_t db, uint32_t rel,
                           uint32_t *relation) noexcept nogil:
-        """Return what the locator is under *generation*; LOCATOR_UNKNOWN when the mirror has to say."""
+        """Return what the locator is under *generation*; LOCATOR_UNKNOWN when the mirror has to
+        say.
+        """
         cdef size_t i
         cdef LocatorEntry *entry = &self._last
-        if (entry.kind != 0 and entry.rel == rel and entry.generation == generation and entry.db == db
+        if (entry.kind != 0 and entry.rel == rel and entry.generation == generation
+            and entry.db == db
                 and entry.spc == spc):
             relation[0] = entry.relation
             return <LocatorKind> entry.kind
         i = _hash(generation, spc, db, rel) & self._mask
         while self._slots[i].kind != 0:
             entry = &self._slots[i]
-            if entry.rel == rel and entry.generation == generation and entry.db == db and entry.spc == spc:
+            if (entry.rel == rel and entry.generation == generation and entry.db == db
+                    and entry.spc == spc):
                 self._last = entry[0]
                 relation[0] = entry.relation
                 return <LocatorKind> entry.kind
             i = (i + 1) & self._mask
         return LOCATOR_UNKNOWN
 
-    cdef int bind(self, uint64_t generation, uint32_t spc, uint32_t db, uint32_t rel, LocatorKind kind,
-                  uint32_t relation) except -1:
+    cdef int bind(self, uint64_t generation, uint32_t spc, uint32_t db, uint32_t rel,
+                  LocatorKind kind, uint32_t relation) except -1:
         """Remember what a locator is."""
         cdef size_t i
         cdef LocatorEntry *entry
@@ -70,7 +78,8 @@ cdef class LocatorCache:
         i = _hash(generation, spc, db, rel) & self._mask
         while self._slots[i].kind != 0:
             entry = &self._slots[i]
-            if entry.rel == rel and entry.generation == generation and entry.db == db and entry.spc == spc:
+            if (entry.rel == rel and entry.generation == generation and entry.db == db
+                    and entry.spc == spc):
                 break
             i = (i + 1) & self._mask
         entry = &self._slots[i]
@@ -137,7 +146,9 @@ cdef class TrackedLocators:
         return False
 
     cdef int replace(self, object locators) except -1:
-        """Make the set *locators*, a list of different (spc, db, rel); each has its place in the list as its number."""
+        """Make the set *locators*, a list of different (spc, db, rel); each has its place in the
+        list as its number.
+        """
         cdef size_t size = 16
         cdef size_t i
         cdef uint32_t spc, db, rel

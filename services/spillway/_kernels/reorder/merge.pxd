@@ -13,7 +13,8 @@ cdef struct Source:
     uint32_t next_spilled
     Extent *extent              # the next one in memory
     size_t skip                 # bytes of the next piece that are not wanted
-    uint64_t change_lsn         # of the change at position, or of the first of the piece to be loaded; NO_CHANGE
+    # of the change at position, or of the first of the piece to be loaded; NO_CHANGE
+    uint64_t change_lsn
     uint32_t next_passed
     uint64_t lsn                # of what is next, a change or a passed entry
     uint8_t *position           # NULL: the next piece is not loaded yet
@@ -61,7 +62,8 @@ cdef class ChangeStream:
     cdef readonly uint64_t change_bytes
 
     cdef void take(self, TransactionTable table, Txn *txn, RelationPlans plans) noexcept
-    cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans, bint news) noexcept
+    cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans,
+                     bint news) noexcept
     cdef int prepare(self, TransactionTable table, RelationPlans plans) except -1
     cdef void leave_raw(self) noexcept
     cdef MergeStatus gather(self, Txn *txn) noexcept nogil

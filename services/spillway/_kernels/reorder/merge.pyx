@@ -1,36 +1,41 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Handing on a transaction: its arenas and those of its subtransactions, merged by LSN.
 
-Each (sub)transaction's changes are in LSN order already: spilled extents first, then those in memory. A heap of
-the arenas, keyed by the LSN of each one's next change, yields the whole in order. A spilled extent is read back only
-when its first change is due and its buffer is freed after its last, an extent in memory is freed as soon as it is
-read: what is held is one extent an arena that is *open* at that LSN, the chunk being filled, and the TOAST
-values of the current row. The number of subtransactions and the size of the transaction do not matter.
+Each (sub)transaction's changes are in LSN order already: spilled extents first, then those in
+memory. A heap of the arenas, keyed by the LSN of each one's next change, yields the whole in order.
+A spilled extent is read back only when its first change is due and its buffer is freed after its
+last, an extent in memory is freed as soon as it is read: what is held is one extent an arena that
+is *open* at that LSN, the chunk being filled, and the TOAST values of the current row. The number
+of subtransactions and the size of the transaction do not matter.
 
-What PostgreSQL's heap holds besides changes, entries that it passes over, is in ours as well (``note_passed`` in
-``table.pyx``): a message bears the LSN of its record's end, where another's record may begin, and which of the two
-comes first depends on who is where in the heap. With one arena of changes there is no such question.
+What PostgreSQL's heap holds besides changes, entries that it passes over, is in ours as well
+(``note_passed`` in ``table.pyx``): a message bears the LSN of its record's end, where another's
+record may begin, and which of the two comes first depends on who is where in the heap. With one
+arena of changes there is no such question.
 
-On the way TOAST chunks are gathered and put beside the row they belong to (``toast.pyx``), speculative
-insertions wait for their confirmation, and flags that only arenas bear are taken off.
+On the way TOAST chunks are gathered and put beside the row they belong to (``toast.pyx``),
+speculative insertions wait for their confirmation, and flags that only arenas bear are taken off.
 
-A transaction that ends is *taken*: the stream owns it, and frees it as it goes. One that was prepared, or of which a
-part is streamed, is *borrowed*: the same changes will be read again, so nothing is freed, and what is in memory
-stays there. A part begins at the byte of each arena where the last one ended.
+A transaction that ends is *taken*: the stream owns it, and frees it as it goes. One that was
+prepared, or of which a part is streamed, is *borrowed*: the same changes will be read again, so
+nothing is freed, and what is in memory stays there. A part begins at the byte of each arena where
+the last one ended.
 
-Small transactions are not even iterated over: ``gather`` puts all of one into the output buffer, and the stream is used
-again for the next one (``commit.pyx``).
+Small transactions are not even iterated over: ``gather`` puts all of one into the output buffer,
+and the stream is used again for the next one (``commit.pyx``).
 
-The common case has nothing to merge or assemble: one arena of plain changes. Its extents are handed on as they are,
-without copying.
+The common case has nothing to merge or assemble: one arena of plain changes. Its extents are handed
+on as they are, without copying.
 
-A transaction of which only a stretch of WAL was decoded can't be put together yet. Its stream is left *raw*: in
-order, but with TOAST chunks, speculative insertions and the flags of arenas, to be queued again where all of it is.
+A transaction of which only a stretch of WAL was decoded can't be put together yet. Its stream is
+left *raw*: in order, but with TOAST chunks, speculative insertions and the flags of arenas, to be
+queued again where all of it is.
 
-A chunk is a memoryview of memory that is freed or used again when the next one is asked for; the view is
-released then, so that a late reader gets a ValueError and not another change's bytes.
+A chunk is a memoryview of memory that is freed or used again when the next one is asked for; the
+view is released then, so that a late reader gets a ValueError and not another change's bytes.
 
-Source: ReorderBufferIterTXNInit/Next, ReorderBufferProcessTXN, src/backend/replication/logical/reorderbuffer.c
+Source: ReorderBufferIterTXNInit/Next, ReorderBufferProcessTXN,
+src/backend/replication/logical/reorderbuffer.c
 """
 
 cimport cython
@@ -99,7 +104,9 @@ cdef dict _TOAST_REASONS = {
 
 @cython.no_gc_clear
 cdef class ChangeStream:
-    """Iterator over the chunks of one transaction; one that was taken is owned, with its spill file, until closed."""
+    """Iterator over the chunks of one transaction; one that was taken is owned, with its spill
+    file, until closed.
+    """
 
     def __dealloc__(self):
         self.close()
@@ -116,7 +123,8 @@ cdef class ChangeStream:
             self.change_bytes += child.change_bytes
             child = child.next
 
-    cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans, bint news) noexcept:
+    cdef void borrow(self, TransactionTable table, Txn *txn, RelationPlans plans,
+                     bint news) noexcept:
         """Read *txn*, which stays in the table and must not change before the stream is closed.
 
         With *news* only what came after the last part that was streamed.
@@ -133,11 +141,15 @@ cdef class ChangeStream:
                 child = child.next
 
     cdef void leave_raw(self) noexcept:
-        """Hand the changes on merged but otherwise as they were queued, for who will queue them again."""
+        """Hand the changes on merged but otherwise as they were queued, for who will queue them
+        again.
+        """
         self._raw = True
 
     def close(self):
-        """Free memory and, of a transaction that was taken, remove the spill file; safe to repeat."""
+        """Free memory and, of a transaction that was taken, remove the spill file; safe to
+        repeat.
+        """
         cdef uint32_t i
         self._release_view()
         for i in range(self._source_count):
@@ -216,7 +228,8 @@ cdef class ChangeStream:
             raise self._fail(status)
         if self._out_used == 0:
             raise StopIteration
-        self._view = PyMemoryView_FromMemory(<char *> self._out, <Py_ssize_t> self._out_used, PyBUF_READ)
+        self._view = PyMemoryView_FromMemory(<char *> self._out, <Py_ssize_t> self._out_used,
+                                             PyBUF_READ)
         return self._view
 
     def _release_view(self):
@@ -232,7 +245,8 @@ cdef class ChangeStream:
         return 0
 
     cdef MergeStatus gather(self, Txn *txn) noexcept nogil:
-        """Put all changes of *txn*, a small one that has not been spilled, into ``_out``, without the GIL.
+        """Put all changes of *txn*, a small one that has not been spilled, into ``_out``, without
+        the GIL.
 
         Its arenas are empty then; the stream may gather the next one.
         """
@@ -315,7 +329,9 @@ cdef class ChangeStream:
         return True
 
     cdef void _keep_one(self) noexcept nogil:
-        """Forget the sources without changes and all passed entries; at most one source has changes."""
+        """Forget the sources without changes and all passed entries; at most one source has
+        changes.
+        """
         cdef uint32_t i
         for i in range(self._source_count):
             if self._sources[i].change_lsn != NO_CHANGE:
@@ -339,7 +355,8 @@ cdef class ChangeStream:
         memset(source, 0, sizeof(Source))
         source.txn = txn
         source.extent = txn.head
-        while source.next_spilled < txn.spilled_count and unwanted >= txn.spilled[source.next_spilled].size:
+        while (source.next_spilled < txn.spilled_count
+               and unwanted >= txn.spilled[source.next_spilled].size):
             unwanted -= txn.spilled[source.next_spilled].size
             source.next_spilled += 1
         if source.next_spilled == txn.spilled_count and unwanted > 0:
@@ -351,7 +368,9 @@ cdef class ChangeStream:
         return self._set_next_piece(source)
 
     cdef bint _set_next_piece(self, Source *source) noexcept nogil:
-        """Point *source* at its next spilled or in-memory extent without loading it; False at the end."""
+        """Point *source* at its next spilled or in-memory extent without loading it; False at the
+        end.
+        """
         cdef Txn *txn = source.txn
         source.position = NULL
         if source.next_spilled < txn.spilled_count:
@@ -366,7 +385,9 @@ cdef class ChangeStream:
         return True
 
     cdef void _pass_extent(self, Source *source) noexcept nogil:
-        """Go behind the extent in memory that *source* is at; free it unless the transaction is borrowed."""
+        """Go behind the extent in memory that *source* is at; free it unless the transaction is
+        borrowed.
+        """
         source.extent = source.extent.next
         if not self._borrowed:
             self._table.free_first_extent(source.txn)
@@ -441,7 +462,8 @@ cdef class ChangeStream:
                 return status
         change = <ChangeHeader *> source.position
         self._error_lsn = change.lsn
-        if (<size_t> (source.end - source.position) < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader)
+        if (<size_t> (source.end - source.position) < sizeof(ChangeHeader)
+            or change.size < sizeof(ChangeHeader)
                 or change.size > <size_t> (source.end - source.position)):
             return MERGE_DAMAGED_CHANGE
         status = self._take_change(change)
@@ -545,8 +567,9 @@ cdef class ChangeStream:
     cdef bint _before(self, uint32_t a, uint32_t b) noexcept nogil:
         """Order of two sources.
 
-        Of two with the same LSN neither is before the other. Who is where in PostgreSQL's heap decides then; this
-        one has the same entries and is built and sifted as that one, so that it decides the same.
+        Of two with the same LSN neither is before the other. Who is where in PostgreSQL's heap
+        decides then; this one has the same entries and is built and sifted as that one, so that it
+        decides the same.
         """
         return self._sources[a].lsn < self._sources[b].lsn
 
@@ -557,7 +580,8 @@ cdef class ChangeStream:
             child = 2 * i + 1
             if child >= self._heap_size:
                 break
-            if child + 1 < self._heap_size and self._before(self._heap[child + 1], self._heap[child]):
+            if child + 1 < self._heap_size and self._before(self._heap[child + 1],
+                                                            self._heap[child]):
                 child += 1
             if not self._before(self._heap[child], moving):
                 break
@@ -570,7 +594,8 @@ cdef class ChangeStream:
         cdef Txn *txn
         xid = self._xid
         lsn = str(Lsn(self._error_lsn))
-        if status == MERGE_NO_MEMORY or (status == MERGE_TOAST and self._toast_status == TOAST_NO_MEMORY):
+        if status == MERGE_NO_MEMORY or (status == MERGE_TOAST
+                                         and self._toast_status == TOAST_NO_MEMORY):
             return MemoryError()
         if status == MERGE_SPILL_IO:
             return StorageError(
@@ -579,21 +604,26 @@ cdef class ChangeStream:
         if status == MERGE_SPILL_DAMAGED:
             return StorageError(
                 f"a spill file of transaction {xid} is damaged",
-                hint="The disk returned other bytes than were written. Decoding starts again from WAL.", xid=xid)
+                hint="The disk returned other bytes than were written. Decoding starts again from "
+                "WAL.", xid=xid)
         if status == MERGE_SPILL_LOST:
             txn = self._txn
             while txn.file == NULL:
                 txn = txn.first_child if txn == self._txn else txn.next
             path = os.fsdecode(txn.file.path)
             return DecodingStateLost(
-                f"the spill file {path} is damaged, and the WAL of what it held of transaction {xid} is no longer kept",
-                hint="The disk returned other bytes than were written. Restore the file from a backup, or begin anew "
-                "behind that transaction: spillway source restart SOURCE DATABASE.",
+                f"the spill file {path} is damaged, and the WAL of what it held of transaction "
+                f"{xid} is no longer kept",
+                hint="The disk returned other bytes than were written. Restore the file from a "
+                "backup, or begin anew behind that transaction: spillway source restart SOURCE "
+                "DATABASE.",
                 xid=xid)
         if status == MERGE_TOAST:
             return DecodingError(
-                f"a change of transaction {xid} at {lsn} can't be decoded: {_TOAST_REASONS[self._toast_status]}",
-                hint="The WAL and the catalog do not fit each other; report this with the WAL segment.",
+                f"a change of transaction {xid} at {lsn} can't be decoded: "
+                f"{_TOAST_REASONS[self._toast_status]}",
+                hint="The WAL and the catalog do not fit each other; report this with the WAL "
+                "segment.",
                 lsn=lsn, xid=xid)
         return DecodingError(
             f"a buffered change of transaction {xid} near {lsn} contradicts itself",

@@ -1,15 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Which catalog rows are a transaction's own: a view of its xids that costs nothing to make.
 
-The catalog mirror asks, for rows that it comes across, whether the xid of whoever wrote one belongs to the transaction
-at hand. A set of that transaction's xids would answer, but it would have to be made anew for each change whose table
-must be looked up, and a transaction may have a hundred thousand subtransactions that changed the catalog. So the
-question goes to the table of transactions, a hash look-up for each.
+The catalog mirror asks, for rows that it comes across, whether the xid of whoever wrote one belongs
+to the transaction at hand. A set of that transaction's xids would answer, but it would have to be
+made anew for each change whose table must be looked up, and a transaction may have a hundred
+thousand subtransactions that changed the catalog. So the question goes to the table of
+transactions, a hash look-up for each.
 
-Iterating yields the xids that have changed the catalog: the asking one first, then the top-level one, then
-subtransactions, the newest first. Whoever looks for *one* that is of interest (``isdisjoint``) finds it at once.
+Iterating yields the xids that have changed the catalog: the asking one first, then the top-level
+one, then subtransactions, the newest first. Whoever looks for *one* that is of interest
+(``isdisjoint``) finds it at once.
 
-A view holds until the next record: who has changed the catalog, and who has aborted, is read when it is asked.
+A view holds until the next record: who has changed the catalog, and who has aborted, is read when
+it is asked.
 """
 
 from libc.stdint cimport uint32_t
@@ -28,7 +31,9 @@ cdef OwnXids own_xids_of(TransactionTable table, uint32_t xid):
 
 
 cdef class OwnXids:
-    """The xids of one transaction in progress, subtransactions included, that have changed the catalog."""
+    """The xids of one transaction in progress, subtransactions included, that have changed the
+    catalog.
+    """
 
     def __bool__(self):
         cdef Txn *top = self._table.lookup(self._top_xid)
@@ -37,7 +42,8 @@ cdef class OwnXids:
 
     def __contains__(self, xid):
         cdef Txn *txn = self._table.lookup(xid)
-        return txn != NULL and txn.flags & TXN_TOUCHED_CATALOG != 0 and top_of(txn).xid == self._top_xid
+        return (txn != NULL and txn.flags & TXN_TOUCHED_CATALOG != 0
+                and top_of(txn).xid == self._top_xid)
 
     def __iter__(self):
         if self._xid in self:
@@ -54,7 +60,9 @@ cdef class OwnXids:
         return sum(1 for _ in self)
 
     cdef uint32_t _next_child(self, uint32_t xid):
-        """Return the youngest subtransaction of interest before *xid*, of all for 0; 0 without any."""
+        """Return the youngest subtransaction of interest before *xid*, of all for 0; 0 without
+        any.
+        """
         cdef Txn *txn = self._table.lookup(xid if xid else self._top_xid)
         if txn == NULL:
             return 0

@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Spill files: where extents go when transactions in progress need more memory than they may have."""
+"""Spill files: where extents go when transactions in progress need more memory than they may
+have.
+"""
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 

@@ -1,27 +1,31 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Bounding the memory of transactions in progress by writing the largest to disk.
 
-``make_room`` is called when extents occupy more than ``work_mem_bytes``. It takes the top-level transaction whose
-tree (itself and its subtransactions) occupies most and writes all of the tree's extents to the tree's spill file, and
-goes on until the bound holds again. Whole trees, not single subtransactions: with a hundred thousand small
-savepoints in one transaction, picking one at a time would search and free a kilobyte a hundred thousand times.
+``make_room`` is called when extents occupy more than ``work_mem_bytes``. It takes the top-level
+transaction whose tree (itself and its subtransactions) occupies most and writes all of the tree's
+extents to the tree's spill file, and goes on until the bound holds again. Whole trees, not single
+subtransactions: with a hundred thousand small savepoints in one transaction, picking one at a time
+would search and free a kilobyte a hundred thousand times.
 
 A spill file is a sequence of frames, one an extent::
 
     u32 magic | u32 size | u32 xid | u32 crc32c of the payload | payload
 
-The index of a transaction's frames (offset, size, checksum, LSN of the first change) stays in memory, 24 bytes for
-up to ``extent_bytes_max`` of changes. With the LSN there, the merge at commit reads a frame only when its first
-change is due: what it holds in memory is one frame a subtransaction *open at that LSN*, however many there are.
+The index of a transaction's frames (offset, size, checksum, LSN of the first change) stays in
+memory, 24 bytes for up to ``extent_bytes_max`` of changes. With the LSN there, the merge at commit
+reads a frame only when its first change is due: what it holds in memory is one frame a
+subtransaction *open at that LSN*, however many there are.
 
-Files bear the xid of their transaction and last as long as it does. Most are worth nothing after the process ends:
-the decoder removes leftovers when it starts, and reads WAL again from the restart point. That is why they are not
-synced, and why a disk that is full costs no data: the decoding session fails, the WAL remains. Those that a serialised
-state names are another matter (``carry.pyx``): synced up to there, kept when their transaction has ended, and
-appended to after a restart. Relation ids are a process's own, so a frame from before a restart is translated as
-it is read.
+Files bear the xid of their transaction and last as long as it does. Most are worth nothing after
+the process ends: the decoder removes leftovers when it starts, and reads WAL again from the restart
+point. That is why they are not synced, and why a disk that is full costs no data: the decoding
+session fails, the WAL remains. Those that a serialised state names are another matter
+(``carry.pyx``): synced up to there, kept when their transaction has ended, and appended to after a
+restart. Relation ids are a process's own, so a frame from before a restart is translated as it is
+read.
 
-Source: ReorderBufferCheckMemoryLimit, ReorderBufferSerializeTXN, src/backend/replication/logical/reorderbuffer.c
+Source: ReorderBufferCheckMemoryLimit, ReorderBufferSerializeTXN,
+src/backend/replication/logical/reorderbuffer.c
 """
 
 from libc.errno cimport EINTR, EIO, ENOMEM, errno
@@ -64,7 +68,9 @@ cdef enum:
 
 
 cdef bint _write_all(SpillFile *file, const uint8_t *data, size_t size) noexcept nogil:
-    """Append to *file*; False with errno set when that fails. A half-written frame is not in any index."""
+    """Append to *file*; False with errno set when that fails. A half-written frame is not in any
+    index.
+    """
     cdef ssize_t written
     while size > 0:
         written = pwrite(file.fd, data, size, <off_t> file.size)
@@ -79,7 +85,9 @@ cdef bint _write_all(SpillFile *file, const uint8_t *data, size_t size) noexcept
 
 
 cdef bint _write_frame(Txn *txn, Extent *extent, uint32_t crc) noexcept nogil:
-    """Append *extent* as a frame, in one write: for its time the frame's header stands in place of the extent's own."""
+    """Append *extent* as a frame, in one write: for its time the frame's header stands in place of
+    the extent's own.
+    """
     cdef Extent own = extent[0]
     cdef FrameHeader *header = <FrameHeader *> (extent_data(extent) - FRAME_HEADER_SIZE)
     cdef bint written
@@ -93,11 +101,14 @@ cdef bint _write_frame(Txn *txn, Extent *extent, uint32_t crc) noexcept nogil:
 
 
 cdef RestoreStatus restore_extent(Txn *txn, SpilledExtent *spilled, uint8_t *buffer) noexcept nogil:
-    """Read a spilled extent back into *buffer*, which holds ``spilled.size`` bytes, and check it."""
+    """Read a spilled extent back into *buffer*, which holds ``spilled.size`` bytes, and check
+    it.
+    """
     cdef size_t done = 0
     cdef ssize_t got
     while done < spilled.size:
-        got = pread(txn.file.fd, buffer + done, spilled.size - done, <off_t> (spilled.offset + done))
+        got = pread(txn.file.fd, buffer + done, spilled.size - done,
+                    <off_t> (spilled.offset + done))
         if got < 0:
             if errno == EINTR:
                 continue
@@ -131,7 +142,9 @@ cdef inline bint _map_id(const IdRange *ids, uint32_t *relation, uint32_t *hint)
 
 
 cdef bint map_ids(SpillFile *file, uint64_t offset, uint8_t *changes, size_t size) noexcept nogil:
-    """Translate the relation ids in *changes*, *size* bytes at *offset* of *file*; False when they are damaged."""
+    """Translate the relation ids in *changes*, *size* bytes at *offset* of *file*; False when they
+    are damaged.
+    """
     cdef const IdRange *ids = NULL
     cdef ChangeHeader *change
     cdef uint32_t *section
@@ -146,7 +159,8 @@ cdef bint map_ids(SpillFile *file, uint64_t offset, uint8_t *changes, size_t siz
         return True
     while at < size:
         change = <ChangeHeader *> (changes + at)
-        if (size - at < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader) or change.size > size - at
+        if (size - at < sizeof(ChangeHeader) or change.size < sizeof(ChangeHeader)
+            or change.size > size - at
                 or change.new_size > change.size - sizeof(ChangeHeader)):
             return False
         if change.relation != 0:
@@ -176,7 +190,9 @@ cdef class Spiller:
         self.work_mem_bytes = work_mem_bytes
 
     cdef bint make_room(self, TransactionTable table) noexcept nogil:
-        """Spill until *table* is within the bound; False with ``error`` set when a file can't be written."""
+        """Spill until *table* is within the bound; False with ``error`` set when a file can't be
+        written.
+        """
         cdef Txn *txn
         cdef Txn *largest
         while table.total_bytes > self.work_mem_bytes:
@@ -253,7 +269,8 @@ cdef class Spiller:
             self.error = ENOMEM
             return False
         # The LSN tells apart a transaction from one of the same xid whose file is still being read.
-        snprintf(file.path, room, b"%s/xid-%u-%llX.spill", self._path, top.xid, <unsigned long long> top.first_lsn)
+        snprintf(file.path, room, b"%s/xid-%u-%llX.spill", self._path, top.xid,
+                 <unsigned long long> top.first_lsn)
         file.fd = posix_open(file.path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0o600)
         if file.fd < 0:
             self.error = errno if errno != 0 else EIO
@@ -265,7 +282,8 @@ cdef class Spiller:
         return True
 
     cdef SpillFile *open_kept(self, bytes name, uint64_t size):
-        """Open the file *name* of an earlier decoder, to go on behind its first *size* bytes; it has no reference yet.
+        """Open the file *name* of an earlier decoder, to go on behind its first *size* bytes; it
+        has no reference yet.
 
         Raises:
             OSError: it can't be opened, or is shorter.

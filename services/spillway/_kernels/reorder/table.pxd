@@ -1,10 +1,13 @@
 # cython: language_level=3
-"""Transactions in progress as C structs: who they are, and the arenas their changes are gathered in."""
+"""Transactions in progress as C structs: who they are, and the arenas their changes are gathered
+in.
+"""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 cdef enum TxnFlag:
-    # A record was seen that makes PostgreSQL give the transaction its base snapshot; kept on the top.
+    # A record was seen that makes PostgreSQL give the transaction its base snapshot; kept on the
+    # top.
     TXN_HAS_BASE_SNAPSHOT = 0x01
     # NEW_CID, XACT_INVALIDATIONS or (before 18) INPLACE: PostgreSQL's has_catalog_changes.
     TXN_HAS_CATALOG_CHANGES = 0x02
@@ -45,7 +48,8 @@ cdef struct SpilledExtent:
     uint32_t crc
 
 
-# What the relation ids in a stretch of a spill file, written by an earlier process, are called in this one.
+# What the relation ids in a stretch of a spill file, written by an earlier process, are called in
+# this one.
 cdef struct IdRange:
     uint64_t end                # of the stretch; it begins where the one before it ends
     uint32_t count
@@ -53,17 +57,20 @@ cdef struct IdRange:
     uint32_t *to_ids
 
 
-# A file of spilled extents; one for a transaction and its subtransactions, removed with the last of them.
+# A file of spilled extents; one for a transaction and its subtransactions, removed with the last of
+# them.
 cdef struct SpillFile:
     char *path
     uint64_t size
     uint32_t references
     int fd
     # Carrying; see reorder_carry.
-    bint is_kept                # a serialised state names it: it stays when its transaction has ended
+    # a serialised state names it: it stays when its transaction has ended
+    bint is_kept
     uint32_t number             # among the files of the state being written
     uint64_t synced_size
-    uint64_t inherited_size     # written before this decoder was restored: the WAL of it may be gone
+    # written before this decoder was restored: the WAL of it may be gone
+    uint64_t inherited_size
     uint32_t range_count
     IdRange *ranges
 
@@ -102,7 +109,8 @@ cdef struct Txn:
     uint32_t passed_count
     uint32_t passed_room
     uint32_t passed_streamed    # how many of them came before the end of the last part
-    Txn *last_entry             # who had the last change or passed entry, NULL when it does not matter; on the top
+    # who had the last change or passed entry, NULL when it does not matter; on the top
+    Txn *last_entry
     uint64_t last_entry_lsn     # … and its LSN
     uint64_t last_message_lsn   # where the last message's record ended; on the top
     # Streaming; see reorder.
@@ -156,7 +164,9 @@ cdef inline Txn *top_of(Txn *txn) noexcept nogil:
 
 
 cdef inline void note_change(Txn *txn, uint64_t lsn, bint is_message) noexcept nogil:
-    """Note that a change at *lsn* was the last thing queued in the tree of *txn*; see note_passed."""
+    """Note that a change at *lsn* was the last thing queued in the tree of *txn*; see
+    note_passed.
+    """
     cdef Txn *top = top_of(txn)
     top.last_entry = txn
     top.last_entry_lsn = lsn

@@ -1,23 +1,25 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The table of transactions in progress.
 
-In come xids as records bear them and sizes of changes; out go pointers to where a change is to be written. A
-hash finds the transaction of an xid; a list keeps the top-level ones in the order of their first record, whose
-head is the oldest: decoding must restart there. A subtransaction hangs off its top-level transaction from the
-first record that names both (WAL block id 252), as in PostgreSQL.
+In come xids as records bear them and sizes of changes; out go pointers to where a change is to be
+written. A hash finds the transaction of an xid; a list keeps the top-level ones in the order of
+their first record, whose head is the oldest: decoding must restart there. A subtransaction hangs
+off its top-level transaction from the first record that names both (WAL block id 252), as in
+PostgreSQL.
 
-Changes of each (sub)transaction go to an arena of its own: a chain of *extents*, each of whole changes laid
-out in the change format, so that an extent can be written to a spill file or handed to the transaction log as it
-is. Extents double in size up to ``extent_bytes_max``: a transaction of one row costs a kilobyte, one of a
-million rows no copying. ``total_bytes`` counts what extents occupy, not what is used of them: it is memory that
-the bound on memory is about.
+Changes of each (sub)transaction go to an arena of its own: a chain of *extents*, each of whole
+changes laid out in the change format, so that an extent can be written to a spill file or handed to
+the transaction log as it is. Extents double in size up to ``extent_bytes_max``: a transaction of
+one row costs a kilobyte, one of a million rows no copying. ``total_bytes`` counts what extents
+occupy, not what is used of them: it is memory that the bound on memory is about.
 
-Beside the changes an arena has *passed entries*: LSNs of what PostgreSQL queues there and passes over when it replays,
-command ids and snapshots for example. They are nobody's output, but they have a place in the heap by which
-(sub)transactions are merged, and where two changes bear the same LSN that decides which comes first.
+Beside the changes an arena has *passed entries*: LSNs of what PostgreSQL queues there and passes
+over when it replays, command ids and snapshots for example. They are nobody's output, but they have
+a place in the heap by which (sub)transactions are merged, and where two changes bear the same LSN
+that decides which comes first.
 
-Nothing here holds the GIL or knows Python objects. Functions that allocate return NULL or False when memory is
-out; the caller raises MemoryError.
+Nothing here holds the GIL or knows Python objects. Functions that allocate return NULL or False
+when memory is out; the caller raises MemoryError.
 
 Source: ReorderBufferTXNByXid, ReorderBufferAssignChild, ReorderBufferCleanupTXN,
 src/backend/replication/logical/reorderbuffer.c
@@ -36,7 +38,9 @@ cdef enum:
 
 
 cdef inline uint32_t _mix(uint32_t value) noexcept nogil:
-    """Spread sequential ids (Fibonacci hashing) and fold the high bits, which the mask would drop."""
+    """Spread sequential ids (Fibonacci hashing) and fold the high bits, which the mask would
+    drop.
+    """
     value *= <uint32_t> 2654435769
     return value ^ (value >> 15)
 
@@ -83,7 +87,9 @@ cdef int add_ids(set into, const IdSet *ids) except -1:
 
 
 cdef void spill_file_release(SpillFile *file) noexcept nogil:
-    """Drop a reference; the last one closes the file, and removes it unless a serialised state names it."""
+    """Drop a reference; the last one closes the file, and removes it unless a serialised state
+    names it.
+    """
     cdef uint32_t i
     if file == NULL:
         return
@@ -125,7 +131,9 @@ cdef class TransactionTable:
         return NULL
 
     cdef Txn *obtain(self, uint32_t xid, uint64_t lsn) noexcept nogil:
-        """Find or make the transaction of *xid*; a new one is top-level until something says otherwise."""
+        """Find or make the transaction of *xid*; a new one is top-level until something says
+        otherwise.
+        """
         cdef Txn *txn = self.lookup(xid)
         if txn != NULL:
             return txn
@@ -141,7 +149,8 @@ cdef class TransactionTable:
         return txn
 
     cdef Txn *assign_child(self, uint32_t top_xid, uint32_t xid, uint64_t lsn) noexcept nogil:
-        """Make *xid* a subtransaction of *top_xid*, both known from *lsn* on if they were not before.
+        """Make *xid* a subtransaction of *top_xid*, both known from *lsn* on if they were not
+        before.
 
         Return the subtransaction, NULL when memory is out.
         """
@@ -164,7 +173,8 @@ cdef class TransactionTable:
         if txn == top or txn.top != NULL:
             return txn.top == top
         self._unlink(txn)
-        # A record names the top, so what hangs under one that was thought to be top hangs under its top.
+        # A record names the top, so what hangs under one that was thought to be top hangs under its
+        # top.
         while txn.first_child != NULL:
             child = txn.first_child
             txn.first_child = child.next
@@ -194,12 +204,14 @@ cdef class TransactionTable:
         txn.tree_bytes = 0
         if txn.locator_generation > top.locator_generation:
             top.locator_generation = txn.locator_generation
-        top.flags |= txn.flags & (TXN_HAS_BASE_SNAPSHOT | TXN_HAS_CATALOG_CHANGES | TXN_TOUCHED_CATALOG
+        top.flags |= txn.flags & (TXN_HAS_BASE_SNAPSHOT | TXN_HAS_CATALOG_CHANGES
+                                  | TXN_TOUCHED_CATALOG
                                   | TXN_HAS_PARTIAL_CHANGE | TXN_HAS_STREAMABLE_CHANGE)
         top.tree_pending_bytes += txn.tree_pending_bytes
         txn.tree_pending_bytes = 0
         if txn.first_lsn < top.first_lsn:
-            # Only after a restart in the middle of the transaction; keep the list ordered by first_lsn.
+            # Only after a restart in the middle of the transaction; keep the list ordered by
+            # first_lsn.
             self._unlink(top)
             top.first_lsn = txn.first_lsn
             self._link(top)
@@ -227,12 +239,14 @@ cdef class TransactionTable:
         txn.last_change = NULL
 
     cdef bint note_passed(self, Txn *txn, uint64_t lsn) noexcept nogil:
-        """Note that PostgreSQL queues something at *lsn* in *txn* that it passes over later; False when memory is out.
+        """Note that PostgreSQL queues something at *lsn* in *txn* that it passes over later; False
+        when memory is out.
 
-        Only what can make a difference is kept: of things queued in one arena with nothing in another one of the tree
-        between them, the first. Once that one has been merged, the others have all a smaller LSN than whatever the
-        heap has besides, and leave it as it is. Unless the first bears the LSN of a message, which may still be
-        in the heap. So there are about as many entries as there are subtransactions, and commits beside them.
+        Only what can make a difference is kept: of things queued in one arena with nothing in
+        another one of the tree between them, the first. Once that one has been merged, the others
+        have all a smaller LSN than whatever the heap has besides, and leave it as it is. Unless the
+        first bears the LSN of a message, which may still be in the heap. So there are about as many
+        entries as there are subtransactions, and commits beside them.
         """
         cdef Txn *top = top_of(txn)
         cdef uint64_t *grown
@@ -295,7 +309,9 @@ cdef class TransactionTable:
         self.total_bytes -= bytes
 
     cdef void detach(self, Txn *txn) noexcept nogil:
-        """Take a top-level transaction and its subtransactions out of the table without freeing them."""
+        """Take a top-level transaction and its subtransactions out of the table without freeing
+        them.
+        """
         cdef Txn *child = txn.first_child
         while child != NULL:
             self._erase(child.xid)
@@ -304,7 +320,9 @@ cdef class TransactionTable:
         self._unlink(txn)
 
     cdef void destroy(self, Txn *txn) noexcept nogil:
-        """Forget a transaction and free its changes; with a top-level one its subtransactions go too."""
+        """Forget a transaction and free its changes; with a top-level one its subtransactions go
+        too.
+        """
         cdef Txn *child
         if txn.top != NULL:
             self._erase(txn.xid)

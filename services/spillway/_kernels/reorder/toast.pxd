@@ -26,8 +26,9 @@ cdef struct RelationPlan:
 cdef class RelationPlans:
     cdef RelationPlan *_plans
     cdef uint32_t _room
-    # A table may come to be read, or cease to be, between the chunks of a value, or before the row that has it.
-    # What was not gathered whole is then left out: the row has a pointer without its value.
+    # A table may come to be read, or cease to be, between the chunks of a value, or before the row
+    # that has it. What was not gathered whole is then left out: the row has a pointer without its
+    # value.
     cdef bint partial_values
 
     cdef const RelationPlan *find(self, uint32_t relation) noexcept nogil

@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Putting TOAST values back beside the row that points to them.
 
-PostgreSQL writes the chunks of a row's large values first, each as an insert into the TOAST table, then the row,
-with external pointers that name the values. The merge feeds chunks to :meth:`ToastGatherer.append` and, when the row
-comes, asks :meth:`ToastGatherer.match` which of the gathered values the row points to; ``write`` puts these after the
-change. A pointer to a value that was not gathered is an UPDATE's unchanged datum and stays as it is.
+PostgreSQL writes the chunks of a row's large values first, each as an insert into the TOAST table,
+then the row, with external pointers that name the values. The merge feeds chunks to
+:meth:`ToastGatherer.append` and, when the row comes, asks :meth:`ToastGatherer.match` which of the
+gathered values the row points to; ``write`` puts these after the change. A pointer to a value that
+was not gathered is an UPDATE's unchanged datum and stays as it is.
 
-A multi-insert (COPY) writes the chunks of *all* its rows before the first of them, so "everything gathered so far"
-is not "of this row": the tuple's pointers have to be found, and that needs the relation's column lengths and
-alignments (:class:`RelationPlans`) as the tuple is stepped through. It is done only for tuples that say they have
-external values (HEAP_HASEXTERNAL) while something is gathered.
+A multi-insert (COPY) writes the chunks of *all* its rows before the first of them, so "everything
+gathered so far" is not "of this row": the tuple's pointers have to be found, and that needs the
+relation's column lengths and alignments (:class:`RelationPlans`) as the tuple is stepped through.
+It is done only for tuples that say they have external values (HEAP_HASEXTERNAL) while something is
+gathered.
 
 Memory: the values of one row, or of the rows of one multi-insert, as in PostgreSQL.
 
@@ -31,7 +33,8 @@ cdef enum:
     HEAP_HASNULL = 0x0001
     HEAP_HASEXTERNAL = 0x0004
     HEAP_NATTS_MASK = 0x07FF
-    TUPLE_DATA_OFFSET = 23      # SizeofHeapTupleHeader: where the tuple section's bytes begin in the heap tuple
+    # SizeofHeapTupleHeader: where the tuple section's bytes begin in the heap tuple
+    TUPLE_DATA_OFFSET = 23
     VARTAG_ONDISK = 18
     EXTERNAL_POINTER_SIZE = 18  # va_header, va_tag, varatt_external
     VARLENA_EXTSIZE_MASK = 0x3FFFFFFF
@@ -169,7 +172,9 @@ cdef class ToastGatherer:
         return TOAST_OK
 
     cdef ToastStatus match(self, const ChangeHeader *change, size_t *extra) noexcept nogil:
-        """Find the gathered values that the new tuple of *change* points to; *extra* is what they need in bytes."""
+        """Find the gathered values that the new tuple of *change* points to; *extra* is what they
+        need in bytes.
+        """
         cdef const TupleHeader *header = <const TupleHeader *> (change + 1)
         cdef const uint8_t *bitmap
         cdef const uint8_t *data
@@ -193,7 +198,8 @@ cdef class ToastGatherer:
         size = change.new_size - sizeof(TupleHeader)
         if header.hoff < TUPLE_DATA_OFFSET or <size_t> (header.hoff - TUPLE_DATA_OFFSET) > size:
             return TOAST_BAD_TUPLE
-        if header.infomask & HEAP_HASNULL and <size_t> (natts + 7) // 8 > <size_t> (header.hoff - TUPLE_DATA_OFFSET):
+        if (header.infomask & HEAP_HASNULL
+                and <size_t> (natts + 7) // 8 > <size_t> (header.hoff - TUPLE_DATA_OFFSET)):
             return TOAST_BAD_TUPLE
         data = bitmap + (header.hoff - TUPLE_DATA_OFFSET)
         size -= <size_t> (header.hoff - TUPLE_DATA_OFFSET)
@@ -204,7 +210,8 @@ cdef class ToastGatherer:
             attlen = plan.lengths[i]
             align = plan.aligns[i]
             if attlen == -1:
-                # A short or external varlena is not aligned; a zero byte is padding before an aligned one.
+                # A short or external varlena is not aligned; a zero byte is padding before an
+                # aligned one.
                 if offset >= size:
                     return TOAST_BAD_TUPLE
                 if data[offset] == 0:
@@ -267,7 +274,9 @@ cdef class ToastGatherer:
         return TOAST_OK
 
     cdef size_t write(self, uint8_t *place) noexcept nogil:
-        """Write the matched values in the change format; return the bytes written, as ``match`` said."""
+        """Write the matched values in the change format; return the bytes written, as ``match``
+        said.
+        """
         cdef ToastValueHeader header
         cdef ToastValue *value
         cdef uint8_t *start = place

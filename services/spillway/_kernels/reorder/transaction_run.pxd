@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""C interface of runs of small transactions: for kernels that write or read them without Python objects."""
+"""C interface of runs of small transactions: for kernels that write or read them without Python
+objects.
+"""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 

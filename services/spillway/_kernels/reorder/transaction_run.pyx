@@ -1,18 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Runs of small transactions: many of them as one piece of memory, from the commit record to the message.
+"""Runs of small transactions: many of them as one piece of memory, from the commit record to the
+message.
 
-A commit, a frame of the log and a call of the plugin each cost little, but in Python more than the four rows that
-an ordinary transaction changes. So transactions that are whole, small and have nothing to say but their
-changes (no origin, not prepared, not streamed) go together: the reorder buffer writes them one behind the other
-(``commit.pyx``), the log appends the piece as it is, a cursor finds such pieces again (:func:`find_run`), and an
-encoder goes through one without the GIL. Nobody makes an object for each.
+A commit, a frame of the log and a call of the plugin each cost little, but in Python more than the
+four rows that an ordinary transaction changes. So transactions that are whole, small and have
+nothing to say but their changes (no origin, not prepared, not streamed) go together: the reorder
+buffer writes them one behind the other (``commit.pyx``), the log appends the piece as it is, a
+cursor finds such pieces again (:func:`find_run`), and an encoder goes through one without the GIL.
+Nobody makes an object for each.
 
-The layout is the log's own: an *entry* is a frame TRANSACTION (``txlog/frames.py``) whose header has no parts and
-no origin. A test holds the two together.
+The layout is the log's own: an *entry* is a frame TRANSACTION (``txlog/frames.py``) whose header
+has no parts and no origin. A test holds the two together.
 
-A run is read once, from its front to its back: by an encoder in C (``take``), or transaction by transaction
-(iteration), for plugins and sinks that have no loop of their own. What was committed before it is read or
-after it is not its matter: order is the log's.
+A run is read once, from its front to its back: by an encoder in C (``take``), or transaction by
+transaction (iteration), for plugins and sinks that have no loop of their own. What was committed
+before it is read or after it is not its matter: order is the log's.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -59,8 +61,8 @@ def find_run(const uint8_t[::1] data not None, uint64_t from_lsn, relations):
         relations: descriptors by id, for all of them.
 
     Returns:
-        (a run or None when there is no entry to read, bytes of *data* that entries take, final_lsn of the last
-        or 0).
+        (a run or None when there is no entry to read, bytes of *data* that entries take, final_lsn
+        of the last or 0).
     """
     cdef size_t size = data.shape[0]
     cdef size_t offset = 0
@@ -71,7 +73,8 @@ def find_run(const uint8_t[::1] data not None, uint64_t from_lsn, relations):
         return None, 0, 0
     with nogil:
         while read_entry(&data[0], size, offset, &entry):
-            if entry_checksum(<const FrameHeader*>(&data[0] + offset)) != (<const FrameHeader*>(&data[0] + offset)).crc:
+            if (entry_checksum(<const FrameHeader*>(&data[0] + offset))
+                    != (<const FrameHeader*>(&data[0] + offset)).crc):
                 break
             offset = entry.next_offset
             last = entry.header.final_lsn
@@ -123,7 +126,8 @@ cdef class TransactionRun:
             return 0
         if not read_entry(self._data, self._size, self._offset, entry):
             with gil:
-                raise TransactionLogError("a run of transactions is not what its checksums said", hint="Report this.")
+                raise TransactionLogError("a run of transactions is not what its checksums said",
+                                          hint="Report this.")
         if entry.header.final_lsn >= self._upto_lsn:
             self.reached_upto = True
             return 0
@@ -133,7 +137,9 @@ cdef class TransactionRun:
         return 1
 
     def limit(self, uint64_t upto_lsn):
-        """Have reading end in front of the first transaction whose final_lsn is *upto_lsn* or later."""
+        """Have reading end in front of the first transaction whose final_lsn is *upto_lsn* or
+        later.
+        """
         self._upto_lsn = upto_lsn
 
     @property
@@ -149,7 +155,8 @@ cdef class TransactionRun:
     def next_lsn(self):
         """Return final_lsn of the next transaction, 0 without one."""
         cdef Entry entry
-        if self._offset == self._size or not read_entry(self._data, self._size, self._offset, &entry):
+        if self._offset == self._size or not read_entry(self._data, self._size, self._offset,
+                                                        &entry):
             return 0
         return entry.header.final_lsn
 
@@ -164,7 +171,8 @@ cdef class TransactionRun:
         return False
 
     def steps(self, size_t step_bytes):
-        """Read what is left; return (final_lsn, end_lsn, offset) of one transaction in *step_bytes* and of the last.
+        """Read what is left; return (final_lsn, end_lsn, offset) of one transaction in *step_bytes*
+        and of the last.
 
         The offsets are of entries in what :attr:`data` was before.
         """
@@ -174,7 +182,8 @@ cdef class TransactionRun:
         cdef Entry entry
         at = start
         while self.take(&entry):
-            if at == start or entry.next_offset - last >= step_bytes or entry.next_offset == self._size:
+            if (at == start or entry.next_offset - last >= step_bytes
+                    or entry.next_offset == self._size):
                 steps.append((entry.header.final_lsn, entry.header.end_lsn, at - start))
                 last = at
             at = entry.next_offset

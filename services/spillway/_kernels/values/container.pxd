@@ -1,8 +1,10 @@
 # cython: language_level=3
-"""Reading arrays, composite values, ranges and multiranges: what their text and their send format share.
+"""Reading arrays, composite values, ranges and multiranges: what their text and their send format
+share.
 
-Inside a container, alignment counts from the container's 4-byte header, which was cut off (see Datum): offsets
-here are relative to ``data - HEADER``. Everything is checked against the container's size.
+Inside a container, alignment counts from the container's 4-byte header, which was cut off (see
+Datum): offsets here are relative to ``data - HEADER``. Everything is checked against the
+container's size.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -48,7 +50,8 @@ cdef struct MultirangeWalk:
 
 # Read the value at *offset* of the container data[0:size] and move *offset* behind it.
 cdef int take_value(
-    const TypeOutput* type, const uint8_t* data, size_t size, size_t* offset, Datum* value, Scratch* scratch
+    const TypeOutput* type, const uint8_t* data, size_t size, size_t* offset, Datum* value,
+    Scratch* scratch
 ) except -1 nogil
 
 cdef int open_array(const uint8_t* data, size_t size, ArrayHeader* header) except -1 nogil
@@ -60,9 +63,11 @@ cdef int64_t open_vector(const uint8_t* data, size_t size, size_t element_size) 
 cdef inline bint is_null_element(const ArrayHeader* header, uint64_t item) noexcept nogil:
     return header.bits != NULL and not header.bits[item >> 3] & (1 << (item & 7))
 
-# Set *values*, room for ``type.count``, to a composite value's fields, opened; dropped ones are left as they lie.
+# Set *values*, room for ``type.count``, to a composite value's fields, opened; dropped ones are
+# left as they lie.
 cdef int open_record(
-    const TypeOutput* type, const uint8_t* data, size_t size, Datum* values, Scratch* scratch) except -1 nogil
+    const TypeOutput* type, const uint8_t* data, size_t size, Datum* values,
+    Scratch* scratch) except -1 nogil
 
 cdef int open_multirange(
     const TypeOutput* type, const uint8_t* data, size_t size, MultirangeWalk* walk) except -1 nogil

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Reading arrays, composite values, ranges and multiranges; see ``container.pxd``.
 
-Source: array_out, ARR_… (arrayfuncs.c, utils/array.h), record_out (rowtypes.c), range_deserialize (rangetypes.c),
-multirange_get_range (multirangetypes.c)
+Source: array_out, ARR_… (arrayfuncs.c, utils/array.h), record_out (rowtypes.c), range_deserialize
+(rangetypes.c), multirange_get_range (multirangetypes.c)
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -31,7 +31,8 @@ cdef enum:
 
 
 cdef int take_value(
-    const TypeOutput* type, const uint8_t* data, size_t size, size_t* offset, Datum* value, Scratch* scratch
+    const TypeOutput* type, const uint8_t* data, size_t size, size_t* offset, Datum* value,
+    Scratch* scratch
 ) except -1 nogil:
     cdef size_t position = offset[0]
     value.state = DATUM_VALUE
@@ -111,7 +112,8 @@ cdef int64_t open_vector(const uint8_t* data, size_t size, size_t element_size) 
 cdef int open_record(
     const TypeOutput* type, const uint8_t* data, size_t size, Datum* values, Scratch* scratch
 ) except -1 nogil:
-    # A HeapTupleHeader without its length word: typmod, type oid, ctid, infomask2, infomask, hoff, null bitmap.
+    # A HeapTupleHeader without its length word: typmod, type oid, ctid, infomask2, infomask, hoff,
+    # null bitmap.
     cdef int natts
     cdef size_t hoff, i
     cdef const uint8_t* bits = NULL
@@ -126,9 +128,11 @@ cdef int open_record(
         if <size_t>((natts + 7) // 8) > hoff - HEAP_HEADER_SIZE:
             return invalid(b"a composite value's null bitmap is longer than its header")
     locate_attributes(
-        type.layout, <int>type.count, bits, natts, data + hoff - HEADER, size + HEADER - hoff, values)
+        type.layout, <int>type.count, bits, natts, data + hoff - HEADER, size + HEADER - hoff,
+        values)
     for i in range(type.count):
-        if type.fields[i] != NULL and type.fields[i].length == -1 and values[i].state == DATUM_VALUE:
+        if (type.fields[i] != NULL and type.fields[i].length == -1
+                and values[i].state == DATUM_VALUE):
             open_varlena(&values[i], NULL, scratch)
             if values[i].state != DATUM_VALUE:
                 return invalid(b"a composite value holds a TOAST pointer")
@@ -138,7 +142,8 @@ cdef int open_record(
 cdef int open_multirange(
     const TypeOutput* type, const uint8_t* data, size_t size, MultirangeWalk* walk
 ) except -1 nogil:
-    """The type's oid, a count, where each range but the first begins, flags of each, then all bounds.
+    """The type's oid, a count, where each range but the first begins, flags of each, then all
+    bounds.
 
     Where a range begins is an offset now and then, and else a length, to be added to those before.
     """

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""C interface of the datum kernel: reading changes and deforming tuples, for output plugins' kernels.
+"""C interface of the datum kernel: reading changes and deforming tuples, for output plugins'
+kernels.
 
 The order of use, without the GIL, once a change::
 
@@ -24,9 +25,10 @@ cdef enum DatumState:
     DATUM_UNCHANGED = 2
 
 
-# One attribute's value. *data* is little-endian and may be unaligned. For a varlena it is the payload
-# behind the header, decompressed and fetched from TOAST; for a cstring it is without the final zero.
-# It points into the change or the deformer's scratch memory: valid until the next deform.
+# One attribute's value. *data* is little-endian and may be unaligned. For a varlena it is the
+# payload behind the header, decompressed and fetched from TOAST; for a cstring it is without the
+# final zero. It points into the change or the deformer's scratch memory: valid until the next
+# deform.
 cdef struct Datum:
     const uint8_t* data
     size_t size
@@ -75,10 +77,12 @@ cdef void scratch_reset(Scratch* scratch) noexcept nogil
 cdef void scratch_free(Scratch* scratch) noexcept nogil
 
 # Set *change* to the change at *offset*, which must be < *size*, and *offset* behind it.
-cdef int read_change(const uint8_t* chunk, size_t size, size_t* offset, Change* change) except -1 nogil
+cdef int read_change(const uint8_t* chunk, size_t size, size_t* offset,
+                     Change* change) except -1 nogil
 
-# Locate *count* attributes of a tuple whose attributes begin at *data*; raw datums, header included.
-# *bits* is the null bitmap (at least natts bits) or NULL. Attributes from *natts* on get their missing value.
+# Locate *count* attributes of a tuple whose attributes begin at *data*; raw datums, header
+# included. *bits* is the null bitmap (at least natts bits) or NULL. Attributes from *natts* on get
+# their missing value.
 cdef int locate_attributes(
     const AttributeLayout* layout, int count, const uint8_t* bits, int natts,
     const uint8_t* data, size_t size, Datum* values) except -1 nogil

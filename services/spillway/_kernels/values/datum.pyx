@@ -1,18 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Deforming: from the change format's tuple sections to the values of a table's columns.
 
-A :class:`Deformer` is compiled once per relation descriptor; deforming a tuple is then one pass over
-its attributes without the GIL and, unless a value is compressed, without memory being copied: a
-:class:`Datum` points into the change. What makes a pass more than adding up lengths:
+A :class:`Deformer` is compiled once per relation descriptor; deforming a tuple is then one pass
+over its attributes without the GIL and, unless a value is compressed, without memory being copied:
+a :class:`Datum` points into the change. What makes a pass more than adding up lengths:
 
-- A tuple may have fewer attributes than its table: ADD COLUMN does not rewrite rows. What lacks takes
-  the column's *missing* value, or null. Dropped columns are still in the tuple and are stepped over.
+- A tuple may have fewer attributes than its table: ADD COLUMN does not rewrite rows. What lacks
+  takes the column's *missing* value, or null. Dropped columns are still in the tuple and are
+  stepped over.
 - Offsets of the fixed-length attributes at a row's beginning are known beforehand, but only for a
   tuple without nulls.
-- A varlena begins with a 1-byte header (no alignment), a 4-byte header, a 4-byte header over compressed
-  data, or is a pointer to a TOAST value. Its first byte says which; a zero byte there is padding.
-- The value of a TOAST pointer travels with the change when the row's change wrote it; else the value
-  did not change, and is not known.
+- A varlena begins with a 1-byte header (no alignment), a 4-byte header, a 4-byte header over
+  compressed data, or is a pointer to a TOAST value. Its first byte says which; a zero byte there is
+  padding.
+- The value of a TOAST pointer travels with the change when the row's change wrote it; else the
+  value did not change, and is not known.
 
 Every length is checked against the bytes that there are before it is believed: a tuple that
 contradicts itself raises DecodingError, and never reads outside its section.
@@ -27,7 +29,8 @@ from libc.string cimport memchr, memcpy
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
-from spillway._kernels.reorder.changes cimport HAS_NEW, HAS_OLD, ChangeHeader, ToastValueHeader, TupleHeader
+from spillway._kernels.reorder.changes cimport (HAS_NEW, HAS_OLD, ChangeHeader, ToastValueHeader,
+                                                TupleHeader)
 from spillway._kernels.pg.compress cimport lz4_decompress, pglz_decompress
 from spillway.errors import DecodingError
 
@@ -109,7 +112,8 @@ cdef void scratch_free(Scratch* scratch) noexcept nogil:
 
 # Changes.
 
-cdef int read_change(const uint8_t* chunk, size_t size, size_t* offset, Change* change) except -1 nogil:
+cdef int read_change(const uint8_t* chunk, size_t size, size_t* offset,
+                     Change* change) except -1 nogil:
     """Set *change* to the change at *offset* and move *offset* behind it."""
     cdef size_t left = size - offset[0]
     cdef const uint8_t* start = chunk + offset[0]
@@ -241,11 +245,13 @@ cdef int open_varlena(Datum* value, const Change* change, Scratch* scratch) exce
             value.size = 0
             return 0
         if value.size != external_size:
-            return invalid(b"a TOAST value's chunks do not add up to the size that its pointer gives")
+            return invalid(b"a TOAST value's chunks do not add up to the size that its pointer "
+                           b"gives")
         if external_size < raw_size:
             if external_size < 4 or load_u32(value.data) & VARLENA_EXTSIZE_MASK != raw_size:
                 return invalid(b"a compressed TOAST value and its pointer give different sizes")
-            return decompress(value.data + 4, external_size - 4, raw_size, info >> 30, scratch, value)
+            return decompress(value.data + 4, external_size - 4, raw_size, info >> 30, scratch,
+                              value)
         if external_size != raw_size:
             return invalid(b"a TOAST pointer gives a stored size above the value's own")
         return 0
@@ -253,7 +259,8 @@ cdef int open_varlena(Datum* value, const Change* change, Scratch* scratch) exce
         if size < 8:
             return invalid(b"a compressed value ends inside its header")
         info = load_u32(data + 4)
-        return decompress(data + 8, size - 8, info & VARLENA_EXTSIZE_MASK, info >> 30, scratch, value)
+        return decompress(data + 8, size - 8, info & VARLENA_EXTSIZE_MASK, info >> 30, scratch,
+                          value)
     value.data = data + 4
     value.size = size - 4
     return 0
@@ -336,7 +343,8 @@ cdef class Layout:
         cdef object missing
         self.owned = []
         if len(attributes) > ATTRIBUTES_MAX:
-            raise DecodingError(f"a row type has {len(attributes)} attributes, PostgreSQL allows {ATTRIBUTES_MAX}")
+            raise DecodingError(f"a row type has {len(attributes)} attributes, PostgreSQL allows "
+                                f"{ATTRIBUTES_MAX}")
         self.natts = len(attributes)
         self.attributes = <AttributeLayout*>calloc(self.natts + 1, sizeof(AttributeLayout))
         if self.attributes == NULL:
@@ -346,8 +354,8 @@ cdef class Layout:
             layout.length = attribute.length
             if attribute.align not in ALIGN_BYTES or layout.length < -2 or layout.length == 0:
                 raise DecodingError(
-                    f"attribute {attribute.name!r} has a length or an alignment that PostgreSQL does not have: "
-                    f"{attribute.length}, {attribute.align!r}"
+                    f"attribute {attribute.name!r} has a length or an alignment that PostgreSQL "
+                    f"does not have: {attribute.length}, {attribute.align!r}"
                 )
             layout.align = ALIGN_BYTES[attribute.align]
             layout.dropped = attribute.dropped
@@ -366,7 +374,8 @@ cdef class Layout:
         cdef size_t size = PyBytes_GET_SIZE(missing)
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(missing)
         if layout.length > 0 and size != <size_t>layout.length:
-            raise DecodingError(f"the missing value of column {name!r} has {size} bytes instead of {layout.length}")
+            raise DecodingError(f"the missing value of column {name!r} has {size} bytes instead of "
+                                f"{layout.length}")
         if layout.length == -1 and varlena_size(data, size) != size:
             raise DecodingError(f"the missing value of column {name!r} is not one whole datum")
         self.owned.append(missing)
@@ -397,7 +406,8 @@ cdef class Deformer:
         free(self.values)
         scratch_free(&self.scratch)
 
-    cdef int deform(self, const uint8_t* section, size_t size, const Change* change) except -1 nogil:
+    cdef int deform(self, const uint8_t* section, size_t size,
+                    const Change* change) except -1 nogil:
         """Set ``values`` from a tuple section. Dropped columns are null.
 
         *change* has the TOAST values; NULL: every TOAST pointer counts as unchanged.
@@ -408,7 +418,8 @@ cdef class Deformer:
         cdef Datum* value
         cdef size_t before
         cdef int natts, i
-        if self.scratch.blocks != NULL and (self.scratch.blocks.used or self.scratch.blocks.next != NULL):
+        if self.scratch.blocks != NULL and (self.scratch.blocks.used
+                                            or self.scratch.blocks.next != NULL):
             scratch_reset(&self.scratch)
         if section == NULL or size < sizeof(TupleHeader):
             return invalid(b"a change has no tuple where its action needs one")
@@ -423,7 +434,8 @@ cdef class Deformer:
             bits = section + sizeof(TupleHeader)
             if <size_t>((natts + 7) // 8) > before - sizeof(TupleHeader):
                 return invalid(b"a tuple's null bitmap is longer than its header")
-        locate_attributes(layout, self.natts, bits, natts, section + before, size - before, self.values)
+        locate_attributes(layout, self.natts, bits, natts, section + before, size - before,
+                          self.values)
         for i in range(self.natts):
             value = &self.values[i]
             if layout[i].dropped:
@@ -441,8 +453,8 @@ cdef class Deformer:
 def deform_change(descriptor, const uint8_t[::1] change not None):
     """Deform both tuples of one change: for tests and tools, kernels call ``Deformer.deform``.
 
-    Returns ``(new, old)``, each None or a list with, for each column, None (null), ``...`` (unchanged
-    TOAST) or the payload bytes.
+    Returns ``(new, old)``, each None or a list with, for each column, None (null), ``...``
+    (unchanged TOAST) or the payload bytes.
 
     Raises:
         DecodingError: the change contradicts itself.
@@ -454,7 +466,8 @@ def deform_change(descriptor, const uint8_t[::1] change not None):
     if change.shape[0] == 0:
         raise DecodingError("an empty change")
     read_change(&change[0], change.shape[0], &offset, &parsed)
-    for section, size in ((<size_t>parsed.new_section, parsed.new_size), (<size_t>parsed.old_section, parsed.old_size)):
+    for section, size in ((<size_t>parsed.new_section, parsed.new_size),
+                          (<size_t>parsed.old_section, parsed.old_size)):
         if section == 0:
             result.append(None)
             continue
@@ -467,7 +480,8 @@ def deform_change(descriptor, const uint8_t[::1] change not None):
                 values.append(...)
             else:
                 values.append(
-                    PyBytes_FromStringAndSize(<const char*>deformer.values[i].data, deformer.values[i].size)
+                    PyBytes_FromStringAndSize(<const char*>deformer.values[i].data,
+                                              deformer.values[i].size)
                 )
         result.append(values)
     return tuple(result)

@@ -1,11 +1,11 @@
 # cython: language_level=3
 """What a compiled type's output looks like in C; shared by ``text/`` and ``send/``.
 
-A type has two outputs, as in PostgreSQL: text, and the send format (binary). ``text/output.pyx`` and
-``send/output.pyx`` compile a type into a :c:type:`TypeOutput` of the one or the other; the kernels beside them hold
-writers, one a type. A writer appends what PostgreSQL's output or send function gives for the value in
-``data[0:size]`` (a Datum's: unaligned, varlenas without header), reads nothing outside it, and raises DecodingError if
-it is malformed.
+A type has two outputs, as in PostgreSQL: text, and the send format (binary). ``text/output.pyx``
+and ``send/output.pyx`` compile a type into a :c:type:`TypeOutput` of the one or the other; the
+kernels beside them hold writers, one a type. A writer appends what PostgreSQL's output or send
+function gives for the value in ``data[0:size]`` (a Datum's: unaligned, varlenas without header),
+reads nothing outside it, and raises DecodingError if it is malformed.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -14,7 +14,8 @@ from spillway._kernels.values.datum cimport AttributeLayout
 from spillway._kernels.messages.buffer cimport ByteBuffer
 
 
-# From *start* on (microseconds since 2000-01-01 00:00 UTC) local time is *offset* seconds east of UTC.
+# From *start* on (microseconds since 2000-01-01 00:00 UTC) local time is *offset* seconds east of
+# UTC.
 cdef struct ZoneTransition:
     int64_t start
     int32_t offset
@@ -36,7 +37,8 @@ cdef enum IntervalStyle:
     INTERVAL_STYLE_ISO_8601 = 3
 
 
-# The date of the timestamp that was printed last, in style ISO: rows that are written together have few dates.
+# The date of the timestamp that was printed last, in style ISO: rows that are written together have
+# few dates.
 cdef struct PrintedDate:
     # since 2000-01-01
     int64_t days
@@ -46,7 +48,8 @@ cdef struct PrintedDate:
     char[16] text
 
 
-# PostgreSQL's settings that change what output functions print, and the version that they belong to.
+# PostgreSQL's settings that change what output functions print, and the version that they belong
+# to.
 cdef struct TextSettings:
     int server_version_num
     int extra_float_digits

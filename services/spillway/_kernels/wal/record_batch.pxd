@@ -1,14 +1,14 @@
 # cython: language_level=3
 """Parsed WAL records as C structs, for kernels that run through a batch without Python objects.
 
-A :class:`RecordBatch` owns everything its records point to: it holds the fed bytes and the memory in
-which records that cross a page were assembled. Pointers stay valid as long as the batch lives, with or
-without the GIL. They are *not aligned*: WAL aligns records, not what is in them. Read integers with
-``load_u16`` and its kin, never through a cast pointer.
+A :class:`RecordBatch` owns everything its records point to: it holds the fed bytes and the memory
+in which records that cross a page were assembled. Pointers stay valid as long as the batch lives,
+with or without the GIL. They are *not aligned*: WAL aligns records, not what is in them. Read
+integers with ``load_u16`` and its kin, never through a cast pointer.
 
-Everything a pointer and its length describe has been bounds-checked against the record; the record's
-CRC and back-link have been checked. What is *in* main data and block data has not: that is the
-resource manager's business, and so the reader's.
+Everything a pointer and its length describe has been bounds-checked against the record; the
+record's CRC and back-link have been checked. What is *in* main data and block data has not: that is
+the resource manager's business, and so the reader's.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -52,7 +52,8 @@ cdef struct WalBlockRef:
 
 cdef struct WalRecord:
     uint64_t lsn                # where it starts: ReadRecPtr
-    uint64_t end_lsn            # where reading goes on: EndRecPtr (a page's start, if it ends with the page)
+    # where reading goes on: EndRecPtr (a page's start, if it ends with the page)
+    uint64_t end_lsn
     uint64_t prev_lsn           # xl_prev
     const uint8_t *main_data    # NULL without
     uint32_t main_len
@@ -143,8 +144,8 @@ cdef class RecordBatch:
     cdef Py_ssize_t block_count
     # For the walker. What the pointers lead to, and how much room the arrays have.
     cdef bytes fed
-    # The index by database (record_routes): chains, the first of which is everyone's, and for each record the next of
-    # its chain.
+    # The index by database (record_routes): chains, the first of which is everyone's, and for each
+    # record the next of its chain.
     cdef Route *routes
     cdef Py_ssize_t route_count
     cdef uint32_t *following
@@ -157,28 +158,30 @@ cdef class RecordBatch:
     cdef Py_ssize_t _records_room
     cdef Py_ssize_t _blocks_room
 
-    cdef const WalBlockRef *find_block(self, const WalRecord *record, uint8_t block_id) noexcept nogil
+    cdef const WalBlockRef *find_block(self, const WalRecord *record,
+                                       uint8_t block_id) noexcept nogil
     cdef const Route *route_of(self, uint32_t database) noexcept nogil
     # For the walker.
     cdef uint8_t *allocate(self, size_t size) noexcept nogil
     cdef void adopt(self, ArenaBlock *block) noexcept nogil
     cdef void fit(self) noexcept nogil
     cdef FailureKind append(
-        self, const RecordFormat *format, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end,
-        Failure *failure) noexcept nogil
+        self, const RecordFormat *format, const uint8_t *p, uint32_t total, uint64_t lsn,
+        uint64_t end, Failure *failure) noexcept nogil
     cdef FailureKind _parse_headers(
         self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total,
         Failure *failure) noexcept nogil
     cdef FailureKind _parse_block(
-        self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total, uint32_t *place,
-        Failure *failure) noexcept nogil
+        self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total,
+        uint32_t *place, Failure *failure) noexcept nogil
 
 
-cdef FailureKind fail(Failure *failure, FailureKind kind, uint64_t lsn, uint64_t a, uint64_t b) noexcept nogil
+cdef FailureKind fail(Failure *failure, FailureKind kind, uint64_t lsn, uint64_t a,
+                      uint64_t b) noexcept nogil
 
 
-# Unaligned little-endian loads; WAL is in the byte order of the server, which is little-endian wherever
-# Spillway runs (checked when the kernel is loaded).
+# Unaligned little-endian loads; WAL is in the byte order of the server, which is little-endian
+# wherever Spillway runs (checked when the kernel is loaded).
 
 cdef inline uint16_t load_u16(const uint8_t *p) noexcept nogil:
     cdef uint16_t v

@@ -1,14 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=True
 """Parse and check one whole WAL record, and keep it in a batch.
 
-In come the bytes of a record, contiguous, from the walker, which has found where it begins and ends. It
-is appended as C structs whose pointers lead into those bytes. Its checksum is verified first; still no
-length in it is believed: headers must end within the record, and the data that they announce must be
-exactly what follows them.
+In come the bytes of a record, contiguous, from the walker, which has found where it begins and
+ends. It is appended as C structs whose pointers lead into those bytes. Its checksum is verified
+first; still no length in it is believed: headers must end within the record, and the data that they
+announce must be exactly what follows them.
 
-A record is a 24-byte header, then headers of up to 33 block references, then the main data's header,
-then the data of each in the same order, a block's page image before its block data. Headers end where
-only the announced data is left, which is why that sum is kept while reading.
+A record is a 24-byte header, then headers of up to 33 block references, then the main data's
+header, then the data of each in the same order, a block's page image before its block data. Headers
+end where only the announced data is left, which is why that sum is kept while reading.
 
 Source: DecodeXLogRecord, src/backend/access/transam/xlogreader.c; src/include/access/xlogrecord.h
 """
@@ -46,7 +46,8 @@ cdef enum:
     BATCH_OVERHEAD = 512
 
 
-cdef FailureKind fail(Failure *failure, FailureKind kind, uint64_t lsn, uint64_t a, uint64_t b) noexcept nogil:
+cdef FailureKind fail(Failure *failure, FailureKind kind, uint64_t lsn, uint64_t a,
+                      uint64_t b) noexcept nogil:
     failure.kind = kind
     failure.lsn = lsn
     failure.a = a
@@ -101,7 +102,8 @@ cdef class RecordBatch:
             image = None
             if b.image is not NULL:
                 try:
-                    image = restore_image(b.image[:b.image_len], b.image_method, b.hole_offset, b.hole_length)
+                    image = restore_image(b.image[:b.image_len], b.image_method, b.hole_offset,
+                                          b.hole_length)
                 except ValueError as error:
                     raise CorruptWal(
                         f"block {b.id} of the record at {Lsn(r.lsn)}: {error}", lsn=str(Lsn(r.lsn))
@@ -116,7 +118,9 @@ cdef class RecordBatch:
             tuple(blocks), r.origin, r.top_xid)
 
     def header(self, Py_ssize_t i):
-        """Return ``(lsn, end_lsn, prev_lsn, total_len, xid, rmid, info)`` of record *i*; no data is copied."""
+        """Return ``(lsn, end_lsn, prev_lsn, total_len, xid, rmid, info)`` of record *i*; no data is
+        copied.
+        """
         if not 0 <= i < self.count:
             raise IndexError(i)
         cdef const WalRecord *r = &self.records[i]
@@ -131,7 +135,8 @@ cdef class RecordBatch:
     def memory_bytes(self):
         """Memory that the batch keeps from being freed, about."""
         cdef size_t size = (self._records_room * (sizeof(WalRecord) + sizeof(uint32_t))
-                            + self._blocks_room * sizeof(WalBlockRef) + self.end_count * sizeof(uint32_t))
+                            + self._blocks_room * sizeof(WalBlockRef) + self.end_count * sizeof(
+                                uint32_t))
         cdef ArenaBlock *block = self._arena
         while block is not NULL:
             size += block.size
@@ -139,19 +144,23 @@ cdef class RecordBatch:
         return size + (len(self.fed) if self.fed is not None else 0) + BATCH_OVERHEAD
 
     def concerned(self):
-        """Return whom the batch concerns: databases with records of their own, everyone, who follows ends of transactions.
+        """Return whom the batch concerns: databases with records of their own, everyone, who
+        follows ends of transactions.
 
-        The second is 0, 1 when records are everyone's, 2 when one of those is urgent; the third says whether there are
-        plain ends of transactions, of any database.
+        The second is 0, 1 when records are everyone's, 2 when one of those is urgent; the third
+        says whether there are plain ends of transactions, of any database.
         """
         cdef Py_ssize_t i
         cdef int of_all = 0
         if self.routes[0].first < self.count:
             of_all = 2 if self.is_urgent else 1
-        return tuple([self.routes[i].database for i in range(1, self.route_count)]), of_all, self.end_count > 0
+        return tuple([self.routes[i].database
+                      for i in range(1, self.route_count)]), of_all, self.end_count > 0
 
     def routes_by_database(self):
-        """Return {database: indexes of the records that concern it}, 0 for those that concern every database."""
+        """Return {database: indexes of the records that concern it}, 0 for those that concern every
+        database.
+        """
         cdef Py_ssize_t i
         cdef uint32_t at
         cdef dict routes = {}
@@ -178,7 +187,9 @@ cdef class RecordBatch:
         return NULL
 
     def first_from(self, uint64_t lsn):
-        """Return the index of the first record that starts at *lsn* or behind it; their number without one."""
+        """Return the index of the first record that starts at *lsn* or behind it; their number
+        without one.
+        """
         cdef Py_ssize_t low = 0, high = self.count, middle
         if self.count > 0 and self.records[0].lsn >= lsn:
             return 0
@@ -209,7 +220,8 @@ cdef class RecordBatch:
                 self.blocks = <WalBlockRef *> smaller
                 self._blocks_room = self.block_count
 
-    cdef const WalBlockRef *find_block(self, const WalRecord *record, uint8_t block_id) noexcept nogil:
+    cdef const WalBlockRef *find_block(self, const WalRecord *record,
+                                       uint8_t block_id) noexcept nogil:
         """Return the record's block *block_id*, NULL if it has none."""
         cdef Py_ssize_t k
         for k in range(record.block_count):
@@ -244,14 +256,17 @@ cdef class RecordBatch:
             self._arena.next = block
 
     cdef FailureKind append(
-            self, const RecordFormat *format, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end,
-            Failure *failure) noexcept nogil:
-        """Check the whole record at *p*, of *total* >= 24 bytes, and append it; *end* is where it ends in WAL."""
+            self, const RecordFormat *format, const uint8_t *p, uint32_t total, uint64_t lsn,
+            uint64_t end, Failure *failure) noexcept nogil:
+        """Check the whole record at *p*, of *total* >= 24 bytes, and append it; *end* is where it
+        ends in WAL.
+        """
         cdef FailureKind kind
         cdef WalRecord *records
         cdef WalRecord *r
         cdef Py_ssize_t room
-        cdef uint32_t crc = crc32c(crc32c(0, p + RECORD_HEADER, total - RECORD_HEADER), p, CRC_OFFSET)
+        cdef uint32_t crc = crc32c(crc32c(0, p + RECORD_HEADER, total - RECORD_HEADER), p,
+                                   CRC_OFFSET)
         if crc != load_u32(p + CRC_OFFSET):
             return fail(failure, CHECKSUM, lsn, load_u32(p + CRC_OFFSET), crc)
         if self.count == self._records_room:
@@ -287,7 +302,9 @@ cdef class RecordBatch:
     cdef FailureKind _parse_headers(
             self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total,
             Failure *failure) noexcept nogil:
-        """Read the block and data headers, then share out the data that follows them in the same order."""
+        """Read the block and data headers, then share out the data that follows them in the same
+        order.
+        """
         cdef uint32_t at = RECORD_HEADER
         # What the headers read so far announce; the headers end where only that much is left.
         cdef uint64_t announced = 0
@@ -350,8 +367,8 @@ cdef class RecordBatch:
         return NO_FAILURE
 
     cdef FailureKind _parse_block(
-            self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total, uint32_t *place,
-            Failure *failure) noexcept nogil:
+            self, const RecordFormat *format, WalRecord *r, const uint8_t *p, uint32_t total,
+            uint32_t *place, Failure *failure) noexcept nogil:
         """Append the block reference whose header is at *place*, and step behind it."""
         cdef uint32_t at = place[0]
         cdef uint8_t image_info, block_id = p[at], compressed
@@ -414,7 +431,8 @@ cdef class RecordBatch:
                 b.hole_length = load_u16(p + at)
                 at += 2
             if image_info & BKPIMAGE_HAS_HOLE:
-                if b.hole_offset == 0 or b.hole_length == 0 or <uint32_t> b.hole_offset + b.hole_length > BLOCK_SIZE:
+                if (b.hole_offset == 0 or b.hole_length == 0
+                        or <uint32_t> b.hole_offset + b.hole_length > BLOCK_SIZE):
                     return fail(failure, IMAGE_HOLE, r.lsn, block_id, b.image_len)
             elif b.hole_offset != 0 or b.hole_length != 0:
                 return fail(failure, IMAGE_HOLE, r.lsn, block_id, b.image_len)

@@ -1,34 +1,39 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Whom the records of a batch concern: an index by database, made once, for all sessions that go through the batch.
+"""Whom the records of a batch concern: an index by database, made once, for all sessions that go
+through the batch.
 
-A server's WAL has the records of all its databases. What a session does with those of another one is nothing, as long
-as they are only that: changes in that database's own storage. So a batch has a chain of the records of each database,
-and one of those that are everyone's; a session goes along its own and everyone's, and does not touch what lies
-between.
+A server's WAL has the records of all its databases. What a session does with those of another one
+is nothing, as long as they are only that: changes in that database's own storage. So a batch has a
+chain of the records of each database, and one of those that are everyone's; a session goes along
+its own and everyone's, and does not touch what lies between.
 
 Everyone's (database 0) is whatever does not plainly concern one database alone:
 
 - what has no block and does not say, and what touches shared catalogs;
-- a subtransaction's first record, which bears its top-level xid, and records that make a transaction one with catalog
-  changes (NEW_CID, INVALIDATIONS, in place): when it commits, the transactions of *all* databases get a new
-  snapshot in PostgreSQL, which shows in where the parts of streamed ones end;
+- a subtransaction's first record, which bears its top-level xid, and records that make a
+  transaction one with catalog changes (NEW_CID, INVALIDATIONS, in place): when it commits, the
+  transactions of *all* databases get a new snapshot in PostgreSQL, which shows in where the parts
+  of streamed ones end;
 - ends of transactions that are not plain (``parse_end``), or prepared.
 
-Plain ends of transactions are listed once more, of all databases: a session needs those of others only as long as it
-has transactions in progress, which one of them might end. A plain commit says whose it is, and is in that database's
-chain, too.
+Plain ends of transactions are listed once more, of all databases: a session needs those of others
+only as long as it has transactions in progress, which one of them might end. A plain commit says
+whose it is, and is in that database's chain, too.
 
-Whether a session must be told of a batch at once, because something may be delivered by it, is known here, too: what
-commits in its database, its messages, and whatever else of its own there is; of everyone's, ends that are not plain.
+Whether a session must be told of a batch at once, because something may be delivered by it, is
+known here, too: what commits in its database, its messages, and whatever else of its own there is;
+of everyone's, ends that are not plain.
 
-Source: DecodeCommit, DecodeInsert and their kin, src/backend/replication/logical/decode.c; SnapBuildCommitTxn and
-SnapBuildDistributeNewCatalogSnapshot, snapbuild.c; ParseCommitRecord, src/backend/access/rmgrdesc/xactdesc.c
+Source: DecodeCommit, DecodeInsert and their kin, src/backend/replication/logical/decode.c;
+SnapBuildCommitTxn and SnapBuildDistributeNewCatalogSnapshot, snapbuild.c; ParseCommitRecord,
+src/backend/access/rmgrdesc/xactdesc.c
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport malloc, realloc
 
-from spillway._kernels.wal.record_batch cimport RecordBatch, Route, WalBlockRef, WalRecord, load_u32, load_u64
+from spillway._kernels.wal.record_batch cimport (RecordBatch, Route, WalBlockRef, WalRecord,
+                                                 load_u32, load_u64)
 
 cdef enum:
     RM_XACT_ID = 1
@@ -57,7 +62,8 @@ cdef enum:
     HAS_DBINFO = 0x01
     HAS_SUBXACTS = 0x02
     HAS_AE_LOCKS = 0x40
-    # What only the server's own replay cares for: apply feedback, relcache file, forced sync. AE_LOCKS has no part.
+    # What only the server's own replay cares for: apply feedback, relcache file, forced sync.
+    # AE_LOCKS has no part.
     COMPLETION_BITS = 0xE0000000
     PLAIN_XINFO = HAS_DBINFO | HAS_SUBXACTS | HAS_AE_LOCKS | COMPLETION_BITS
     # A record's parts: time and xinfo; database and tablespace; a count.
@@ -113,13 +119,16 @@ cdef inline uint32_t _oid_at(const WalRecord *record, uint32_t offset) noexcept 
 
 
 cdef uint32_t database_of(RecordBatch batch, const WalRecord *record) noexcept nogil:
-    """Return the one database that the record, which ends no transaction, concerns; 0 when it may concern others."""
+    """Return the one database that the record, which ends no transaction, concerns; 0 when it may
+    concern others.
+    """
     cdef const WalBlockRef *blocks
     cdef uint8_t op = record.info & OPMASK
     cdef uint32_t i
     if record.top_xid != 0:
         return 0
-    if record.rmid == RM_HEAP_ID and op == HEAP_INPLACE or record.rmid == RM_HEAP2_ID and op == HEAP2_NEW_CID:
+    if (record.rmid == RM_HEAP_ID and op == HEAP_INPLACE or record.rmid == RM_HEAP2_ID
+            and op == HEAP2_NEW_CID):
         return 0
     if record.block_count > 0:
         blocks = &batch.blocks[record.first_block]

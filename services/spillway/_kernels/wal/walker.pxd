@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""The walker for kernels: what its batches hold is declared in record_batch.pxd, and to be had from here too."""
+"""The walker for kernels: what its batches hold is declared in record_batch.pxd, and to be had from
+here too.
+"""
 
 from spillway._kernels.wal.record_batch cimport (
     BKPBLOCK_HAS_DATA,

@@ -1,21 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=True
 """Walk WAL: contiguous bytes in, batches of parsed and checked records out.
 
-WAL is a stream of records, 8-byte aligned, cut into pages of 8192 bytes which each begin with a header.
-A record that does not fit goes on behind the next page's header. What makes walking it delicate:
+WAL is a stream of records, 8-byte aligned, cut into pages of 8192 bytes which each begin with a
+header. A record that does not fit goes on behind the next page's header. What makes walking it
+delicate:
 
-- Bytes come as the network or a file gives them: a chunk may end inside a page header, a record header,
-  anywhere. The walker is a machine that takes what there is and goes on with the next chunk.
-- A record's length is read before its checksum can be. It is believed only as far as bytes arrive: memory
-  for a record that crosses pages grows with what was fed, and each page header repeats how much of the
-  record is missing (xlp_rem_len), which must agree.
-- The end of WAL is not marked. In a segment file, what follows the last record is zeros, or what a recycled
-  segment held before, whose pages bear older addresses.
+- Bytes come as the network or a file gives them: a chunk may end inside a page header, a record
+  header, anywhere. The walker is a machine that takes what there is and goes on with the next
+  chunk.
+- A record's length is read before its checksum can be. It is believed only as far as bytes arrive:
+  memory for a record that crosses pages grows with what was fed, and each page header repeats how
+  much of the record is missing (xlp_rem_len), which must agree.
+- The end of WAL is not marked. In a segment file, what follows the last record is zeros, or what a
+  recycled segment held before, whose pages bear older addresses.
 - After a crash in the middle of a record that crosses pages, the server writes a page with
   XLP_FIRST_IS_OVERWRITE_CONTRECORD where the record would have gone on: the first half is void.
 
-Records that lie in one page of one chunk are not copied: the batch holds the chunk and points into it.
-Others are assembled in memory that the batch owns.
+Records that lie in one page of one chunk are not copied: the batch holds the chunk and points into
+it. Others are assembled in memory that the batch owns.
 
 Memory: the chunk being walked, at most one unfinished record, and what its batches hold.
 
@@ -31,11 +33,12 @@ from libc.string cimport memcpy
 
 from spillway._kernels.wal.record_batch cimport (
     BLOCK_SIZE,
-    BLOCK_ORDER, BLOCK_DATA_FLAG, BLOCK_NO_LOCATOR, CHECKSUM, CONTRECORD_LENGTH, DATA_LENGTH, HEADERS_TRUNCATED,
-    IMAGE_HOLE, IMAGE_LENGTH, IMAGE_METHOD, NO_CONTRECORD, NO_FAILURE, OUT_OF_MEMORY, PAGE_ADDRESS, PAGE_BLOCK_SIZE,
-    PAGE_FLAGS, PAGE_LONG, PAGE_MAGIC, PAGE_NOT_LONG, PREV_LINK, RECORD_LONG, RECORD_SHORT, SEGMENT_SIZE, SYSTEM_ID,
-    TIMELINE, UNEXPECTED_CONTRECORD, UNKNOWN_BLOCK_ID, UNKNOWN_RMGR, ZERO_LENGTH, ZERO_PAGE,
-    ArenaBlock, Failure, FailureKind, RecordBatch, RecordFormat, WalRecord, fail, load_u16, load_u32, load_u64,
+    BLOCK_ORDER, BLOCK_DATA_FLAG, BLOCK_NO_LOCATOR, CHECKSUM, CONTRECORD_LENGTH, DATA_LENGTH,
+    HEADERS_TRUNCATED, IMAGE_HOLE, IMAGE_LENGTH, IMAGE_METHOD, NO_CONTRECORD, NO_FAILURE,
+    OUT_OF_MEMORY, PAGE_ADDRESS, PAGE_BLOCK_SIZE, PAGE_FLAGS, PAGE_LONG, PAGE_MAGIC, PAGE_NOT_LONG,
+    PREV_LINK, RECORD_LONG, RECORD_SHORT, SEGMENT_SIZE, SYSTEM_ID, TIMELINE, UNEXPECTED_CONTRECORD,
+    UNKNOWN_BLOCK_ID, UNKNOWN_RMGR, ZERO_LENGTH, ZERO_PAGE, ArenaBlock, Failure, FailureKind,
+    RecordBatch, RecordFormat, WalRecord, fail, load_u16, load_u32, load_u64,
 )
 from spillway._kernels.wal.record_routes cimport route_records
 
@@ -71,8 +74,10 @@ _MESSAGES = {
     SYSTEM_ID: "WAL is from database system {a}, not {b}",
     SEGMENT_SIZE: "the segment size is {a} bytes, not {b}",
     TIMELINE: "timeline {a} comes after timeline {b}",
-    NO_CONTRECORD: "the page does not go on with the record before it, of which {a} bytes are missing",
-    CONTRECORD_LENGTH: "the page says that {a} bytes of the record are to come, but {b} are missing",
+    NO_CONTRECORD: "the page does not go on with the record before it, of which {a} bytes are "
+                   "missing",
+    CONTRECORD_LENGTH: "the page says that {a} bytes of the record are to come, but {b} are "
+                       "missing",
     UNEXPECTED_CONTRECORD: "the page goes on with a record that did not begin",
     RECORD_SHORT: "record length {a} is less than a record's header",
     RECORD_LONG: "record length {a} is more than {b}, the most that PostgreSQL writes",
@@ -96,8 +101,8 @@ _MESSAGES = {
 cdef class Walker:
     """Walks WAL from *start_lsn* on.
 
-    *start_lsn* is a record's start, or a page's first byte: then reading begins with the first record
-    that starts in it or, where a longer one covers it, in a later page.
+    *start_lsn* is a record's start, or a page's first byte: then reading begins with the first
+    record that starts in it or, where a longer one covers it, in a later page.
 
     Args:
         version: the WAL format, from ``pg.versions``.
@@ -105,8 +110,8 @@ cdef class Walker:
         segment_size: wal_segment_size of the cluster.
         system_id: refuse segments of another database system; 0 takes any.
         end_is_error: what the end of written WAL is. In a stream, which only ever carries what the
-            server has flushed, meeting it means corruption and raises. In a directory of segment files
-            it is where reading stops: pass False, then :attr:`end_of_wal` says where and why.
+            server has flushed, meeting it means corruption and raises. In a directory of segment
+            files it is where reading stops: pass False, then :attr:`end_of_wal` says where and why.
 
     Raises:
         CorruptWal: no record can start at *start_lsn*.
@@ -149,10 +154,12 @@ cdef class Walker:
     cdef bint _busy
 
     def __init__(
-        self, version, uint64_t start_lsn, uint64_t segment_size, *, uint64_t system_id=0, bint end_is_error=True
+        self, version, uint64_t start_lsn, uint64_t segment_size, *, uint64_t system_id=0,
+        bint end_is_error=True
     ):
         if segment_size < 1 << 20 or segment_size > 1 << 30 or segment_size & (segment_size - 1):
-            raise ValueError(f"segment_size must be a power of two from 1 MiB to 1 GiB, not {segment_size}")
+            raise ValueError("segment_size must be a power of two from 1 MiB to 1 GiB, not "
+                             f"{segment_size}")
         self._page_magic = version.page_magic
         self._format.record_size_max = version.record_size_max
         self._format.image_apply = version.image_apply
@@ -168,7 +175,8 @@ cdef class Walker:
         self._position = start_lsn
         self._first_page = True
         cdef uint64_t offset = start_lsn % BLOCK_SIZE
-        cdef uint64_t header = LONG_HEADER if start_lsn % segment_size < BLOCK_SIZE else SHORT_HEADER
+        cdef uint64_t header = (LONG_HEADER if start_lsn % segment_size < BLOCK_SIZE
+                                else SHORT_HEADER)
         if start_lsn % 8 != 0 or 0 < offset < header:
             raise CorruptWal(
                 f"no WAL record can start at {Lsn(start_lsn)}",
@@ -180,7 +188,9 @@ cdef class Walker:
 
     @property
     def position(self):
-        """The end of the last whole record handed out, or start_lsn: where a new walker would go on."""
+        """The end of the last whole record handed out, or start_lsn: where a new walker would go
+        on.
+        """
         return self._position
 
     @property
@@ -208,8 +218,9 @@ cdef class Walker:
     def feed(self, uint64_t lsn, data):
         """Append *data*, WAL from *lsn* on, to what is being walked.
 
-        The bytes must go on where the last ended (:attr:`fed_lsn`); what lies before that, or before
-        start_lsn, is ignored. A ``bytes`` object is not copied unless some of the last is still unread.
+        The bytes must go on where the last ended (:attr:`fed_lsn`); what lies before that, or
+        before start_lsn, is ignored. A ``bytes`` object is not copied unless some of the last is
+        still unread.
 
         Raises:
             ValueError: bytes between the last fed and *lsn* are missing.
@@ -235,11 +246,12 @@ cdef class Walker:
     def next_batch(self, Py_ssize_t max_records=4096):
         """Return the next whole records, at most *max_records*, or None: more bytes are needed.
 
-        A record is handed out as soon as its last byte is there. When something is wrong, the records
-        before it come first, then every call raises.
+        A record is handed out as soon as its last byte is there. When something is wrong, the
+        records before it come first, then every call raises.
 
         Raises:
-            CorruptWal: the bytes contradict themselves; ``details['lsn']`` is the record or the page.
+            CorruptWal: the bytes contradict themselves; ``details['lsn']`` is the record or the
+                page.
             UnsupportedWal: they are of another version, or use what Spillway does not know.
         """
         cdef RecordBatch batch
@@ -292,12 +304,14 @@ cdef class Walker:
             raise UnsupportedWal(f"WAL at {lsn}: {text}", lsn=lsn)
         raise CorruptWal(
             f"WAL at {lsn}: {text}",
-            hint="The WAL store's copy is damaged: fetch this segment again from the server or its archive.",
+            hint="The WAL store's copy is damaged: fetch this segment again from the server or its "
+            "archive.",
             lsn=lsn)
 
     def _failure_text(self):
         return _MESSAGES[self._failure.kind].format(
-            a=self._failure.a, b=self._failure.b, a_lsn=Lsn(self._failure.a), b_lsn=Lsn(self._failure.b))
+            a=self._failure.a, b=self._failure.b, a_lsn=Lsn(self._failure.a),
+            b_lsn=Lsn(self._failure.b))
 
     cdef Outcome _fail(self, FailureKind kind, uint64_t lsn, uint64_t a, uint64_t b) noexcept nogil:
         fail(&self._failure, kind, lsn, a, b)
@@ -346,7 +360,8 @@ cdef class Walker:
             if self._left >= 4:
                 total = load_u32(self._at)
                 if total >= RECORD_HEADER and total <= page_left and total <= self._left:
-                    outcome = self._take_record(batch, self._at, total, self._lsn, self._lsn + total)
+                    outcome = self._take_record(batch, self._at, total, self._lsn,
+                                                self._lsn + total)
                     if outcome != GOING_ON:
                         return outcome
                     self._advance(total)
@@ -380,8 +395,11 @@ cdef class Walker:
             self._header_have += <uint8_t> step
             self._advance(step)
 
-    cdef Outcome _enter_page(self, const uint8_t *h, size_t size, uint64_t page, size_t step) noexcept nogil:
-        """Check the header of the page at *page*; what it says must fit what the record before left open."""
+    cdef Outcome _enter_page(self, const uint8_t *h, size_t size, uint64_t page,
+                             size_t step) noexcept nogil:
+        """Check the header of the page at *page*; what it says must fit what the record before left
+        open.
+        """
         cdef uint16_t magic = load_u16(h)
         cdef uint16_t flags = load_u16(h + 2)
         cdef uint32_t timeline = load_u32(h + 4)
@@ -428,7 +446,8 @@ cdef class Walker:
             elif rem_len != self._skip_contrecord:
                 return self._fail(CONTRECORD_LENGTH, page, rem_len, self._skip_contrecord)
         elif flags & XLP_FIRST_IS_CONTRECORD:
-            # Only the page that reading begins with may go on with what nobody has seen the start of.
+            # Only the page that reading begins with may go on with what nobody has seen the start
+            # of.
             if not self._first_page or page != self._start_lsn:
                 return self._fail(UNEXPECTED_CONTRECORD, page, 0, 0)
             self._skip_contrecord = rem_len
@@ -502,7 +521,8 @@ cdef class Walker:
         return self._take_record(batch, record, self._record_len, self._record_lsn, self._lsn)
 
     cdef Outcome _take_record(
-            self, RecordBatch batch, const uint8_t *p, uint32_t total, uint64_t lsn, uint64_t end) noexcept nogil:
+            self, RecordBatch batch, const uint8_t *p, uint32_t total, uint64_t lsn,
+            uint64_t end) noexcept nogil:
         """Append the whole record at *p*, of *total* bytes that end at *end*."""
         cdef WalRecord *r
         if self._check_prev(p, lsn) != GOING_ON:

@@ -1,14 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A batch of messages as a walsender sends it: each in a CopyData frame of its own, all in one piece of memory.
+"""A batch of messages as a walsender sends it: each in a CopyData frame of its own, all in one
+piece of memory.
 
-A frame is ``d``, its length, and an XLogData message: ``w``, dataStart, walEnd, sendTime, and what the output plugin wrote. Numbers
-are big-endian. In logical decoding dataStart and walEnd are both the LSN that the plugin wrote at, or 0/0 when the plugin
-said that more follows at the same LSN (``last_write`` is false), which standbys must not be confused by.
+A frame is ``d``, its length, and an XLogData message: ``w``, dataStart, walEnd, sendTime, and what
+the output plugin wrote. Numbers are big-endian. In logical decoding dataStart and walEnd are both
+the LSN that the plugin wrote at, or 0/0 when the plugin said that more follows at the same LSN
+(``last_write`` is false), which standbys must not be confused by.
 
-Which messages these are depends on the plugin alone, and can be told from the messages themselves: see ``OPEN_WRITES``.
+Which messages these are depends on the plugin alone, and can be told from the messages themselves:
+see ``OPEN_WRITES``.
 
-Source: WalSndPrepareWrite, WalSndWriteData (src/backend/replication/walsender.c); every call of OutputPluginPrepareWrite in
-src/backend/replication/pgoutput/pgoutput.c and contrib/test_decoding/test_decoding.c
+Source: WalSndPrepareWrite, WalSndWriteData (src/backend/replication/walsender.c); every call of
+OutputPluginPrepareWrite in src/backend/replication/pgoutput/pgoutput.c and
+contrib/test_decoding/test_decoding.c
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -29,9 +33,11 @@ cdef enum Plugin:
     PGOUTPUT = 1
     TEST_DECODING_SKIPPING = 2
 
-#: Which messages of a plugin bear 0/0, by a name: of "pgoutput" Relation and Type, and Begin, Begin Prepare and Stream Start when an
-#: Origin follows; of "test_decoding" with skip-empty-xacts the beginnings, which come with the first change; of others none.
-OPEN_WRITES = {"": <int>ANY, "pgoutput": <int>PGOUTPUT, "test_decoding": <int>TEST_DECODING_SKIPPING}
+#: Which messages of a plugin bear 0/0, by a name: of "pgoutput" Relation and Type, and Begin, Begin
+#: Prepare and Stream Start when an Origin follows; of "test_decoding" with skip-empty-xacts the
+#: beginnings, which come with the first change; of others none.
+OPEN_WRITES = {"": <int>ANY, "pgoutput": <int>PGOUTPUT,
+               "test_decoding": <int>TEST_DECODING_SKIPPING}
 
 
 cdef inline void put_u32(uint8_t* at, uint32_t value) noexcept nogil:
@@ -89,7 +95,8 @@ def copy_data_frames(
     cdef uint64_t lsn
     cdef const uint8_t* message
     cdef uint8_t* at
-    if <size_t>lengths.shape[0] != count * sizeof(uint32_t) or <size_t>lsns.shape[0] != count * sizeof(uint64_t):
+    if (<size_t>lengths.shape[0] != count * sizeof(uint32_t)
+            or <size_t>lsns.shape[0] != count * sizeof(uint64_t)):
         raise ValueError("the arrays of a batch don't fit one another")
     if count == 0:
         return b""

@@ -100,7 +100,10 @@ def create_referencing(scene: Scene) -> list[str] | None:
     deferred = scene.random.choice(["", " DEFERRABLE INITIALLY DEFERRED"])
     name = scene.new_table_name()
     return [
-        f"CREATE TABLE {name} (id int PRIMARY KEY, other {key.type} REFERENCES {parent.name} (id) ON DELETE {action} ON UPDATE CASCADE{deferred}, v text)",
+        (
+            f"CREATE TABLE {name} (id int PRIMARY KEY, other {key.type} REFERENCES {parent.name} "
+            f"(id) ON DELETE {action} ON UPDATE CASCADE{deferred}, v text)"
+        ),
         f"INSERT INTO {name} SELECT row_number() OVER (), id, 'refers' FROM {parent.name} LIMIT 12",
     ]
 
@@ -118,26 +121,41 @@ def create_partitioned(scene: Scene) -> list[str] | None:
     match scene.random.randrange(3):
         case 0:
             return [
-                f"CREATE TABLE {name} (id int, region text, {rest}, PRIMARY KEY (id, region)) PARTITION BY LIST (region)",
+                (
+                    f"CREATE TABLE {name} (id int, region text, {rest}, PRIMARY KEY (id, region)) "
+                    "PARTITION BY LIST (region)"
+                ),
                 f"CREATE TABLE {part} PARTITION OF {name} FOR VALUES IN ('eu')",
                 f"CREATE TABLE {other} (gone int, region text NOT NULL, id int NOT NULL, {rest})",
                 f"ALTER TABLE {other} DROP COLUMN gone",
                 f"ALTER TABLE {name} ATTACH PARTITION {other} FOR VALUES IN ('us')",
                 f"CREATE TABLE {third} PARTITION OF {name} DEFAULT",
-                f"INSERT INTO {name} (id, region, v) SELECT g, (ARRAY['eu', 'us', 'asia'])[1 + g % 3], 'v' FROM generate_series(1, 12) g",
+                (
+                    f"INSERT INTO {name} (id, region, v) SELECT g, (ARRAY['eu', 'us', 'asia'])[1 + "
+                    "g % 3], 'v' FROM generate_series(1, 12) g"
+                ),
             ]
         case 1:
             return [
                 f"CREATE TABLE {name} (id int, {rest}) PARTITION BY RANGE (id)",
                 f"CREATE TABLE {part} PARTITION OF {name} FOR VALUES FROM (MINVALUE) TO (4000)",
-                f"CREATE TABLE {other} PARTITION OF {name} FOR VALUES FROM (4000) TO (4000000) PARTITION BY HASH (id)",
-                f"CREATE TABLE {third} PARTITION OF {other} FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
+                (
+                    f"CREATE TABLE {other} PARTITION OF {name} FOR VALUES FROM (4000) TO (4000000) "
+                    "PARTITION BY HASH (id)"
+                ),
+                (
+                    f"CREATE TABLE {third} PARTITION OF {other} FOR VALUES WITH (MODULUS 1, "
+                    "REMAINDER 0)"
+                ),
             ]
         case _:
             return [
                 f"CREATE TABLE {name} (id int PRIMARY KEY, {rest}) PARTITION BY HASH (id)",
                 f"CREATE TABLE {part} PARTITION OF {name} FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
-                f"CREATE TABLE {other} PARTITION OF {name} FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+                (
+                    f"CREATE TABLE {other} PARTITION OF {name} FOR VALUES WITH (MODULUS 2, "
+                    "REMAINDER 1)"
+                ),
                 f"INSERT INTO {name} (id, v) SELECT g, 'v' FROM generate_series(1, 12) g",
             ]
 
@@ -179,7 +197,9 @@ def _alterable(table: Table) -> bool:
 
 
 def add_column(scene: Scene) -> list[str] | None:
-    """ALTER TABLE … ADD COLUMN: with nothing, a stored default, a volatile one, an identity, a generated one."""
+    """ALTER TABLE … ADD COLUMN: with nothing, a stored default, a volatile one, an identity, a
+    generated one.
+    """
     table = scene.table("rp", exclusive=True, where=_alterable)
     if table is None or len(table.columns) > 12:
         return None
@@ -216,7 +236,10 @@ def rename_column(scene: Scene) -> list[str] | None:
     if table is None or not columns:
         return None
     return [
-        f"ALTER TABLE {table.name} RENAME COLUMN {scene.random.choice(columns).name} TO {scene.new_name('r')}"
+        (
+            f"ALTER TABLE {table.name} RENAME COLUMN {scene.random.choice(columns).name} TO "
+            f"{scene.new_name('r')}"
+        )
     ]
 
 
@@ -324,7 +347,10 @@ def partition_changes(scene: Scene) -> list[str] | None:
     return [
         f"CREATE TABLE {name} (LIKE {parent.name})",
         f"INSERT INTO {name} (id) VALUES ({low + 1})",
-        f"ALTER TABLE {parent.name} ATTACH PARTITION {name} FOR VALUES FROM ({low}) TO ({low + 4000000})",
+        (
+            f"ALTER TABLE {parent.name} ATTACH PARTITION {name} FOR VALUES FROM ({low}) TO "
+            f"({low + 4000000})"
+        ),
     ]
 
 

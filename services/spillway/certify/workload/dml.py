@@ -1,4 +1,6 @@
-"""Changes of rows: inserts of every shape, COPY, updates, deletes, truncates, row locks, merges, messages."""
+"""Changes of rows: inserts of every shape, COPY, updates, deletes, truncates, row locks, merges,
+messages.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ def insert_rows(scene: Scene) -> list[str] | None:
     row = _values(scene, columns, "g", large=count < 20 and scene.chance(0.35))
     overriding = " OVERRIDING SYSTEM VALUE" if scene.chance(0.05) else ""
     return [
-        f"INSERT INTO {table.name} ({names}){overriding} SELECT {row} FROM generate_series({first}, {last}, 4) g"
+        (
+            f"INSERT INTO {table.name} ({names}){overriding} SELECT {row} FROM "
+            f"generate_series({first}, {last}, 4) g"
+        )
     ]
 
 
@@ -82,21 +87,25 @@ def upsert(scene: Scene) -> list[str] | None:
     if action != "NOTHING" and not target:
         action = "NOTHING"
     return [
-        f"INSERT INTO {table.name} ({names}) SELECT {row} FROM generate_series({first}, {last}, 4) g"
-        f" ON CONFLICT {target} DO {action}"
+        f"INSERT INTO {table.name} ({names}) SELECT {row} FROM generate_series({first}, {last}, 4) "
+        f"g ON CONFLICT {target} DO {action}"
     ]
 
 
 def withdrawn_insert(scene: Scene) -> list[str] | None:
     """An insert that finds a conflict after it has written its row, and withdraws it.
 
-    A second session would be needed for that, were it not for w_0.spec's index: the function in its expression inserts
-    the conflicting row itself when the index entry of the outer row is about to be made.
+    A second session would be needed for that, were it not for w_0.spec's index: the function in its
+    expression inserts the conflicting row itself when the index entry of the outer row is about to
+    be made.
     """
     first, _ = scene.ids(1)
     return [
         f"SET w_.conflict = '{first}'",
-        f"INSERT INTO w_0.spec VALUES ({first}, 'outer', repeat('s', {scene.random.choice([10, 9000])})) ON CONFLICT DO NOTHING",
+        (
+            f"INSERT INTO w_0.spec VALUES ({first}, 'outer', repeat('s', "
+            f"{scene.random.choice([10, 9000])})) ON CONFLICT DO NOTHING"
+        ),
         "RESET w_.conflict",
     ]
 
@@ -201,7 +210,10 @@ def delete_by_cascade(scene: Scene) -> list[str] | None:
     if table is None:
         return None
     return [
-        f"DELETE FROM {table.name} WHERE id IN (SELECT id FROM {table.name} WHERE id % 4 = {scene.session.number % 4} LIMIT 3)"
+        (
+            f"DELETE FROM {table.name} WHERE id IN (SELECT id FROM {table.name} WHERE id % 4 = "
+            f"{scene.session.number % 4} LIMIT 3)"
+        )
     ]
 
 
@@ -234,8 +246,8 @@ def merge(scene: Scene) -> list[str] | None:
     column = next(c.name for c in table.columns if c.type == "text")
     return [
         f"MERGE INTO {table.name} t USING generate_series({first}, {last}, 4) g ON t.id = g"
-        f" WHEN MATCHED AND g % 8 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET {column} = 'merged ' || g"
-        f" WHEN NOT MATCHED THEN INSERT (id, {column}) VALUES (g, 'merged')"
+        f" WHEN MATCHED AND g % 8 = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET {column} = 'merged "
+        f"' || g WHEN NOT MATCHED THEN INSERT (id, {column}) VALUES (g, 'merged')"
     ]
 
 
@@ -247,7 +259,10 @@ def lock_rows(scene: Scene) -> list[str] | None:
     strength = scene.random.choice(["KEY SHARE", "KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE"])
     where = "true" if "SHARE" in strength else scene.mine(table)
     return [
-        f"SELECT count(*) FROM (SELECT FROM {table.name} WHERE {where} LIMIT 4 FOR {strength} SKIP LOCKED) s"
+        (
+            f"SELECT count(*) FROM (SELECT FROM {table.name} WHERE {where} LIMIT 4 FOR {strength} "
+            "SKIP LOCKED) s"
+        )
     ]
 
 
@@ -257,7 +272,10 @@ def shared_row(scene: Scene) -> list[str]:
     if scene.chance(0.6):
         return [f"SELECT FROM w_0.shared WHERE id = {key} FOR KEY SHARE"]
     return [
-        f"UPDATE w_0.shared SET n = n + 1 WHERE id IN (SELECT id FROM w_0.shared WHERE id = {key} FOR NO KEY UPDATE SKIP LOCKED)"
+        (
+            "UPDATE w_0.shared SET n = n + 1 WHERE id IN (SELECT id FROM w_0.shared WHERE id = "
+            f"{key} FOR NO KEY UPDATE SKIP LOCKED)"
+        )
     ]
 
 
@@ -275,8 +293,9 @@ def storm(scene: Scene) -> list[str] | None:
         else ""
     )
     return [
-        f"DO $$ BEGIN FOR i IN 0..{count - 1} LOOP BEGIN INSERT INTO {table.name} (id) VALUES ({first} + 4 * i); {catalog}"
-        f" IF {failing} THEN RAISE EXCEPTION 'x'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $$"
+        f"DO $$ BEGIN FOR i IN 0..{count - 1} LOOP BEGIN INSERT INTO {table.name} (id) VALUES "
+        f"({first} + 4 * i); {catalog} IF {failing} THEN RAISE EXCEPTION 'x'; END IF; EXCEPTION "
+        "WHEN raise_exception THEN NULL; END; END LOOP; END $$"
     ]
 
 
@@ -297,7 +316,10 @@ def cursor_update(scene: Scene) -> list[str] | None:
         return None
     name = f"c{scene.shared.next_number()}"
     return [
-        f"DECLARE {name} CURSOR FOR SELECT id FROM {table.name} WHERE id % 4 = {scene.session.number % 4} FOR UPDATE",
+        (
+            f"DECLARE {name} CURSOR FOR SELECT id FROM {table.name} WHERE id % 4 = "
+            f"{scene.session.number % 4} FOR UPDATE"
+        ),
         f"FETCH 2 FROM {name}",
         f"DELETE FROM {table.name} WHERE CURRENT OF {name}",
         f"CLOSE {name}",
@@ -310,8 +332,9 @@ def moving_rows(scene: Scene) -> list[str] | None:
     if table is None:
         return None
     return [
-        f"WITH gone AS (DELETE FROM {table.name} WHERE id % 4 = {scene.session.number % 4} AND id / 4 % 5 = 1 RETURNING id)"
-        " INSERT INTO w_0.moved SELECT id, 'moved', clock_timestamp() > now() FROM gone"
+        f"WITH gone AS (DELETE FROM {table.name} WHERE id % 4 = {scene.session.number % 4} AND id "
+        "/ 4 % 5 = 1 RETURNING id) INSERT INTO w_0.moved SELECT id, 'moved', clock_timestamp() > "
+        "now() FROM gone"
     ]
 
 

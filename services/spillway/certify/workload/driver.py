@@ -1,8 +1,9 @@
 """The driver: which session does what next, until so many statements are done.
 
-One thread drives all sessions, one statement at a time, so that a seed gives the same statements in the same
-order as far as PostgreSQL lets it: background processes, lock timeouts and sizes of pages may differ.
-A statement that has to wait for another session fails after lock_timeout, since nobody could end its wait.
+One thread drives all sessions, one statement at a time, so that a seed gives the same statements in
+the same order as far as PostgreSQL lets it: background processes, lock timeouts and sizes of pages
+may differ. A statement that has to wait for another session fails after lock_timeout, since nobody
+could end its wait.
 
 What a crash leaves is the driver's to deal with too: :meth:`Workload.reconnect`.
 """
@@ -38,12 +39,14 @@ SETUP: Final = (
     "CREATE FUNCTION w_0.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
     " INSERT INTO w_0.notes (what) VALUES (TG_OP || ' ' || TG_NAME); RETURN NULL; END $$",
     "CREATE TABLE w_0.spec (id bigint, v text, big text)",
-    # Asked for the key of the row that w_.conflict names, it first only counts (the look for conflicts before the row
-    # is inserted), then, when the row is there and its index entry is made, inserts a rival.
+    # Asked for the key of the row that w_.conflict names, it first only counts (the look for
+    # conflicts before the row is inserted), then, when the row is there and its index entry is
+    # made, inserts a rival.
     "CREATE FUNCTION w_0.rival(k bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN"
-    " IF current_setting('w_.conflict', true) = k::text THEN PERFORM set_config('w_.conflict', 'once ' || k, false);"
-    " ELSIF current_setting('w_.conflict', true) = 'once ' || k THEN PERFORM set_config('w_.conflict', '', false);"
-    " INSERT INTO w_0.spec VALUES (k, 'rival', NULL); END IF; RETURN k; END $$",
+    " IF current_setting('w_.conflict', true) = k::text THEN PERFORM set_config('w_.conflict', "
+    "'once ' || k, false); ELSIF current_setting('w_.conflict', true) = 'once ' || k THEN PERFORM "
+    "set_config('w_.conflict', '', false); INSERT INTO w_0.spec VALUES (k, 'rival', NULL); END IF; "
+    "RETURN k; END $$",
     "CREATE FUNCTION w_0.spec_key(k bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS"
     " $$ BEGIN RETURN w_0.rival(k); END $$",
     "CREATE UNIQUE INDEX spec_key ON w_0.spec (w_0.spec_key(id))",
@@ -80,11 +83,13 @@ class Workload:
             seed: determines everything that follows.
             major: the server's.
             superuser: whether statements that only superusers may execute are among them.
-            cluster_prefix: for names of prepared transactions and origins; must be a name of its own.
+            cluster_prefix: for names of prepared transactions and origins; must be a name of its
+                own.
             log: hears of every statement before it is executed, with its session's number.
             lock_timeout_ms: how long a statement waits for another session.
-            unlogged: whether there are unlogged tables. Not where the server is to crash: of tables that change
-                between logged and unlogged, PostgreSQL's recovery may find files that it means to create.
+            unlogged: whether there are unlogged tables. Not where the server is to crash: of tables
+                that change between logged and unlogged, PostgreSQL's recovery may find files that
+                it means to create.
         """
         self.random: Final = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
         self._shared = Shared(cluster_prefix, major, superuser, unlogged)
@@ -115,7 +120,8 @@ class Workload:
             self._execute(first, Statement(sql))
 
     def reconnect(self) -> None:
-        """Go on after the server has ended all sessions: their transactions are gone, prepared ones are not.
+        """Go on after the server has ended all sessions: their transactions are gone, prepared ones
+        are not.
 
         Raises:
             SourceUnreachable: there is no server.

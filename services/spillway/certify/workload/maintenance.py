@@ -1,4 +1,6 @@
-"""What runs beside transactions: VACUUM, CLUSTER, REINDEX, ANALYZE of tables and of catalogs, CHECKPOINT, WAL switches."""
+"""What runs beside transactions: VACUUM, CLUSTER, REINDEX, ANALYZE of tables and of catalogs,
+CHECKPOINT, WAL switches.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ if TYPE_CHECKING:
 
 #: Catalogs that descriptors are made from, and neighbours.
 _CATALOGS: Final = [
-    "pg_class", "pg_attribute", "pg_type", "pg_index", "pg_namespace", "pg_enum", "pg_range", "pg_inherits", "pg_publication",
+    "pg_class", "pg_attribute", "pg_type", "pg_index", "pg_namespace", "pg_enum", "pg_range", (
+        "pg_inherits"
+    ), (
+        "pg_publication"
+    ),
     "pg_publication_rel", "pg_constraint", "pg_attrdef", "pg_proc", "pg_class", "pg_attribute",
 ]  # fmt: skip
 _CLUSTERED: Final = {
@@ -49,7 +55,8 @@ def vacuum_catalog(scene: Scene) -> list[str]:
     catalog = scene.random.choice(_CATALOGS)
     options = scene.random.choice(["", "", "", " (FREEZE)", " (FULL)", " (FULL)"])
     if scene.others_at_work() and "FULL" not in options:
-        # To give back the end of a catalog that another transaction has locked, VACUUM tries for five seconds.
+        # To give back the end of a catalog that another transaction has locked, VACUUM tries for
+        # five seconds.
         options = scene.random.choice([" (TRUNCATE false)", " (FREEZE, TRUNCATE false)"])
     return [f"VACUUM{options} {catalog}"]
 

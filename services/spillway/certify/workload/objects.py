@@ -1,4 +1,6 @@
-"""Objects other than tables: types, schemas, publications, sequences, comments, grants, functions, triggers."""
+"""Objects other than tables: types, schemas, publications, sequences, comments, grants, functions,
+triggers.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,10 @@ def publications(scene: Scene) -> list[str] | None:
     name = f"w_{scene.shared.next_number()}"
     choices = [
         f"CREATE PUBLICATION {name} FOR TABLE {table.name} WITH (publish = 'insert')",
-        f"CREATE PUBLICATION {name} FOR TABLE ONLY {table.name} WITH (publish = 'insert, truncate')",
+        (
+            f"CREATE PUBLICATION {name} FOR TABLE ONLY {table.name} WITH (publish = 'insert, "
+            "truncate')"
+        ),
         f"CREATE PUBLICATION {name} WITH (publish_via_partition_root = true)",
     ]
     if scene.shared.superuser:
@@ -94,14 +99,16 @@ def publications(scene: Scene) -> list[str] | None:
     if scene.shared.major >= 15:
         if table.has_id:
             choices.append(
-                f"CREATE PUBLICATION {name} FOR TABLE {table.name} WHERE (id > 100) WITH (publish = 'insert')"
+                f"CREATE PUBLICATION {name} FOR TABLE {table.name} WHERE (id > 100) WITH (publish "
+                "= 'insert')"
             )
             choices.append(
                 f"CREATE PUBLICATION {name} FOR TABLE {table.name} (id) WITH (publish = 'insert')"
             )
         if scene.shared.superuser:
             choices.append(
-                f"CREATE PUBLICATION {name} FOR TABLES IN SCHEMA {table.schema} WITH (publish = 'insert')"
+                f"CREATE PUBLICATION {name} FOR TABLES IN SCHEMA {table.schema} WITH (publish = "
+                "'insert')"
             )
     if table.has_key and scene.chance(0.3):
         choices.append(f"CREATE PUBLICATION {name} FOR TABLE {table.name}")
@@ -164,14 +171,23 @@ def functions(scene: Scene) -> list[str] | None:
     return scene.random.choice(
         [
             [
-                f"CREATE FUNCTION {table.schema}.f{number}(a int) RETURNS int LANGUAGE sql AS 'SELECT a + 1'"
+                (
+                    f"CREATE FUNCTION {table.schema}.f{number}(a int) RETURNS int LANGUAGE sql AS "
+                    "'SELECT a + 1'"
+                )
             ],
             [f"CREATE OR REPLACE VIEW {table.schema}.v{number} AS SELECT id FROM {table.name}"],
             [
-                f"CREATE TRIGGER tr{number} AFTER INSERT ON {table.name} FOR EACH ROW EXECUTE FUNCTION w_0.note()"
+                (
+                    f"CREATE TRIGGER tr{number} AFTER INSERT ON {table.name} FOR EACH ROW EXECUTE "
+                    "FUNCTION w_0.note()"
+                )
             ],
             [
-                f"CREATE STATISTICS {table.schema}.st{number} (ndistinct) ON id, {table.columns[-1].name} FROM {table.name}"
+                (
+                    f"CREATE STATISTICS {table.schema}.st{number} (ndistinct) ON id, "
+                    f"{table.columns[-1].name} FROM {table.name}"
+                )
             ],
             [f"ALTER TABLE {table.name} DISABLE TRIGGER USER"],
         ]

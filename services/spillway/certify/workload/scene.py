@@ -1,4 +1,6 @@
-"""What a statement is made from: random numbers, a session and what it sees, and what others have locked."""
+"""What a statement is made from: random numbers, a session and what it sees, and what others have
+locked.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ if TYPE_CHECKING:
     from spillway.certify.workload.session import Session, Statement
     from spillway.certify.workload.view import Table, View
 
-#: A kind of statement: makes some, to be executed one after the other while they succeed; None when there is
-#: nothing to make them about.
+#: A kind of statement: makes some, to be executed one after the other while they succeed; None when
+#: there is nothing to make them about.
 Kind: TypeAlias = Callable[["Scene"], "Sequence[Statement | str] | None"]
 #: Kinds with their weights.
 Kinds: TypeAlias = "Sequence[tuple[int, Kind]]"
@@ -86,11 +88,13 @@ class Scene:
         )
 
     def nobody_remembers_names(self) -> bool:
-        """Whether a schema, a type or an enum's label may be renamed, a composite type's attributes changed.
+        """Whether a schema, a type or an enum's label may be renamed, a composite type's attributes
+        changed.
 
-        That takes no lock on tables, and so may happen between another transaction's changes. PostgreSQL prints for
-        those before it the old name or the new one, depending on what its session has in its caches from other
-        transactions that it decoded before: there is no one right answer to compare with.
+        That takes no lock on tables, and so may happen between another transaction's changes.
+        PostgreSQL prints for those before it the old name or the new one, depending on what its
+        session has in its caches from other transactions that it decoded before: there is no one
+        right answer to compare with.
         """
         return self.session.idle and not self.others_at_work()
 
@@ -99,7 +103,9 @@ class Scene:
         return self._is_locked(self._root(table), exclusive=True)
 
     def ids(self, count: int) -> tuple[int, int]:
-        """Return the first and the last of *count* keys that nobody uses; every fourth is this session's."""
+        """Return the first and the last of *count* keys that nobody uses; every fourth is this
+        session's.
+        """
         first = (self.shared.counter + 1) * 4 + self.session.number % 4
         self.shared.counter += count + 1
         return first, first + 4 * (count - 1)
@@ -114,7 +120,8 @@ class Scene:
     ) -> Table | None:
         """Choose a table that can be locked, most likely, and note that this transaction locks it.
 
-        *exclusive*: the lock excludes all others; then the tables that the set-up made are spared, unless *special*.
+        *exclusive*: the lock excludes all others; then the tables that the set-up made are spared,
+        unless *special*.
         """
         candidates = [
             table
@@ -161,10 +168,15 @@ class Scene:
         yield from self.shared.prepared.values()
 
     def mine(self, table: Table) -> str:
-        """Return a condition that picks some rows, nearly always ones that only this session changes."""
+        """Return a condition that picks some rows, nearly always ones that only this session
+        changes.
+        """
         if not table.has_id:
             return (
-                f"ctid IN (SELECT ctid FROM {table.name} ORDER BY ctid LIMIT {self.random.randint(1, 3)})"
+                (
+                    f"ctid IN (SELECT ctid FROM {table.name} ORDER BY ctid LIMIT "
+                    f"{self.random.randint(1, 3)})"
+                )
                 if self.chance(0.7)
                 else "false"
             )
@@ -175,7 +187,10 @@ class Scene:
             case 1:
                 return f"id = (SELECT min(id) FROM {table.name} WHERE {residue})"
             case 2:
-                return f"id IN (SELECT id FROM {table.name} WHERE {residue} ORDER BY id DESC LIMIT {self.random.randint(1, 6)})"
+                return (
+                    f"id IN (SELECT id FROM {table.name} WHERE {residue} ORDER BY id DESC LIMIT "
+                    f"{self.random.randint(1, 6)})"
+                )
             case _:
                 return residue
 

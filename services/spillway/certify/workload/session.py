@@ -1,7 +1,9 @@
-"""One connection of the workload: runs statements one at a time, and knows where its transaction stands.
+"""One connection of the workload: runs statements one at a time, and knows where its transaction
+stands.
 
-Everything goes through libpq's simple query protocol, without exceptions: that a statement fails is the
-ordinary case here. Each statement is logged with its session's number, which is all that a replay needs.
+Everything goes through libpq's simple query protocol, without exceptions: that a statement fails is
+the ordinary case here. Each statement is logged with its session's number, which is all that a
+replay needs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What one session sees of the workload's objects: read from the catalog, by that session.
 
 Statements are made about what is there. Keeping a model of that beside the server would mean
-rolling the model back with every savepoint; the server does that already, so it is asked, in one query
-in the session itself, which shows it its own uncommitted changes and nobody else's.
+rolling the model back with every savepoint; the server does that already, so it is asked, in one
+query in the session itself, which shows it its own uncommitted changes and nobody else's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, partitioned table, partition or materialized view; names are quoted and qualified."""
+    """A table, partitioned table, partition or materialized view; names are quoted and
+    qualified.
+    """
 
     name: str
     schema: str
@@ -106,7 +108,8 @@ class View:
         return next((table for table in self.tables if table.name == name), None)
 
 
-#: Shows what is in schemas that begin with ``w_`` and in the session's temporary one, as one JSON value.
+#: Shows what is in schemas that begin with ``w_`` and in the session's temporary one, as one JSON
+#: value.
 QUERY: Final = """
 WITH s AS MATERIALIZED (
     SELECT oid, nspname FROM pg_catalog.pg_namespace

@@ -10,15 +10,17 @@
     ddl events: append, commit carries end_lsn                          only where there are any
     all tables' own commits read back ≥ end_lsn  ──▶  lake position  ──▶  slot confirmed to end_lsn
 
-Current is fed from history, not from the envelopes: whatever a crash left undone between the two is found by comparing
-their LSNs, and one table format's fast columnar files are read instead of Python decoding again.
+Current is fed from history, not from the envelopes: whatever a crash left undone between the two is
+found by comparing their LSNs, and one table format's fast columnar files are read instead of Python
+decoding again.
 
-While a table is being loaded (:mod:`spillway.lake.load.initial_load`), its current table is the load's, which leaves it as of an
-LSN that may be in the middle of a batch; history is ours alone.
+While a table is being loaded (:mod:`spillway.lake.load.initial_load`), its current table is the
+load's, which leaves it as of an LSN that may be in the middle of a batch; history is ours alone.
 
-Runs on the driver, in ``foreachBatch``, one batch at a time. A batch may come again after a crash; each step finds
-what it did before and passes on. Memory: the envelopes of one batch, cached in Spark with spilling to disk.
-"""
+Runs on the driver, in ``foreachBatch``, one batch at a time. A batch may come again after a crash;
+each step finds what it did before and passes on. Memory: the envelopes of one batch, cached in
+Spark with spilling to disk.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -101,8 +103,9 @@ class BatchReport:
     def __str__(self) -> str:
         total = sum(self.changes.values())
         return (
-            f"batch {self.batch_id}: {total} changes in {len(self.changes)} tables, up to {self.end_lsn}, "
-            f"{self.seconds:.1f} s, slot confirmed to {self.confirmed_lsn}{self._freshness()}"
+            f"batch {self.batch_id}: {total} changes in {len(self.changes)} tables, up to "
+            f"{self.end_lsn}, {self.seconds:.1f} s, slot confirmed to "
+            f"{self.confirmed_lsn}{self._freshness()}"
             + "".join(f"; {table}" for table in self.quarantined)
         )
 
@@ -111,7 +114,9 @@ class BatchReport:
 
 
 class DecodeMessages:
-    """The function given to mapInArrow: payloads in, rows of one schema out. Pickled to executors."""
+    """The function given to mapInArrow: payloads in, rows of one schema out. Pickled to
+    executors.
+    """
 
     def __init__(self, columns: pa.Schema, from_lsn: int, upto_lsn: int) -> None:
         self._columns = columns
@@ -210,7 +215,9 @@ class Materializer:
             raise plan.error
 
     def _write(self, plan: Plan, envelopes: DataFrame) -> dict[str, int]:
-        """Make a batch durable in its tables; return the changes of each that were new to its history."""
+        """Make a batch durable in its tables; return the changes of each that were new to its
+        history.
+        """
         # Planning and committing is work of one thread: tables overlap theirs.
         with ThreadPoolExecutor(_TABLES_AT_ONCE, "spillway-lake") as threads:
             aside = [threads.submit(self._set_aside, *each, plan) for each in plan.aside.items()]
@@ -264,7 +271,9 @@ class Materializer:
         failpoint("lake.after_ddl")
 
     def _changes_at(self, places: set[Place], envelopes: DataFrame) -> dict[Place, Row]:
-        """Return when the changes at *places*, which messages begin with, were made, and by which transactions."""
+        """Return when the changes at *places*, which messages begin with, were made, and by which
+        transactions.
+        """
         wanted = ["_commit_lsn", "_seq", "_xid", "_commit_time"]
         schema = from_arrow_schema(pa.schema([CHANGE_COLUMNS.field(name) for name in wanted]))
         lsns = [lsn for lsn, _ in places]
@@ -289,21 +298,25 @@ class Materializer:
         for (_, end), (start, _) in pairwise(ranges):
             if end != start:
                 raise LakeError(
-                    f"batch {batch_id} was not read whole: nothing between {Lsn(end)} and {Lsn(start)}"
+                    f"batch {batch_id} was not read whole: nothing between {Lsn(end)} and "
+                    f"{Lsn(start)}"
                 )
         start, end = ranges[0][0], ranges[-1][1]
         if start > self._lake.lsn_value:
             raise LakeBehindSlot(
-                f"batch {batch_id} begins at {Lsn(start)}, and the lake has everything before {self._lake.lsn} only",
-                hint="The lake is older than the checkpoint (restored from a backup?): use a new checkpoint, "
-                "and rewind the slot to the lake's position.",
+                f"batch {batch_id} begins at {Lsn(start)}, and the lake has everything before "
+                f"{self._lake.lsn} only",
+                hint="The lake is older than the checkpoint (restored from a backup?): use a new "
+                "checkpoint, and rewind the slot to the lake's position.",
                 slot=self._lake.slot,
                 lsn=self._lake.lsn,
             )
         return Batch(self._lake.slot, start, end, batch_id)
 
     def _append(self, part: TableBatch, had: int) -> pa.Schema:
-        """Append a table's changes to its history, which has everything before *had*; return its schema then."""
+        """Append a table's changes to its history, which has everything before *had*; return its
+        schema then.
+        """
         name, batch = part.relation.directory, part.batch
         held = self._tables.schema(HISTORY, name)
         for schema, _, _ in part.schemas:
@@ -325,14 +338,16 @@ class Materializer:
     def _merge(self, part: TableBatch, had: int, history: pa.Schema | None) -> None:
         """Bring a table's current state to the batch's end from its history.
 
-        History had *had* before the batch, and has the schema *history*; None: it is to be looked up.
+        History had *had* before the batch, and has the schema *history*; None: it is to be looked
+        up.
         """
         name, key, batch = part.relation.directory, part.key, part.batch
         if key is None:
             self._tell_history_only(part.relation)
             return
         start = self._tables.durable_lsn(CURRENT, name)
-        # Loaded as of an LSN within the batch, current may have a newer shape than the changes before it.
+        # Loaded as of an LSN within the batch, current may have a newer shape than the changes
+        # before it.
         if start >= batch.end_lsn or start > part.last_lsn:
             return
         shapes = part.shapes_from(start)
@@ -360,7 +375,9 @@ class Materializer:
         self._tables.apply(name, effect, wanted, key, batch)
 
     def _confirm(self, plan: Plan, changes: int) -> int:
-        """Advance the slot to the batch's end, once every table that it touched says that it is durable there."""
+        """Advance the slot to the batch's end, once every table that it touched says that it is
+        durable there.
+        """
         batch = plan.batch
         for part in plan.parts:
             name = part.relation.directory
@@ -391,12 +408,15 @@ class Materializer:
         durable = self._tables.durable_lsn(kind, name)
         if durable < lsn:
             raise LakeError(
-                f"{kind} table {name} says {Lsn(durable)} after a commit up to {Lsn(lsn)}; the slot is not confirmed",
+                f"{kind} table {name} says {Lsn(durable)} after a commit up to {Lsn(lsn)}; the "
+                "slot is not confirmed",
                 relation=name,
             )
 
     def _follow(self, part: TableBatch, key: tuple[str, ...], start: int) -> None:
-        """Give the current table, which is as of *start*, the columns that the source has at the batch's end."""
+        """Give the current table, which is as of *start*, the columns that the source has at the
+        batch's end.
+        """
         name, relation = part.relation.directory, part.relation
         current = self._tables.current(name)
         if current is None:
@@ -409,9 +429,10 @@ class Materializer:
         dropped = table_shape.dropped_columns(current.schema, newest)
         if start and key == MULTISET and dropped:
             raise LakeSchemaConflict(
-                f"{relation.name} has no primary key and lost column {dropped[0]!r}: its old rows can't be told apart "
-                "from the new ones",
-                hint="Give the table a primary key, or move its current table away and load it afresh.",
+                f"{relation.name} has no primary key and lost column {dropped[0]!r}: its old rows "
+                "can't be told apart from the new ones",
+                hint="Give the table a primary key, or move its current table away and load it "
+                "afresh.",
                 relation=relation.name,
                 column=dropped[0],
             )
@@ -425,7 +446,8 @@ class Materializer:
         if relation.name not in self._told_history_only:
             self._told_history_only.add(relation.name)
             _log.warning(
-                "%s has neither a primary key nor a replica identity: updates and deletes don't say which row. "
-                "Its history is kept, a current table is not. (ALTER TABLE … ADD PRIMARY KEY, or REPLICA IDENTITY FULL)",
+                "%s has neither a primary key nor a replica identity: updates and deletes don't "
+                "say which row. Its history is kept, a current table is not. (ALTER TABLE … ADD "
+                "PRIMARY KEY, or REPLICA IDENTITY FULL)",
                 relation.name,
             )

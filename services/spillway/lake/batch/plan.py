@@ -1,13 +1,14 @@
-"""What a batch is to do, before any of it is done: which tables it touches, in which shapes, and what the policy makes of that.
+"""What a batch is to do, before any of it is done: which tables it touches, in which shapes, and
+what the policy makes of that.
 
 ::
 
     heads: of each schema of messages, where its changes begin and end ──▶ a part a table: its shapes
     what is known of the tables: events, loads, quarantine ────────────▶ changes of shape ──decide──▶ the plan
 
-Nothing is written here but that a table is set aside, which must be durable before its messages are.
-Runs on the driver.
-"""
+Nothing is written here but that a table is set aside, which must be durable before its messages
+are. Runs on the driver.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class TableBatch:
     changes: int
     #: a TRUNCATE or an unchanged TOAST value is among the changes
     special: bool
-    #: the part's own: less than the whole when the table is set aside in it, more when it comes back
+    #: the part's own: less than the whole when the table is set aside in it, more when it comes
+    #: back
     batch: Batch
     #: what the table looked like before, if it is known
     base: table_shape.Shape | None
@@ -75,11 +77,15 @@ class TableBatch:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The table's columns after the batch; ``schemas`` have those that were dropped in it, too."""
+        """The table's columns after the batch; ``schemas`` have those that were dropped in it,
+        too.
+        """
         return tuple(column.name for column in self.shapes[-1].columns)
 
     def shapes_from(self, lsn: int) -> tuple[table_shape.Shape, ...]:
-        """Return the shapes of the changes from *lsn* on, and the one before if any of them could be of it."""
+        """Return the shapes of the changes from *lsn* on, and the one before if any of them could
+        be of it.
+        """
         shapes = tuple(shape for shape in self.shapes if shape.last[0] >= lsn) or self.shapes[-1:]
         base = self.shape_at(lsn)
         if base is None or base.facts == shapes[0].facts or lsn > shapes[0].first[0]:
@@ -267,7 +273,9 @@ class Planner:
         return before
 
     def _base(self, relation: Relation, place: Place) -> table_shape.Shape | None:
-        """Return the shape that a table has before *place*: of changes that came before, or as it was loaded."""
+        """Return the shape that a table has before *place*: of changes that came before, or as it
+        was loaded.
+        """
         known = self._known.before(relation.name, place)
         state = load_state(self._path, relation.directory)
         if state is None or not state.shape or state.lsn_value > place[0]:
@@ -276,7 +284,9 @@ class Planner:
         return shape_from_text(state.shape, at) if known is None or known.first < at else known
 
     def _is_behind(self, directory: str, lsn: int) -> bool:
-        """Say whether a table has nothing to follow at *lsn*: its current state is of later, or will be."""
+        """Say whether a table has nothing to follow at *lsn*: its current state is of later, or
+        will be.
+        """
         return (
             is_loading(self._path, directory) or self._tables.durable_lsn(CURRENT, directory) > lsn
         )

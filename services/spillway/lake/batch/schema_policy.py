@@ -1,20 +1,26 @@
-"""What a job does where a table's shape changes: the policy of ``spillway lake run --on-schema-change``.
+"""What a job does where a table's shape changes: the policy of
+``spillway lake run --on-schema-change``.
 
-==============  ==========================================================================================================
-``evolve``      the tables follow; where they can't, as nobody knows what became of a column's values, or which rows a
-                table has that had another name, the job stops
-``pause``       the job stops before the first change of a row that the tables don't hold as they are
-``quarantine``  that table is set aside from there on (:mod:`spillway.lake.state.quarantine`), the others go on
-==============  ==========================================================================================================
+==============  ====================================================================================
+``evolve``      the tables follow; where they can't, as nobody knows what became of a column's
+                values, or which rows a table has that had another name, the job stops
+``pause``       the job stops before the first change of a row that the tables don't hold as they
+                are
+``quarantine``  that table is set aside from there on (:mod:`spillway.lake.state.quarantine`), the
+                others go on
+==============  ====================================================================================
 
-*To stop* is to end the batch exactly there, at the commit LSN of the transaction with that change: what was before is in all tables,
-published and confirmed, and nothing after it. Run again, the job stops there again, or, with another policy, goes on.
+*To stop* is to end the batch exactly there, at the commit LSN of the transaction with that change:
+what was before is in all tables, published and confirmed, and nothing after it. Run again, the job
+stops there again, or, with another policy, goes on.
 
-A change is behind a table whose current state was loaded as of a later LSN, or is being loaded: then nothing is to
-be followed, whatever it was. So ``spillway lake load --resync`` is the way on from what can't be followed, and
-out of quarantine; without it a table leaves quarantine when the job is run with ``evolve`` and can follow.
+A change is behind a table whose current state was loaded as of a later LSN, or is being loaded:
+then nothing is to be followed, whatever it was. So ``spillway lake load --resync`` is the way on
+from what can't be followed, and out of quarantine; without it a table leaves quarantine when the
+job is run with ``evolve`` and can follow.
 
-Driver only. Decisions depend on the batch's messages and on what is durable, so a batch that comes again is decided in the same way.
+Driver only. Decisions depend on the batch's messages and on what is durable, so a batch that comes
+again is decided in the same way.
 """
 
 from __future__ import annotations
@@ -80,9 +86,11 @@ def decide(
 
     Args:
         policy: the job's.
-        tables: those with changes in the batch, and all that are in quarantine, with what is set aside of them.
+        tables: those with changes in the batch, and all that are in quarantine, with what is set
+            aside of them.
         quarantined: those in quarantine, by directory.
-        is_behind: whether a table, by its directory, was loaded as of later than an LSN, or is being loaded.
+        is_behind: whether a table, by its directory, was loaded as of later than an LSN, or is
+            being loaded.
     """
     decision = Decision()
     for table in tables:
@@ -96,7 +104,8 @@ def decide(
         )
         if table.directory in quarantined:
             lsn = quarantined[table.directory].lsn_value
-            # Its way back is another policy, or a load; a change that the policy has nothing against doesn't lead back.
+            # Its way back is another policy, or a load; a change that the policy has nothing
+            # against doesn't lead back.
             if stop is None and (
                 policy == OnSchemaChange.EVOLVE or is_behind(table.directory, lsn)
             ):
@@ -134,10 +143,11 @@ def _error(
         details["column"] = column.name
     if partition is not None:
         return LakeSchemaConflict(
-            f"{change.table} changed before {lsn}: {change}, and its current table is partitioned by {partition}. The lake "
-            "has everything before that and nothing after it",
-            hint=f"Load the table anew with other partitions: {load}, and --partition-by '{change.table}=…' (nothing "
-            "behind = for none). Or set it aside: --on-schema-change quarantine.",
+            f"{change.table} changed before {lsn}: {change}, and its current table is partitioned "
+            f"by {partition}. The lake has everything before that and nothing after it",
+            hint=f"Load the table anew with other partitions: {load}, and --partition-by "
+            f"'{change.table}=…' (nothing behind = for none). Or set it aside: --on-schema-change "
+            "quarantine.",
             **details,
         )
     if policy == OnSchemaChange.PAUSE:
@@ -147,13 +157,15 @@ def _error(
             else "run the job once with --on-schema-change evolve"
         )
         return LakeSchemaChange(
-            f"{change.table} changed before {lsn}: {change}. The lake has everything before that and nothing after it",
+            f"{change.table} changed before {lsn}: {change}. The lake has everything before that "
+            "and nothing after it",
             hint=f"When that is as it should be, {way}: it goes on from here.",
             **details,
         )
     return LakeSchemaConflict(
-        f"{change.table} changed before {lsn}: {change}, and what it has of before that is not in WAL. The lake has "
-        "everything before that and nothing after it",
-        hint=f"Load the table anew: {load}; its history goes on. Or set it aside: --on-schema-change quarantine.",
+        f"{change.table} changed before {lsn}: {change}, and what it has of before that is not in "
+        "WAL. The lake has everything before that and nothing after it",
+        hint=f"Load the table anew: {load}; its history goes on. Or set it aside: "
+        "--on-schema-change quarantine.",
         **details,
     )

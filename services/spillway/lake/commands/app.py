@@ -72,7 +72,9 @@ TAKEN_APART: Final = frozenset(
 
 
 def job_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of the job's settings the options are; one that is not given is not among them."""
+    """Return what of the job's settings the options are; one that is not given is not among
+    them.
+    """
     settings: dict[str, Any] = {
         name: str(value) if isinstance(value, StrEnum) else value
         for name, value in options.items()
@@ -96,8 +98,8 @@ def run(
     slot: Annotated[
         list[str],
         typer.Option(
-            help="The slot; its plugin must be arrow. A lake needs one of its own; may be repeated: then each has "
-            "a lake in a directory below the path."
+            help="The slot; its plugin must be arrow. A lake needs one of its own; may be "
+            "repeated: then each has a lake in a directory below the path."
         ),
     ],
     path: LakePath,
@@ -135,7 +137,8 @@ def run(
         str | None,
         typer.Option(
             metavar="LSN",
-            help="Go on although the slot was moved past what the lake has, up to this LSN: what lies between is given up.",
+            help="Go on although the slot was moved past what the lake has, up to this LSN: what "
+            "lies between is given up.",
         ),
     ] = None,
     grpc: Grpc = DEFAULT_ADDRESS,

@@ -36,8 +36,8 @@ def load(
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="schema.table, a partitioned one for its partitions; may be repeated; all that were not loaded yet "
-            "unless named."
+            help="schema.table, a partitioned one for its partitions; may be repeated; all that "
+            "were not loaded yet unless named."
         ),
     ] = None,
     resync: Annotated[

@@ -30,7 +30,9 @@ def maintain_now(
     driver_memory: DriverMemory = DRIVER_MEMORY,
     jars: Jars = None,
 ) -> None:
-    """Make small files one, and give up old versions and old history, of a lake whose job is not at work."""
+    """Make small files one, and give up old versions and old history, of a lake whose job is not at
+    work.
+    """
     lake = lake_path(path)
     found = position.existing(lake)
     upkeep = Upkeep(retention, history_retention)

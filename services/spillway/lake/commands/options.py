@@ -1,4 +1,6 @@
-"""The options that several ``spillway lake`` commands take, and what their values are checked for."""
+"""The options that several ``spillway lake`` commands take, and what their values are checked
+for.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,8 @@ def source_dsn(context: typer.Context, dsn: str) -> str:
     """Return the DSN that was given.
 
     Raises:
-        InvalidRequest: it has a password and stands on the command line, where every user of the machine reads it.
+        InvalidRequest: it has a password and stands on the command line, where every user of the
+            machine reads it.
     """
     if dsn == "-":
         return sys.stdin.readline().strip()
@@ -86,7 +89,7 @@ def source_dsn(context: typer.Context, dsn: str) -> str:
         if any(parameters.get(secret) for secret in _SECRETS):
             raise InvalidRequest(
                 "a password on a command line is seen by all users of the machine",
-                hint=f"Set {ENVIRONMENT}, or give --source-dsn - and the DSN on stdin, or leave the password to "
-                "PGPASSWORD or ~/.pgpass.",
+                hint=f"Set {ENVIRONMENT}, or give --source-dsn - and the DSN on stdin, or leave "
+                "the password to PGPASSWORD or ~/.pgpass.",
             )
     return dsn

@@ -39,7 +39,8 @@ def replay(
         str | None,
         typer.Option(
             "--from",
-            help="Replay what commits from this LSN on; unless given, from where the lake ends, or decoding can begin.",
+            help="Replay what commits from this LSN on; unless given, from where the lake ends, or "
+            "decoding can begin.",
         ),
     ] = None,
     to_lsn: Annotated[
@@ -69,15 +70,17 @@ def replay(
     scratch: Annotated[
         Path | None,
         typer.Option(
-            help="Directory that driver and workers share, for files of the replay's; below the lake, or a temporary one, "
-            "unless named."
+            help="Directory that driver and workers share, for files of the replay's; below the "
+            "lake, or a temporary one, unless named."
         ),
     ] = None,
     master: Master = MASTER,
     driver_memory: DriverMemory = DRIVER_MEMORY,
     jars: Jars = None,
 ) -> None:
-    """Decode an archive of WAL with all of Spark's cores into the tables of `lake run`, without a service."""
+    """Decode an archive of WAL with all of Spark's cores into the tables of `lake run`, without a
+    service.
+    """
     from spillway.lake.replay import ReplaySettings, run_replay  # noqa: PLC0415 - heavy
 
     summary = run_replay(
@@ -105,6 +108,6 @@ def replay(
         tell=typer.echo,
     )
     typer.echo(
-        f"{sum(summary.changes.values())} changes of {len(summary.changes)} tables in {summary.seconds:.1f} s; "
-        f"the lake at {path} has everything before {summary.to_lsn}"
+        f"{sum(summary.changes.values())} changes of {len(summary.changes)} tables in "
+        f"{summary.seconds:.1f} s; the lake at {path} has everything before {summary.to_lsn}"
     )

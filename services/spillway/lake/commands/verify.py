@@ -43,7 +43,9 @@ def verify(
     driver_memory: DriverMemory = DRIVER_MEMORY,
     jars: Jars = None,
 ) -> None:
-    """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any differs."""
+    """Compare current tables with the source by keyed checksums, as of one LSN; exit code 1 if any
+    differs.
+    """
     from spillway.lake.verify.run import VerifySettings  # noqa: PLC0415 - imports PySpark
     from spillway.lake.verify.run import verify as run  # noqa: PLC0415 - as above
 

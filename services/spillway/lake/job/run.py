@@ -1,13 +1,15 @@
 """``spillway lake run``: keep lake tables in step with a slot.
 
-The loop is Spark's: a streaming query over the data source (:mod:`spillway.lake.source.data_source`), whose batches
-:class:`spillway.lake.batch.materialize.Materializer` makes durable. This module checks that slot, lake and
-checkpoint belong together, starts the query, waits, and ends it: by itself with ``available-now``, on SIGTERM or SIGINT
-with ``continuous``, in both cases between two batches. Being killed at any instant is allowed too; it only costs
-the batch at hand, which is done again.
+The loop is Spark's: a streaming query over the data source
+(:mod:`spillway.lake.source.data_source`), whose batches
+:class:`spillway.lake.batch.materialize.Materializer` makes durable. This module checks that slot,
+lake and checkpoint belong together, starts the query, waits, and ends it: by itself with
+``available-now``, on SIGTERM or SIGINT with ``continuous``, in both cases between two batches.
+Being killed at any instant is allowed too; it only costs the batch at hand, which is done again.
 
-Rows that were in a table before the slot was created are not in the slot. With ``initial_load``, tables that the lake doesn't
-have are loaded from the source (:mod:`spillway.lake.load.initial_load`): before the query with ``available-now``, beside it with
+Rows that were in a table before the slot was created are not in the slot. With ``initial_load``,
+tables that the lake doesn't have are loaded from the source
+(:mod:`spillway.lake.load.initial_load`): before the query with ``available-now``, beside it with
 ``continuous``.
 """
 
@@ -59,7 +61,8 @@ _log = logging.getLogger(__name__)
 
 #: Also bounds how late a signal is noticed.
 _POLL_S: Final = 0.5
-#: A batch is let finish this long after a stop was asked for; then it is cut, which a restart mends.
+#: A batch is let finish this long after a stop was asked for; then it is cut, which a restart
+#: mends.
 _STOP_TIMEOUT_S: Final = 60.0
 #: What Spark says of a query whose source does not answer yet, and of one that has ended.
 _NOT_AT_WORK: Final = ("Initializing", "Terminated", "Stopped")
@@ -73,7 +76,8 @@ class JobSettings:
     path: LakePath
     checkpoint: LakePath
     table_format: Literal["delta", "iceberg", "parquet"] = "delta"
-    #: of Iceberg tables: the catalog, as PyIceberg's configuration names it; None: the lake's own, or the one that it is in
+    #: of Iceberg tables: the catalog, as PyIceberg's configuration names it; None: the lake's own,
+    #: or the one that it is in
     iceberg_catalog: str | None = None
     #: before each of its namespaces
     iceberg_prefix: str = ""
@@ -113,7 +117,9 @@ class JobSettings:
         return CatalogChoice(self.iceberg_catalog, self.iceberg_prefix)
 
     def options(self) -> dict[str, str]:
-        """Return the data source's options. The token is not among them when the environment has it."""
+        """Return the data source's options. The token is not among them when the environment has
+        it.
+        """
         options = {
             "slot": self.slot,
             "grpc": self.grpc,
@@ -123,7 +129,8 @@ class JobSettings:
         }
         if self.tables:
             options["tables"] = json.dumps(self.tables)
-        # On object storage a look is a request, and only a job that was sent to an LSN may be asked for more.
+        # On object storage a look is a request, and only a job that was sent to an LSN may be asked
+        # for more.
         if self.until_lsn is not None or not isinstance(self.path, ObjectPath):
             options.setdefault("boundaries", str(boundaries.folder(self.path.absolute())))
         if self.token:
@@ -164,8 +171,8 @@ def run_job(
     Args:
         settings: see :class:`JobSettings`.
         on_batch: called after each batch; logs a line when None.
-        on_load: called with each step of an initial load, and each table's maintenance, to be shown as text; logs a line
-            when None.
+        on_load: called with each step of an initial load, and each table's maintenance, to be shown
+            as text; logs a line when None.
         stop: ends the run when set. When None and called on the main thread, SIGTERM and SIGINT do.
         spark: a session to use; else one is started, and stopped at the end.
         metrics: told of every batch.
@@ -292,7 +299,8 @@ def _wait_until_decoded(
     while (decoded := client.position(slot_name).decoded_lsn) < lsn:
         if time.monotonic() > deadline:
             raise NotReady(
-                f"slot {slot_name} is decoded up to {Lsn(decoded)}, not {lsn}, after {timeout_s:.0f} s",
+                f"slot {slot_name} is decoded up to {Lsn(decoded)}, not {lsn}, after "
+                f"{timeout_s:.0f} s",
                 hint="Is the source still connected? GET /v1/sources/NAME says.",
                 slot=slot_name,
             )
@@ -372,7 +380,9 @@ class _Run:
         return self._summary
 
     def _wait(self, query: StreamingQuery) -> Exception | None:
-        """Wait until the query ends, and return what ended it; None when that was asked for, or all is done."""
+        """Wait until the query ends, and return what ended it; None when that was asked for, or all
+        is done.
+        """
         from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - an extra
 
         try:
@@ -389,7 +399,9 @@ class _Run:
         return None
 
     def _note_begun(self, query: StreamingQuery) -> None:
-        """Tell once that the query has found its place in the slot: what ends it before that is a start that failed."""
+        """Tell once that the query has found its place in the slot: what ends it before that is a
+        start that failed.
+        """
         if (
             self._status is not None
             and not self._status.has_begun

@@ -1,11 +1,13 @@
 """One job for many slots: a Spark session, a lake and a streaming query for each.
 
-Slots are kept apart: each has its directory below the lake's path, its checkpoint, its lock and its transactions, so a
-slot may move to a job of its own, with ``--lake DIR/SLOT``, at any time. What they share is the JVM and its cores.
+Slots are kept apart: each has its directory below the lake's path, its checkpoint, its lock and its
+transactions, so a slot may move to a job of its own, with ``--lake DIR/SLOT``, at any time. What
+they share is the JVM and its cores.
 
-What goes wrong with one is no reason for the others to stop. With the trigger ``continuous`` a run that failed begins anew,
-after a pause that doubles up to a minute: a service that is being restarted mends itself so, and a slot that is lost is told
-of at each try, and counted in the metrics. With ``available-now`` the others go on to their end, and the error comes then.
+What goes wrong with one is no reason for the others to stop. With the trigger ``continuous`` a run
+that failed begins anew, after a pause that doubles up to a minute: a service that is being
+restarted mends itself so, and a slot that is lost is told of at each try, and counted in the
+metrics. With ``available-now`` the others go on to their end, and the error comes then.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ def run_jobs(
 
     Args:
         jobs: with one trigger and one format.
-        tell: called, on any thread, with a line of text for each batch, step of a load, and failure.
+        tell: called, on any thread, with a line of text for each batch, step of a load, and
+            failure.
         metrics: told of every batch and failure.
         status: of the only slot, told of every batch and step.
         stop: ends the runs when set; SIGTERM and SIGINT do when None.

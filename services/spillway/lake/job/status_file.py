@@ -1,4 +1,6 @@
-"""``lake run --status-file``: what a job tells of its lake's tables, in a :class:`spillway.consumer.status_file.StatusFile`."""
+"""``lake run --status-file``: what a job tells of its lake's tables, in a
+:class:`spillway.consumer.status_file.StatusFile`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _BLOCK_BYTES: Final = 8192
 
 
 class LakeStatusFile(StatusFile):
-    """A status file that knows what a lake's loads, batches and tables that are set aside mean for it."""
+    """A status file that knows what a lake's loads, batches and tables that are set aside mean for
+    it.
+    """
 
     def loads(self, lake: LakePath) -> None:
         """Look which tables are still to be loaded into *lake*; before the job follows its slot."""

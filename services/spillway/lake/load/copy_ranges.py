@@ -1,6 +1,8 @@
-"""What an executor does for an initial load: copy ranges of a table's blocks, as rows of its history.
+"""What an executor does for an initial load: copy ranges of a table's blocks, as rows of its
+history.
 
-The columns are :class:`spillway.consumer.table_copy.TableCopy`'s, with the change's columns before them:
+The columns are :class:`spillway.consumer.table_copy.TableCopy`'s, with the change's columns before
+them:
 
 =================  =====================================================================
 ``_op``            R: the row was read, not changed

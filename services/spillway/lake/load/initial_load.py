@@ -1,4 +1,5 @@
-"""The initial load: what was in a table before its changes are followed, exactly once, while they are being followed.
+"""The initial load: what was in a table before its changes are followed, exactly once, while they
+are being followed.
 
 ::
 
@@ -7,23 +8,26 @@
     history's R rows of S ──▶ current, one commit, as of S ◀──┘
     history [S, its end) ──net effect──▶ current ──▶ the job's again
 
-The job that follows the slot goes on all the while: it appends the table's changes to history and confirms the slot, and only
-leaves current alone (:mod:`spillway.lake.state.loads`). Whatever is before S is in the snapshot, what
-comes from S on is in history when current is as of S: the rule that feeds current from its own LSN on makes the two
-meet. A re-sync is the same with a current table that is there already.
+The job that follows the slot goes on all the while: it appends the table's changes to history and
+confirms the slot, and only leaves current alone (:mod:`spillway.lake.state.loads`). Whatever is
+before S is in the snapshot, what comes from S on is in history when current is as of S: the rule
+that feeds current from its own LSN on makes the two meet. A re-sync is the same with a current
+table that is there already.
 
-**DDL.** The snapshot's session holds the tables' shape until current is the job's again, so all changes in
-[S, history's end) have the shape of the loaded rows, and no batch that the job merged nothing of has another one.
+**DDL.** The snapshot's session holds the tables' shape until current is the job's again, so all
+changes in [S, history's end) have the shape of the loaded rows, and no batch that the job merged
+nothing of has another one.
 
-**What a crash costs.** A table that is done stays done. A chunk that failed is copied again. A table that was at
-work goes on with its next chunk while its snapshot lives; the snapshot is its session's, so a killed
-process takes it along, and then the table's loaded rows are dropped from history and it begins anew as of a new S.
-Meanwhile its current stays as it was, and history complete.
+**What a crash costs.** A table that is done stays done. A chunk that failed is copied again. A
+table that was at work goes on with its next chunk while its snapshot lives; the snapshot is its
+session's, so a killed process takes it along, and then the table's loaded rows are dropped from
+history and it begins anew as of a new S. Meanwhile its current stays as it was, and history
+complete.
 
-Runs on the driver, one load a lake at a time. Tables are loaded one after the other, each in parallel; small ones share a
-snapshot, a large one has its own, so that none is kept longer than one large table takes: it keeps VACUUM from
-removing what changed since.
-"""
+Runs on the driver, one load a lake at a time. Tables are loaded one after the other, each in
+parallel; small ones share a snapshot, a large one has its own, so that none is kept longer than one
+large table takes: it keeps VACUUM from removing what changed since.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -176,7 +180,8 @@ class InitialLoad:
 
         Args:
             wanted: names; all of the database when it is empty.
-            missing_only: leave out what the lake has of its own accord: from changes, or loaded before.
+            missing_only: leave out what the lake has of its own accord: from changes, or loaded
+                before.
             resync: load anew what was loaded before.
 
         Raises:
@@ -207,7 +212,8 @@ class InitialLoad:
         """Load the tables that :meth:`choose` gave; return how many were.
 
         Raises:
-            SpillwayError: of the source, of the lake, or NotReady when it was stopped. What is done stays done.
+            SpillwayError: of the source, of the lake, or NotReady when it was stopped. What is done
+                stays done.
         """
         for group in _groups(chosen):
             self._load_together(group)
@@ -217,15 +223,16 @@ class InitialLoad:
         slot, source = self._slot, self._source
         if source.database != slot.database:
             raise LakeError(
-                f"the DSN is of database {source.database}, slot {slot.slot_name} decodes {slot.database}",
+                f"the DSN is of database {source.database}, slot {slot.slot_name} decodes "
+                f"{slot.database}",
                 hint="Give the DSN of the slot's own database.",
                 slot=slot.slot_name,
             )
         # The service follows the source, so it can't be ahead of it.
         if (wal := source.wal_lsn()) < slot.decoded_lsn:
             raise LakeError(
-                f"the DSN's server has written WAL up to {Lsn(wal)}, slot {slot.slot_name} is decoded up to "
-                f"{Lsn(slot.decoded_lsn)}: that is another server",
+                f"the DSN's server has written WAL up to {Lsn(wal)}, slot {slot.slot_name} is "
+                f"decoded up to {Lsn(slot.decoded_lsn)}: that is another server",
                 hint="Give the DSN of the slot's own source.",
                 slot=slot.slot_name,
             )
@@ -233,7 +240,8 @@ class InitialLoad:
     def _load_together(self, group: Sequence[SourceTable]) -> None:
         remaining = list(group)
         for table in group:
-            # Only a load that was cut off without its snapshot's session ending, on another machine for one.
+            # Only a load that was cut off without its snapshot's session ending, on another machine
+            # for one.
             with self._continued(table) as snapshot:
                 if snapshot is not None:
                     with suppress(_SnapshotLost):
@@ -251,7 +259,8 @@ class InitialLoad:
                 if attempt == _ATTEMPTS:
                     raise LakeError(
                         f"the load had to begin anew {_ATTEMPTS} times: {reason}",
-                        hint="Load when no DDL is at work on the tables; a pooler between must not end idle sessions.",
+                        hint="Load when no DDL is at work on the tables; a pooler between must not "
+                        "end idle sessions.",
                     ) from None
                 self._report(f"{reason}: taking another snapshot")
             finally:
@@ -259,7 +268,9 @@ class InitialLoad:
 
     @contextmanager
     def _continued(self, table: SourceTable) -> Iterator[SourceSnapshot | None]:
-        """Yield the snapshot of a load that was cut off, if it lives; else make the table as if never begun."""
+        """Yield the snapshot of a load that was cut off, if it lives; else make the table as if
+        never begun.
+        """
         state = load_state(self._path, directory_of(table.schema, table.table))
         assert state is not None  # chosen
         snapshot = None
@@ -304,8 +315,9 @@ class InitialLoad:
     def _begin(self, table: _Table, copied: CopiedTable, snapshot: SourceSnapshot) -> LoadState:
         if snapshot.lsn < self._slot.confirmed_flush_lsn:
             raise LakeError(
-                f"the snapshot is as of {Lsn(snapshot.lsn)}, and slot {self._slot.slot_name} was confirmed up to "
-                f"{Lsn(self._slot.confirmed_flush_lsn)}: the DSN is of another server",
+                f"the snapshot is as of {Lsn(snapshot.lsn)}, and slot {self._slot.slot_name} was "
+                f"confirmed up to {Lsn(self._slot.confirmed_flush_lsn)}: the DSN is of another "
+                "server",
                 hint="Give the DSN of the slot's own source.",
                 slot=self._slot.slot_name,
             )
@@ -317,7 +329,8 @@ class InitialLoad:
                 return state
             state = LoadState(
                 table.name, Stage.COPYING, str(Lsn(snapshot.lsn)), snapshot.name, snapshot.contents,
-                blocks=copied.blocks, range_blocks=self._range_blocks, chunk_ranges=self._chunk_ranges,
+                blocks=copied.blocks, range_blocks=self._range_blocks,
+                chunk_ranges=self._chunk_ranges,
                 shape=shape_text(table.shape),
             )  # fmt: skip
             if table.key is not None:
@@ -385,7 +398,9 @@ class InitialLoad:
         self.tables.seal_loaded(table.directory, snapshot.lsn)
 
     def _publish(self, table: _Table, snapshot: SourceSnapshot) -> None:
-        """Make the loaded rows current, catch up with history, and give the table back to the job."""
+        """Make the loaded rows current, catch up with history, and give the table back to the
+        job.
+        """
         failpoint("lake.load_copied")
         directory, lsn = table.directory, snapshot.lsn
         if table.key is not None and self.tables.durable_lsn(CURRENT, directory) < lsn:
@@ -401,7 +416,8 @@ class InitialLoad:
             self._catch_up(table)
         with table_lock(self._path, directory):
             self._catch_up(table)
-            # As long as it lives nobody altered the table; then history has changes of one shape only.
+            # As long as it lives nobody altered the table; then history has changes of one shape
+            # only.
             if not snapshot.alive():
                 raise _SnapshotLost(_ENDED)
             state = load_state(self._path, directory)
@@ -410,7 +426,9 @@ class InitialLoad:
         failpoint("lake.load_done")
 
     def _catch_up(self, table: _Table) -> None:
-        """Merge what the job appended to history from the snapshot's LSN on, which it left to us."""
+        """Merge what the job appended to history from the snapshot's LSN on, which it left to
+        us.
+        """
         directory, key = table.directory, table.key
         if key is None:
             return
@@ -432,7 +450,9 @@ class InitialLoad:
         return table_shape.current_schema(table.shape.columns)
 
     def _history_schema(self, table: _Table) -> pa.Schema:
-        """Return what history has or gets: all its columns, so that the loaded rows are in those of their types."""
+        """Return what history has or gets: all its columns, so that the loaded rows are in those of
+        their types.
+        """
         wanted = lake_schema(table.plan_schema)
         stored = self.tables.schema(HISTORY, table.directory)
         return (

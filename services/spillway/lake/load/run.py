@@ -1,7 +1,7 @@
 """``spillway lake load``: load tables, beside a running job or without one.
 
-What a load needs is put together here: the lock that makes it the only one, the checks that slot, source and lake belong
-together, the Spark session, the tables of the lake's format.
+What a load needs is put together here: the lock that makes it the only one, the checks that slot,
+source and lake belong together, the Spark session, the tables of the lake's format.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ def prepared(
     table_format: str = "",
     range_bytes: int = RANGE_BYTES,
 ) -> Iterator[InitialLoad]:
-    """Yield a load of the lake, which is the only one meanwhile; :func:`check_load` comes before it.
+    """Yield a load of the lake, which is the only one meanwhile; :func:`check_load` comes before
+    it.
 
     Raises:
         SourceError: the server refuses.

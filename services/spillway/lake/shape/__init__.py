@@ -1,1 +1,3 @@
-"""What a lake's rows and columns are, and how they change: messages, types, columns, net effects."""
+"""What a lake's rows and columns are, and how they change: messages, types, columns, net
+effects.
+"""

@@ -1,17 +1,20 @@
-"""What changed between two shapes of a table, and the lake's table of all such changes: ``<path>/ddl/events``.
+"""What changed between two shapes of a table, and the lake's table of all such changes:
+``<path>/ddl/events``.
 
 ::
 
     shape before ──┐
     shape after ───┴─▶ changes ──▶ a row each: kind, column, names and types at the source and in the lake, and where
 
-WAL has the catalog's rows, not the statement: a change of a table's shape is found where the first change of a row was made
-in it, and stands at that place (``_commit_lsn``, ``_seq``). DDL that no change of a row follows leaves no event.
+WAL has the catalog's rows, not the statement: a change of a table's shape is found where the first
+change of a row was made in it, and stands at that place (``_commit_lsn``, ``_seq``). DDL that no
+change of a row follows leaves no event.
 
-A row says the whole shape after it, too (``shape``). So the table is its own memory: what a table looked like when a job
-began is read from the rows that are there, which came to be in one commit with the LSN that they go up to, as in every table
-here. A batch that comes again adds nothing to what it added before.
-"""
+A row says the whole shape after it, too (``shape``). So the table is its own memory: what a table
+looked like when a job began is read from the rows that are there, which came to be in one commit
+with the LSN that they go up to, as in every table here. A batch that comes again adds nothing to
+what it added before.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -135,7 +138,8 @@ def changes_of(
     shapes: Sequence[Shape],
     names: Callable[[Shape], str | None] = lambda _: None,
 ) -> tuple[SchemaChange, ...]:
-    """Return what changes from *known*, the shape before them if there is one, through *shapes*, in order.
+    """Return what changes from *known*, the shape before them if there is one, through *shapes*, in
+    order.
 
     Args:
         table: its name.
@@ -197,7 +201,9 @@ class KnownShapes:
         self._shapes: dict[str, list[tuple[Place, Shape]]] | None = None
 
     def before(self, table: str, place: Place) -> Shape | None:
-        """Return the shape that changes of *table* before *place* have last; None: none is known."""
+        """Return the shape that changes of *table* before *place* have last; None: none is
+        known.
+        """
         known = (shape for at, shape in self._loaded().get(table, ()) if at < place)
         return max(known, key=lambda shape: shape.first, default=None)
 
@@ -227,7 +233,9 @@ class KnownShapes:
 def event_rows(
     changes: Iterable[SchemaChange], made: Mapping[Place, Row]
 ) -> Iterator[dict[str, Any]]:
-    """Yield :data:`EVENT`'s rows; *made* says ``_xid`` and ``_commit_time`` of the changes at their places."""
+    """Yield :data:`EVENT`'s rows; *made* says ``_xid`` and ``_commit_time`` of the changes at their
+    places.
+    """
     numbers: dict[Place, int] = {}
     for change in changes:
         numbers[change.place] = number = numbers.get(change.place, -1) + 1

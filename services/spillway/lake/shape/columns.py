@@ -1,7 +1,8 @@
 """A table's columns over time: ALTER TABLE between the changes of a batch, and between batches.
 
-A column is its attribute number, not its name: PostgreSQL never gives a number twice, so ADD, DROP and RENAME COLUMN are all
-told by comparing numbers (the plugin's field metadata ``spillway.column``; the current table's fields keep them, too).
+A column is its attribute number, not its name: PostgreSQL never gives a number twice, so ADD, DROP
+and RENAME COLUMN are all told by comparing numbers (the plugin's field metadata
+``spillway.column``; the current table's fields keep them, too).
 
 ::
 
@@ -10,19 +11,22 @@ told by comparing numbers (the plugin's field metadata ``spillway.column``; the 
     history's rows of the batch   ──as_of_last──▶ read as if they had been made in the newest shape
                                     ──▶ net effect ──▶ merge
 
-A table is its oid: one that was dropped and created again under its name has nothing of the old one, whose rows leave current
-there as by TRUNCATE. A column whose type changed has its old values cast, where that is what PostgreSQL made of
-them (:mod:`spillway.lake.shape.type_changes`); else :class:`~spillway.errors.LakeSchemaConflict`.
+A table is its oid: one that was dropped and created again under its name has nothing of the old
+one, whose rows leave current there as by TRUNCATE. A column whose type changed has its old values
+cast, where that is what PostgreSQL made of them (:mod:`spillway.lake.shape.type_changes`); else
+:class:`~spillway.errors.LakeSchemaConflict`.
 
-A column that a row was made before has the value that PostgreSQL shows for it: that of ADD COLUMN … DEFAULT
-(pg_attribute.attmissingval, ``missing`` in the metadata), else null. A dropped column leaves current and stays in history.
-DDL waits for everybody's changes of the table, so in commit order each shape ends before the next one begins.
+A column that a row was made before has the value that PostgreSQL shows for it: that of ADD COLUMN …
+DEFAULT (pg_attribute.attmissingval, ``missing`` in the metadata), else null. A dropped column
+leaves current and stays in history. DDL waits for everybody's changes of the table, so in commit
+order each shape ends before the next one begins.
 
-Neither step remembers anything, which is why a kill at any instant and a batch that comes again, cut elsewhere
-even, do no harm. *follow* compares what current's own fields say with the batch, and adds and fills
-in one commit: a column is there with its values or isn't there. *as_of_last* depends on the batch's messages only, not on
-whether current was rewritten already. The rewrite carries no LSN: the merge after it does.
-"""
+Neither step remembers anything, which is why a kill at any instant and a batch that comes again,
+cut elsewhere even, do no harm. *follow* compares what current's own fields say with the batch, and
+adds and fills in one commit: a column is there with its values or isn't there. *as_of_last* depends
+on the batch's messages only, not on whether current was rewritten already. The rewrite carries no
+LSN: the merge after it does.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -77,7 +81,9 @@ class TableColumn:
     source: SourceType = _UNKNOWN
 
     def becomes(self, after: TableColumn) -> bool:
-        """Say whether the lake can make the values that *after* has, the same column later, of this one's."""
+        """Say whether the lake can make the values that *after* has, the same column later, of this
+        one's.
+        """
         return cast_is_exact(self.type, self.source, after.type, after.source)
 
 
@@ -124,10 +130,12 @@ class Followed:
 
 
 def shapes(messages: Iterable[tuple[pa.Schema, Place, Place]], relation: str) -> tuple[Shape, ...]:
-    """Return a table's shapes in order, from its messages' schemas and where each one's changes begin and end.
+    """Return a table's shapes in order, from its messages' schemas and where each one's changes
+    begin and end.
 
     Raises:
-        LakeSchemaConflict: a shape is left and come back to, so that a message does not say which time it is of.
+        LakeSchemaConflict: a shape is left and come back to, so that a message does not say which
+            time it is of.
     """
     found: list[Shape] = []
     for schema, first, last in sorted(messages, key=lambda message: message[1]):
@@ -140,7 +148,8 @@ def shapes(messages: Iterable[tuple[pa.Schema, Place, Place]], relation: str) ->
         if before.last > after.first:
             raise LakeSchemaConflict(
                 f"columns of {relation} were changed and changed back within one batch",
-                hint="Run the job with a new checkpoint and smaller batches, so that they come one after the other.",
+                hint="Run the job with a new checkpoint and smaller batches, so that they come one "
+                "after the other.",
                 relation=relation,
             )
     # A later message may not know it any more: VACUUM FULL writes the values into the rows.
@@ -158,7 +167,8 @@ def current_schema(columns: Sequence[TableColumn]) -> pa.Schema:
     """Return the current table's schema; its fields keep their attribute numbers."""
     return pa.schema(
         pa.field(
-            c.name, c.type, metadata={_ATTNUM: str(c.identity)} if isinstance(c.identity, int) else None
+            c.name, c.type,
+            metadata={_ATTNUM: str(c.identity)} if isinstance(c.identity, int) else None
         )
         for c in columns
     )  # fmt: skip
@@ -211,7 +221,8 @@ def follow(
         else:
             known = stored_shape and stored_shape.column(column.identity)
             type_ = held.field(source).type
-            # Of another type than it should have, it was made what it is to be by a batch that was cut off since.
+            # Of another type than it should have, it was made what it is to be by a batch that was
+            # cut off since.
             kept = known.source if known and known.type == type_ else _UNKNOWN
             before = TableColumn(column.identity, source, type_, source=kept)
             check_values(relation, before, column)
@@ -229,7 +240,9 @@ def follow(
 
 
 def begun_anew(current: DataFrame, newest: Shape, key: tuple[str, ...]) -> Followed:
-    """Return the current table of another table than the one that had the name before: without rows."""
+    """Return the current table of another table than the one that had the name before: without
+    rows.
+    """
     wanted = current_schema(newest.columns)
     if not key:
         wanted = wanted.append(COPIES_FIELD)
@@ -238,7 +251,8 @@ def begun_anew(current: DataFrame, newest: Shape, key: tuple[str, ...]) -> Follo
 
 
 def as_of_last(events: DataFrame, of_batch: Sequence[Shape], relation: str) -> DataFrame:
-    """Return history's rows as if all had been made in the last of the batch's shapes, with its columns.
+    """Return history's rows as if all had been made in the last of the batch's shapes, with its
+    columns.
 
     Rows of a table that had the name before the last shape's table are left out.
 
@@ -321,9 +335,11 @@ def check_values(relation: str, before: TableColumn, after: TableColumn) -> None
     """
     if not before.becomes(after):
         raise LakeSchemaConflict(
-            f"column {after.name!r} of {relation} is {_described(after)} now, and was {_described(before)}: "
-            "what the source made of the values that were there is not in WAL",
-            hint=f"Load the table anew: spillway lake load --resync --table {relation}, with the job's --slot and --lake.",
+            f"column {after.name!r} of {relation} is {_described(after)} now, and was "
+            f"{_described(before)}: what the source made of the values that were there is not in "
+            "WAL",
+            hint=f"Load the table anew: spillway lake load --resync --table {relation}, with the "
+            "job's --slot and --lake.",
             relation=relation,
             column=after.name,
         )
@@ -377,7 +393,9 @@ def _described(column: TableColumn) -> str:
 
 
 def _renamed(shape: Shape, newest: Shape) -> Column:
-    """Return the names of unchanged values as *newest* has them; of a column that is gone, a name that none has."""
+    """Return the names of unchanged values as *newest* has them; of a column that is gone, a name
+    that none has.
+    """
     now = {c.name: newest.name_of(c.identity) or "" for c in shape.columns}
     changed = {before: after for before, after in now.items() if before != after}
     if not changed:
@@ -393,7 +411,9 @@ def _renamed(shape: Shape, newest: Shape) -> Column:
 
 
 def _literal(text: str | None, type_: DataType) -> Column:
-    """Return the value that PostgreSQL prints as *text*; Spark reads the same forms but of these types."""
+    """Return the value that PostgreSQL prints as *text*; Spark reads the same forms but of
+    these types.
+    """
     if text is None:
         return F.lit(None).cast(type_)
     if isinstance(type_, BinaryType):

@@ -1,27 +1,32 @@
 """From a batch of changes to its net effect on each row: what MERGE needs.
 
-MERGE wants at most one source row for a target row, and changes have an order that a MERGE doesn't know. So a batch is
-first reduced: per key, the state after its last change by (``_commit_lsn``, ``_seq``).
+MERGE wants at most one source row for a target row, and changes have an order that a MERGE doesn't
+know. So a batch is first reduced: per key, the state after its last change by (``_commit_lsn``,
+``_seq``).
 
 Three things make this more than "take the last row per key":
 
-*A change of key* is two effects: the old key's row goes, the new key's appears. Each change is expanded into its
-effects first, and then the last effect per key counts.
+*A change of key* is two effects: the old key's row goes, the new key's appears. Each change is
+expanded into its effects first, and then the last effect per key counts.
 
-*Unchanged TOAST values.* An UPDATE that leaves a large value alone doesn't log it. Its value is the latest one
-logged in the batch for that row, else the one in the current table (``_keep_…``, resolved by the merge). An INSERT
-sets all columns, so the latest logged value under a key never reaches back across a DELETE.
+*Unchanged TOAST values.* An UPDATE that leaves a large value alone doesn't log it. Its value is the
+latest one logged in the batch for that row, else the one in the current table (``_keep_…``,
+resolved by the merge). An INSERT sets all columns, so the latest logged value under a key never
+reaches back across a DELETE.
 
-*Both at once*: a row changes its key and carries an unlogged value with it, so the value stands under another key.
-Then rows are followed through their changes of key. Each key's timeline is cut into lives by arrivals (an INSERT, or a
-move to this key); a move links the life that it begins to the life that it ends; pointer jumping over those links
-(log2 of the longest chain rounds) gives each change the first life of its row, and "latest logged" is taken per row
-instead of per key. This costs a few more jobs and runs only for batches that need it.
+*Both at once*: a row changes its key and carries an unlogged value with it, so the value stands
+under another key. Then rows are followed through their changes of key. Each key's timeline is cut
+into lives by arrivals (an INSERT, or a move to this key); a move links the life that it begins to
+the life that it ends; pointer jumping over those links (log2 of the longest chain rounds) gives
+each change the first life of its row, and "latest logged" is taken per row instead of per key. This
+costs a few more jobs and runs only for batches that need it.
 
-A table without a key of its own but with replica identity FULL is a multiset: its current state holds
-each distinct row once with the number of its copies, and the net effect of a batch is a count per distinct row.
+A table without a key of its own but with replica identity FULL is a multiset: its current state
+holds each distinct row once with the number of its copies, and the net effect of a batch is a count
+per distinct row.
 
-TRUNCATE empties the table: only what comes after the last one counts, and :attr:`NetEffect.truncated` says so.
+TRUNCATE empties the table: only what comes after the last one counts, and
+:attr:`NetEffect.truncated` says so.
 """
 
 from __future__ import annotations
@@ -48,7 +53,8 @@ KEEP: Final = "_keep_"
 COPIES: Final = "_copies"
 COPIES_FIELD: Final = pa.field(COPIES, pa.int64())
 
-#: Rounds of pointer jumping: 2^40 changes of key of one row in one batch are more than a batch holds.
+#: Rounds of pointer jumping: 2^40 changes of key of one row in one batch are more than a batch
+#: holds.
 _MAX_JUMPS: Final = 40
 
 
@@ -71,7 +77,8 @@ def quoted(name: str) -> str:
 
 
 def numbered(rows: DataFrame) -> DataFrame:
-    """Return *rows* with columns named 0, 1, …: ``mapInArrow`` looks its frame's columns up by unquoted names.
+    """Return *rows* with columns named 0, 1, …: ``mapInArrow`` looks its frame's columns up by
+    unquoted names.
 
     A name with a dot is then a field of a column, and not found.
     """
@@ -93,7 +100,8 @@ def keyed(
         columns: the table's columns among them.
         key: the columns that identify a row, all of them identity columns.
         current: the current table before these events, None if there is none yet.
-        plain: neither a TRUNCATE nor an unchanged TOAST value is among them; saves looking, which is a job.
+        plain: neither a TRUNCATE nor an unchanged TOAST value is among them; saves looking, which
+            is a job.
     """
     old_fields = _old_key_fields(events)
     moved = F.lit(False)
@@ -133,7 +141,9 @@ def keyed(
 
 
 def multiset(events: DataFrame, columns: Sequence[str]) -> NetEffect:
-    """Reduce *events* of a table with replica identity FULL to a change of copies per distinct row."""
+    """Reduce *events* of a table with replica identity FULL to a change of copies per distinct
+    row.
+    """
     facts = events.agg(F.max(F.when(F.col("_op") == "T", _at())).alias("truncated_at")).first()
     assert facts is not None  # an aggregate without grouping has one row
     events = _after_truncate(events, facts["truncated_at"])
@@ -215,8 +225,8 @@ def _effects(
 ) -> DataFrame:
     """Expand changes into effects on keys.
 
-    Columns: ``_at``, ``_set``, ``_arrives`` (a row that wasn't under this key before), ``_leaves`` (the first half of a
-    move), ``_k`` (the key), ``_unchanged``, and the table's.
+    Columns: ``_at``, ``_set``, ``_arrives`` (a row that wasn't under this key before), ``_leaves``
+    (the first half of a move), ``_k`` (the key), ``_unchanged``, and the table's.
     """
 
     def effect(keys: Column, *, is_set: bool, arrives: bool, leaves: bool) -> Column:
@@ -251,7 +261,9 @@ def _effects(
 def _states(
     effects: DataFrame, group: str, columns: Sequence[str], kept: Sequence[str]
 ) -> DataFrame:
-    """Return per *group* its ``_last`` effect and, for each of *kept*, the latest logged value in ``_known_…``."""
+    """Return per *group* its ``_last`` effect and, for each of *kept*, the latest logged value in
+    ``_known_…``.
+    """
     order = F.struct("_at", SET)
     last = F.max_by(F.struct(SET, "_k", "_unchanged", *(_new(c) for c in columns)), order).alias(
         "_last"
@@ -303,7 +315,8 @@ def _by_row(
     timeline = Window.partitionBy("_k").orderBy("_at", SET)
     so_far = timeline.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     birth = F.last(F.when(F.col("_arrives"), F.col("_at")), ignorenulls=True).over(so_far)
-    # A life of a key: the key and the arrival that began it; no arrival: it was there before the batch.
+    # A life of a key: the key and the arrival that began it; no arrival: it was there before the
+    # batch.
     effects = effects.withColumn("_life", F.struct(F.col("_k"), birth.alias("_birth")))
     effects = effects.localCheckpoint()
 

@@ -1,7 +1,7 @@
 """What of a row says in which partition of a lake table it is: ``region``, ``day(created_at)``.
 
-Which tables have which partitions is :mod:`spillway.lake.tables.layout`'s; the derived columns that they are kept in are
-:mod:`spillway.lake.tables.partitions`'.
+Which tables have which partitions is :mod:`spillway.lake.tables.layout`'s; the derived columns that
+they are kept in are :mod:`spillway.lake.tables.partitions`'.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Partition:
         return f"_by_{self.column.removeprefix('_')}"
 
     def is_of(self, type_: pa.DataType | None) -> bool:
-        """Say whether columns of a type, as the lake has them, can be so; None: there is no column."""
+        """Say whether columns of a type, as the lake has them, can be so; None: there is no
+        column.
+        """
         is_ = pa.types
         if type_ is None:
             return False
@@ -56,7 +58,8 @@ class Partition:
         check_column(self.column, columns, "--partition-by")
         if self.name in columns.names:
             raise LakeSchemaConflict(
-                f"the table has a column {self.name!r}, which is where its partitions would be kept",
+                f"the table has a column {self.name!r}, which is where its partitions would be "
+                "kept",
                 hint="Partition it by another column, or by none.",
                 column=self.name,
             )
@@ -64,8 +67,9 @@ class Partition:
         if not self.is_of(type_):
             raise LakeSchemaConflict(
                 f"column {self.column!r} is {type_} in the lake, which {self} can't partition",
-                hint="Partitions are of integers, texts, booleans and dates, and of day(), month() or year() of dates and "
-                "timestamps. What is of other types can be clustered (--cluster-by).",
+                hint="Partitions are of integers, texts, booleans and dates, and of day(), month() "
+                "or year() of dates and timestamps. What is of other types can be clustered "
+                "(--cluster-by).",
                 column=self.column,
             )
 
@@ -83,7 +87,8 @@ class Partition:
         if found is None or (found["unit"] is not None and found["unit"] not in UNITS):
             raise InvalidRequest(
                 f"{text!r} says no partition",
-                hint=f"A column, or {', '.join(f'{unit}(column)' for unit in UNITS)} of a date or a timestamp.",
+                hint=f"A column, or {', '.join(f'{unit}(column)' for unit in UNITS)} of a date or "
+                "a timestamp.",
             )
         return cls((found["of"] or found["column"]).strip(), found["unit"] or "")
 

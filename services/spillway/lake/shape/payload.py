@@ -1,22 +1,24 @@
 """Messages of the ``arrow`` plugin: what is in one, and its columns as lake tables can hold them.
 
-A message is an Arrow IPC stream: a schema and one batch of changes of one table. The columns that begin with an
-underscore are the plugin's (:data:`CHANGE_COLUMNS`), then come the table's own under their names. The schema's
-metadata says which table it is and what identifies its rows.
+A message is an Arrow IPC stream: a schema and one batch of changes of one table. The columns that
+begin with an underscore are the plugin's (:data:`CHANGE_COLUMNS`), then come the table's own under
+their names. The schema's metadata says which table it is and what identifies its rows.
 
 Lake types are what Spark, Delta Lake and Parquet agree on, which is less than Arrow has:
 
-====================================  ====================================================================
+====================================  ==============================================================
 Arrow                                 in the lake
-====================================  ====================================================================
-uint64 (the LSNs, ``_seq``)           bigint: an LSN is a byte position and stays below 2^63 for ever
+====================================  ==============================================================
+uint64 (the LSNs, ``_seq``)           bigint: an LSN is a byte position and stays below 2^63 for
+                                      ever
 uint8, uint16, uint32                 smallint, int, bigint
 decimal of more than 38 digits        string, PostgreSQL's text: no digit is lost
 time of day, duration, interval       string
 dictionaries, large and view types    their plain forms
-timestamps                            microseconds; with a zone: instants in UTC; without: ``timestamp_ntz``
+timestamps                            microseconds; with a zone: instants in UTC; without:
+                                      ``timestamp_ntz``
 a struct without fields               left out: Parquet can't store it
-====================================  ====================================================================
+====================================  ==============================================================
 
 Everything here works on whole batches; nothing is done per row in Python.
 """
@@ -70,7 +72,8 @@ ENVELOPE: Final = pa.schema(
         # of these two, in microseconds since the epoch: a slot whose transactions say no time has 0
         pa.field("first_commit_time", pa.int64()),
         pa.field("last_commit_time", pa.int64()),
-        # whether any of the changes is a TRUNCATE, or leaves a TOAST value out: what a consumer must look for then
+        # whether any of the changes is a TRUNCATE, or leaves a TOAST value out: what a consumer
+        # must look for then
         pa.field("special", pa.bool_()),
         pa.field("payload", pa.binary()),
         pa.field("range_start", pa.int64()),
@@ -82,14 +85,18 @@ _MAX_DECIMAL_DIGITS: Final = 38
 
 
 def _escaped(identifier: str) -> str:
-    """Escape all but letters, digits and inner underscores; a dot, too: it stands between schema and table."""
+    """Escape all but letters, digits and inner underscores; a dot, too: it stands between schema
+    and table.
+    """
     return re.sub(
         r"[^\w$-]|^_", lambda match: "".join(f"~{b:02X}" for b in match[0].encode()), identifier
     )
 
 
 def directory_of(schema: str, table: str) -> str:
-    """Return the lake tables' directory name: the table's own, what file systems or Spark mind written ``~XX``."""
+    """Return the lake tables' directory name: the table's own, what file systems or Spark mind
+    written ``~XX``.
+    """
     return f"{_escaped(schema)}.{_escaped(table)}"
 
 
@@ -231,7 +238,8 @@ _PLAIN: Final = (
 
 
 def lake_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a message's schema as lake tables hold it: lake types, all columns nullable, no metadata.
+    """Return a message's schema as lake tables hold it: lake types, all columns nullable, no
+    metadata.
 
     Raises:
         LakeSchemaConflict: two columns differ in case only, which no lake format keeps apart.
@@ -243,7 +251,8 @@ def lake_schema(schema: pa.Schema) -> pa.Schema:
         if other != field.name:
             raise LakeSchemaConflict(
                 f"columns {other!r} and {field.name!r} differ in case only",
-                hint="Spark and Delta Lake don't keep such names apart: rename one, or leave the table out (--table).",
+                hint="Spark and Delta Lake don't keep such names apart: rename one, or leave the "
+                "table out (--table).",
                 relation=relation_of(schema).name,
             )
         type_ = lake_type(field.type)
@@ -258,7 +267,8 @@ def table_columns(schema: pa.Schema) -> tuple[str, ...]:
     return tuple(name for name in schema.names if name not in own)
 
 
-#: What a stored column becomes to hold another type's values, too: :func:`spillway.lake.shape.type_changes.widest`, or less.
+#: What a stored column becomes to hold another type's values, too:
+#: :func:`spillway.lake.shape.type_changes.widest`, or less.
 Widest = Callable[[pa.DataType, pa.DataType], pa.DataType | None]
 
 
@@ -267,9 +277,10 @@ def merge_schemas(
 ) -> pa.Schema:
     """Return *stored* with what it takes to hold *incoming*'s rows, too.
 
-    A column that *stored* lacks is added. One of another type makes the stored one wider where that loses nothing
-    (*becomes*, the table format's), else it gets a column of its own beside it (:func:`column_for`).
-    Columns that *incoming* lacks were dropped at the source and stay, null from then on.
+    A column that *stored* lacks is added. One of another type makes the stored one wider where that
+    loses nothing (*becomes*, the table format's), else it gets a column of its own beside it
+    (:func:`column_for`). Columns that *incoming* lacks were dropped at the source and stay, null
+    from then on.
 
     Raises:
         LakeSchemaConflict: two columns of *incoming* would be one.
@@ -286,7 +297,8 @@ def _merged_fields(
         name = column_for(field.name, field.type, fields, becomes)
         if taken.setdefault(name, field.name) != field.name:
             raise LakeSchemaConflict(
-                f"columns {taken[name]!r} and {field.name!r} of {relation} would be one in its history, {name!r}",
+                f"columns {taken[name]!r} and {field.name!r} of {relation} would be one in its "
+                f"history, {name!r}",
                 hint="Rename one of them at the source.",
                 relation=relation,
                 column=field.name,
@@ -314,10 +326,12 @@ def column_for(
     stored: Mapping[str, pa.DataType],
     becomes: Widest = _held,
 ) -> str:
-    """Return the column of *stored* that holds values of column *name* while it has the lake's type *type_*.
+    """Return the column of *stored* that holds values of column *name* while it has the lake's type
+    *type_*.
 
-    Mostly the name itself. History never rewrites what it has, so where a column became one of another kind (text → int)
-    its values are in ``<name>__<type>`` from then on. Of a column that isn't in *stored* yet, the name that it gets.
+    Mostly the name itself. History never rewrites what it has, so where a column became one of
+    another kind (text → int) its values are in ``<name>__<type>`` from then on. Of a column that
+    isn't in *stored* yet, the name that it gets.
     """
     before = stored.get(name)
     if before is None or name in CHANGE_COLUMNS.names:
@@ -334,8 +348,8 @@ def conform(
 
     Args:
         batch: a message's batch.
-        target: a lake schema, or Spark's Arrow form of it; where it has columns for several types of one
-            (:func:`column_for`) the batch's values are in that of their type.
+        target: a lake schema, or Spark's Arrow form of it; where it has columns for several types
+            of one (:func:`column_for`) the batch's values are in that of their type.
         from_lsn: rows whose commit record starts before this are left out.
         upto_lsn: rows whose commit record starts there or later are left out.
     """
@@ -346,7 +360,9 @@ def conform(
 
 
 def between(batch: pa.RecordBatch, from_lsn: int, upto_lsn: int | None = None) -> pa.RecordBatch:
-    """Return the rows of *batch*, a message's, whose commit record starts in [*from_lsn*, *upto_lsn*)."""
+    """Return the rows of *batch*, a message's, whose commit record starts in [*from_lsn*,
+    *upto_lsn*).
+    """
     if not batch.num_rows or not (from_lsn or upto_lsn is not None):
         return batch
     # Rows come in commit order: mostly none is beyond the bounds, and nothing is copied.

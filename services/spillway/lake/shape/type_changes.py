@@ -2,15 +2,17 @@
 
 Two questions, as history and current answer them differently:
 
-*History* keeps what it has as it is. Can one lake type hold the values of both, so that the column stays one?
-:func:`widest`: integers of any size, ``float`` in ``double``, integers in ``double`` and ``decimal`` that hold them all,
-decimals among each other. What isn't there gets a column of its own beside the old one. Delta Lake's type widening
-and Spark's Parquet reader know all these pairs: files keep the type that they were written with.
+*History* keeps what it has as it is. Can one lake type hold the values of both, so that the column
+stays one? :func:`widest`: integers of any size, ``float`` in ``double``, integers in ``double`` and
+``decimal`` that hold them all, decimals among each other. What isn't there gets a column of its own
+beside the old one. Delta Lake's type widening and Spark's Parquet reader know all these pairs:
+files keep the type that they were written with.
 
-*Current* shows what the source shows, and PostgreSQL rewrote the rows that were there without a change that logical
-decoding could see. Is the lake's cast of an old value PostgreSQL's new value? :func:`cast_is_exact`: where it is, the
-table is rewritten so; where it isn't (``text`` → ``int``, ``float8`` → ``float4``, what depends on a session's
-settings), nobody here can know the rows, and they have to be loaded again.
+*Current* shows what the source shows, and PostgreSQL rewrote the rows that were there without a
+change that logical decoding could see. Is the lake's cast of an old value PostgreSQL's new value?
+:func:`cast_is_exact`: where it is, the table is rewritten so; where it isn't (``text`` → ``int``,
+``float8`` → ``float4``, what depends on a session's settings), nobody here can know the rows, and
+they have to be loaded again.
 
 What ``ALTER TYPE … USING`` computes is in no catalog: the casts are those without USING.
 """
@@ -45,8 +47,8 @@ _TEXT: Final = 25
 _VARCHAR: Final = 1043
 _NUMERIC: Final = 1700
 _VARHDRSZ: Final = 4
-#: Printed types whose cast to text is the text that they print, whatever a session has set: xml, json, name, bit, varbit,
-#: numeric, uuid, jsonb.
+#: Printed types whose cast to text is the text that they print, whatever a session has set: xml,
+#: json, name, bit, varbit, numeric, uuid, jsonb.
 _PRINT_AS_TEXT: Final = frozenset({142, 114, 19, 1560, 1562, _NUMERIC, 2950, 3802})
 _JSON: Final = 114
 _JSONB: Final = 3802
@@ -59,7 +61,9 @@ _ARRAYS_ALIKE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SourceType:
-    """A column's type at the source; a domain's is what it is over. Without an oid nothing is known but *name*."""
+    """A column's type at the source; a domain's is what it is over. Without an oid nothing is known
+    but *name*.
+    """
 
     name: str = ""
     oid: int = 0
@@ -133,7 +137,9 @@ def cast_is_exact(
 
 
 def _is_exact_number(before: pa.DataType, after: pa.DataType) -> bool:
-    """Of a type that is too small PostgreSQL refuses a value, and so ALTER TABLE: what it let through fits."""
+    """Of a type that is too small PostgreSQL refuses a value, and so ALTER TABLE: what it let
+    through fits.
+    """
     types = pa.types
     if types.is_integer(before):
         return bool(
@@ -173,7 +179,8 @@ def _same_values(type_: pa.DataType, was: SourceType, becomes: SourceType) -> bo
         return True
     to_text = becomes.oid in {_TEXT, _VARCHAR}
     if was.oid in {_TEXT, _VARCHAR}:
-        # A shorter varchar(n) cuts blanks only: of other values that are too long ALTER TABLE complains.
+        # A shorter varchar(n) cuts blanks only: of other values that are too long ALTER TABLE
+        # complains.
         return to_text
     if was.is_enum or was.oid in _PRINT_AS_TEXT:
         if to_text:

@@ -6,46 +6,58 @@
     spark.readStream.format("spillway").option("slot", "shop").load()                              # envelopes
     spark.readStream.format("spillway").option("slot", "shop").option("table", "public.orders").load()   # rows
 
-==========================  ================================================================================
+==========================  ========================================================================
 option                      meaning
-==========================  ================================================================================
+==========================  ========================================================================
 ``slot``                    the slot; its plugin must be ``arrow``
 ``grpc``                    the service's host:port; ``https://host:port`` of one with a certificate
-``tls_ca``                  the CAs to verify it with, a PEM file on every machine of the cluster; SPILLWAY_TLS_CA of the process
-                            that reads when it isn't given. ``tls_client_cert``, ``tls_client_key``, ``tls_server_name`` likewise.
-                            The job hands on what its own environment has, for workers that have nothing in theirs
-``token``                   bearer token; SPILLWAY_TOKEN when it isn't given, which keeps it out of query plans
+``tls_ca``                  the CAs to verify it with, a PEM file on every machine of the cluster;
+                            SPILLWAY_TLS_CA of the process that reads when it isn't given.
+                            ``tls_client_cert``, ``tls_client_key``, ``tls_server_name`` likewise.
+                            The job hands on what its own environment has, for workers that have
+                            nothing in theirs
+``token``                   bearer token; SPILLWAY_TOKEN when it isn't given, which keeps it out of
+                            query plans
 ``table``                   ``schema.table``: typed rows of that table instead of envelopes
 ``tables``                  a JSON list of ``schema.table``: envelopes of these tables only
-``columns``                 with ``table``, a JSON list of columns, the plugin's own included: only these are read
-``filter_pushdown``         with ``table``, batch reads: ``true`` has filters applied here (:mod:`spillway.lake.source.pushdown`);
-                            Spark must be told, too: ``spark.sql.python.filterPushdown.enabled``
+``columns``                 with ``table``, a JSON list of columns, the plugin's own included: only
+                            these are read
+``filter_pushdown``         with ``table``, batch reads: ``true`` has filters applied here
+                            (:mod:`spillway.lake.source.pushdown`); Spark must be told, too:
+                            ``spark.sql.python.filterPushdown.enabled``
 ``start_lsn``               where a new query begins, instead of the slot's confirmed_flush_lsn
 ``end_lsn``                 batch reads only: where they end, instead of what is decoded
-``max_bytes_per_batch``     bytes of WAL that a micro-batch may span (256 MiB); a transaction is never cut
-``boundaries``              a directory or prefix with LSNs at which a micro-batch must end (:mod:`spillway.lake.state.boundaries`)
-``partitions``              parts a micro-batch is read in, at most (2); each spans at least 8 MiB of WAL
-==========================  ================================================================================
+``max_bytes_per_batch``     bytes of WAL that a micro-batch may span (256 MiB); a transaction is
+                            never cut
+``boundaries``              a directory or prefix with LSNs at which a micro-batch must end
+                            (:mod:`spillway.lake.state.boundaries`)
+``partitions``              parts a micro-batch is read in, at most (2); each spans at least 8 MiB
+                            of WAL
+==========================  ========================================================================
 
-**Offsets are LSNs**, ``{"lsn": "0/16B3748"}``: everything whose commit record starts before it. A batch is the
-range [start, end) of commit LSNs, partitions cut it into equal parts by arithmetic alone, and so the same offsets
-always give the same partitions and rows, whichever process asks. Reading is a peek: it neither moves the slot nor
-makes it active, and :meth:`SpillwayStreamReader.commit` confirms nothing, because Spark calls it late and
-not at all for the last batch. Whoever writes the rows confirms the slot from its own durable marker
-(:mod:`spillway.lake.job.run`). A range before the slot's confirmed position reads as empty: it was confirmed because
-it is durable elsewhere.
+**Offsets are LSNs**, ``{"lsn": "0/16B3748"}``: everything whose commit record starts before it. A
+batch is the range [start, end) of commit LSNs, partitions cut it into equal parts by arithmetic
+alone, and so the same offsets always give the same partitions and rows, whichever process asks.
+Reading is a peek: it neither moves the slot nor makes it active, and
+:meth:`SpillwayStreamReader.commit` confirms nothing, because Spark calls it late and not at all for
+the last batch. Whoever writes the rows confirms the slot from its own durable marker
+(:mod:`spillway.lake.job.run`). A range before the slot's confirmed position reads as empty: it was
+confirmed because it is durable elsewhere.
 
-**Admission control is by WAL bytes**, not by rows: the distance of two LSNs is known without reading, and bounds
-what lies between. Rows per LSN are known to nobody before they are read, and reading twice would cost more than it bounds.
+**Admission control is by WAL bytes**, not by rows: the distance of two LSNs is known without
+reading, and bounds what lies between. Rows per LSN are known to nobody before they are read, and
+reading twice would cost more than it bounds.
 
-**Envelopes: a row a message, not a row a change.** A slot carries many tables with as many schemas, and a Spark
-source has one. Spark moves about 1.5 million rows/s out of Python in Arrow batches of a million rows, 4 thousand in
-batches of a thousand; messages of many small tables would be such small batches, and a union schema of all tables
-would be mostly nulls. So the source hands out what the plugin made, up to 1 MiB of Arrow IPC as one binary value,
-with just enough beside it to route it, and a table's messages become columns in ``mapInArrow``, in parallel and
-only for the tables wanted. The slot is read once for all tables. The last row of each partition has no relation: it says that
-[range_start, range_end) was read to its end, so a consumer knows what it has, even if that is nothing.
-"""
+**Envelopes: a row a message, not a row a change.** A slot carries many tables with as many schemas,
+and a Spark source has one. Spark moves about 1.5 million rows/s out of Python in Arrow batches of a
+million rows, 4 thousand in batches of a thousand; messages of many small tables would be such small
+batches, and a union schema of all tables would be mostly nulls. So the source hands out what the
+plugin made, up to 1 MiB of Arrow IPC as one binary value, with just enough beside it to route it,
+and a table's messages become columns in ``mapInArrow``, in parallel and only for the tables wanted.
+The slot is read once for all tables. The last row of each partition has no relation: it says that
+[range_start, range_end) was read to its end, so a consumer knows what it has, even if that is
+nothing.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -97,8 +109,8 @@ DEFAULT_MAX_BYTES_PER_BATCH: Final = 256 << 20
 _DEFAULT_PARTITIONS: Final = 2
 #: Below this much WAL another task costs more than it reads.
 _MIN_PARTITION_BYTES: Final = 8 << 20
-#: Payload bytes that one Arrow batch carries to the JVM: large enough to amortise the hand-over (about
-#: 200 µs), small enough that the JVM's copy of it doesn't matter.
+#: Payload bytes that one Arrow batch carries to the JVM: large enough to amortise the hand-over
+#: (about 200 µs), small enough that the JVM's copy of it doesn't matter.
 _YIELD_BYTES: Final = 16 << 20
 
 
@@ -120,7 +132,8 @@ class SpillwayDataSource(DataSource):
         Raises:
             InvalidOption: ``slot`` is missing, or a number isn't one.
         """
-        # Spark's mapping is case-insensitive and holds what we don't know of (path, …): leave those.
+        # Spark's mapping is case-insensitive and holds what we don't know of (path, …): leave
+        # those.
         self.options = dict(options)
         if not self.options.get("slot"):
             raise InvalidOption(
@@ -146,8 +159,8 @@ class SpillwayDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the envelope's schema, or with ``table`` that of the table's changes.
 
-        Runs in a short-lived Python process when no schema was given to the reader. A table's schema is taken
-        from the first message in the slot that is of it.
+        Runs in a short-lived Python process when no schema was given to the reader. A table's
+        schema is taken from the first message in the slot that is of it.
         """
         if not self.options.get("table"):
             return from_arrow_schema(ENVELOPE)
@@ -160,7 +173,8 @@ class SpillwayDataSource(DataSource):
                     schema = payloads.lake_schema(message.batch.schema)
                     return from_arrow_schema(self._pruned(schema), prefer_timestamp_ntz=True)
         raise LakeError(
-            f"slot {self.options['slot']} holds no change of {self.options['table']} to take its schema from",
+            f"slot {self.options['slot']} holds no change of {self.options['table']} to take its "
+            "schema from",
             hint="Give the reader a schema, or try again once the table has changed.",
             slot=self.options["slot"],
             relation=self.options["table"],
@@ -177,7 +191,8 @@ class SpillwayDataSource(DataSource):
         return pa.schema([schema.field(name) for name in self.columns]) if self.columns else schema
 
     def reader(self, schema: StructType) -> SpillwayBatchReader:
-        # A reader that takes filters is refused by Spark while its setting is off, which is its default.
+        # A reader that takes filters is refused by Spark while its setting is off, which is its
+        # default.
         if self.options.get("table") and self.options.get("filter_pushdown", "").lower() == "true":
             return SpillwayFilteringReader(self, schema)
         return SpillwayBatchReader(self, schema)
@@ -229,7 +244,9 @@ class _RangeReader:
 
 
 class SpillwayBatchReader(_RangeReader, DataSourceReader):
-    """``spark.read``: from ``start_lsn`` (or what is confirmed) to ``end_lsn`` (or what is decoded now)."""
+    """``spark.read``: from ``start_lsn`` (or what is confirmed) to ``end_lsn`` (or what is decoded
+    now).
+    """
 
     def partitions(self) -> list[InputPartition]:
         """Plan the read; runs in a planner process, once per query."""
@@ -260,8 +277,8 @@ class SpillwayFilteringReader(SpillwayBatchReader):
 
 
 class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """``spark.readStream``. The planning methods run in one Python process, which is new at each restart:
-    the only state it keeps is AvailableNow's target, which Spark sets anew at each start.
+    """``spark.readStream``. The planning methods run in one Python process, which is new at each
+    restart: the only state it keeps is AvailableNow's target, which Spark sets anew at each start.
     """
 
     def __init__(self, source: SpillwayDataSource, schema: StructType) -> None:
@@ -271,11 +288,15 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         self._boundaries = lake_path(named) if named else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of an AvailableNow run: what is decoded now. Runs before :meth:`initialOffset`."""
+        """Fix the end of an AvailableNow run: what is decoded now. Runs before
+        :meth:`initialOffset`.
+        """
         self._target = self.position().decoded_lsn
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Return where a new query begins; may run twice, and not at all when there is a checkpoint."""
+        """Return where a new query begins; may run twice, and not at all when there is a
+        checkpoint.
+        """
         return _offset(_start_lsn(self.options, self.position()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -306,7 +327,9 @@ class SpillwayStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         return self.read_range(partition)
 
     def commit(self, end: dict[str, str]) -> None:
-        """Do nothing: Spark calls this late and not for the last batch. The sink confirms the slot."""
+        """Do nothing: Spark calls this late and not for the last batch. The sink confirms the
+        slot.
+        """
 
 
 def envelopes(
@@ -390,12 +413,14 @@ def _usable(position: SlotPosition) -> SlotPosition:
     if position.invalidation_reason:
         raise SlotInvalidated(
             f"slot {position.slot_name} was invalidated: {position.invalidation_reason}",
-            hint="Drop it, create it anew, and load the tables afresh: what it had not delivered is gone.",
+            hint="Drop it, create it anew, and load the tables afresh: what it had not delivered "
+            "is gone.",
             slot=position.slot_name,
         )
     if position.plugin != "arrow":
         raise LakeError(
-            f"slot {position.slot_name} uses the plugin {position.plugin}, and the lake reads `arrow` only",
+            f"slot {position.slot_name} uses the plugin {position.plugin}, and the lake reads "
+            "`arrow` only",
             hint="Create a slot for the lake: spillway slot create NAME --plugin arrow.",
             slot=position.slot_name,
         )

@@ -1,9 +1,11 @@
-"""Which of Spark's filters the data source applies itself: fewer rows leave Python, fewer LSNs are read.
+"""Which of Spark's filters the data source applies itself: fewer rows leave Python, fewer LSNs are
+read.
 
-A filter on ``_commit_lsn`` narrows the range of LSNs, so what lies outside is not even asked of the service. Filters on other
-columns leave rows out before they are copied to the JVM. Every filter stays Spark's too: what is taken here
-need only be *implied* by the query, so a kind of value whose comparison differs between Arrow and Spark (floats, for
-their NaN; timestamps, for their zones) is left alone.
+A filter on ``_commit_lsn`` narrows the range of LSNs, so what lies outside is not even asked of the
+service. Filters on other columns leave rows out before they are copied to the JVM. Every filter
+stays Spark's too: what is taken here need only be *implied* by the query, so a kind of value whose
+comparison differs between Arrow and Spark (floats, for their NaN; timestamps, for their zones) is
+left alone.
 """
 
 from __future__ import annotations

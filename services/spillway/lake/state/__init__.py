@@ -1,1 +1,3 @@
-"""What a lake remembers of itself, below ``<path>/_spillway/``: positions, points, loads, tables set aside."""
+"""What a lake remembers of itself, below ``<path>/_spillway/``: positions, points, loads, tables
+set aside.
+"""

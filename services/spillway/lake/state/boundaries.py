@@ -1,17 +1,20 @@
-"""LSNs at which a micro-batch must end, asked for from outside the job: ``<path>/_spillway/boundaries/``.
+"""LSNs at which a micro-batch must end, asked for from outside the job:
+``<path>/_spillway/boundaries/``.
 
-A job ends its batches where it likes, and only there do all tables agree (:mod:`spillway.lake.state.commit_points`). Who wants the lake
-as of an LSN of its own, to compare it with a snapshot of the source, asks for a batch to end there::
+A job ends its batches where it likes, and only there do all tables agree
+(:mod:`spillway.lake.state.commit_points`). Who wants the lake as of an LSN of its own, to compare
+it with a snapshot of the source, asks for a batch to end there::
 
     _spillway/boundaries/hold                     while it is locked, no batch is planned
     _spillway/boundaries/<decimal, 20 digits>     an LSN that no batch goes across
 
-The LSN of a snapshot is known when it is taken, and a quick job may be past it by then. So: :func:`hold` the job, take the
-snapshot, :func:`request` its LSN, let the job go on. The lock goes with the process that has it, however it ends. Spark
-records where it cut a batch, so a request may go at any time.
+The LSN of a snapshot is known when it is taken, and a quick job may be past it by then. So:
+:func:`hold` the job, take the snapshot, :func:`request` its LSN, let the job go on. The lock goes
+with the process that has it, however it ends. Spark records where it cut a batch, so a request may
+go at any time.
 
-On object storage there is no such lock: :func:`hold` is refused while a job is at work. Requests are objects, and only the job that
-whoever asks runs itself looks at them.
+On object storage there is no such lock: :func:`hold` is refused while a job is at work. Requests
+are objects, and only the job that whoever asks runs itself looks at them.
 """
 
 from __future__ import annotations
@@ -32,13 +35,16 @@ if TYPE_CHECKING:
 
 
 def folder(lake: LakePath) -> LakePath:
-    """Return where the requests for the lake at *lake* are: the data source's option ``boundaries``."""
+    """Return where the requests for the lake at *lake* are: the data source's option
+    ``boundaries``.
+    """
     return lake / "_spillway" / "boundaries"
 
 
 @contextmanager
 def hold(lake: LakePath) -> Iterator[None]:
-    """Let the job plan no batch that ends after now; a batch that is planned goes on. Several may hold it.
+    """Let the job plan no batch that ends after now; a batch that is planned goes on. Several may
+    hold it.
 
     Raises:
         LakeTableConflict: a job is at work on a lake on object storage, which can't be held.

@@ -1,18 +1,19 @@
 """The LSNs at which all tables of a lake agree: ``<path>/_spillway/commits/``.
 
-Tables commit one by one, so while a batch is written some are ahead of others. When all tables of a batch are durable at its
-end, that LSN is published here: everything that commits before it is in every table's commit up to it, and
-what commits later is in later commits of the tables. A reader that takes of each table the newest commit that is
-not after one published LSN sees every transaction whole, across tables, however long it reads
-(:mod:`spillway.lake.read`).
+Tables commit one by one, so while a batch is written some are ahead of others. When all tables of a
+batch are durable at its end, that LSN is published here: everything that commits before it is in
+every table's commit up to it, and what commits later is in later commits of the tables. A reader
+that takes of each table the newest commit that is not after one published LSN sees every
+transaction whole, across tables, however long it reads (:mod:`spillway.lake.read`).
 
 ::
 
     _spillway/commits/<decimal, 20 digits>.jsonl     named by its first point; one line a point, in the order of LSNs
 
-The last file is replaced whole for each point, which an object store can do, too; a full one stays as it is. The
-oldest go when there are many: readers keep to what the tables' own retention leaves, which is less.
-"""
+The last file is replaced whole for each point, which an object store can do, too; a full one stays
+as it is. The oldest go when there are many: readers keep to what the tables' own retention leaves,
+which is less.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ _writing = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class CommitPoint:
-    """Every table but those that were being loaded has everything whose commit record starts before *lsn*."""
+    """Every table but those that were being loaded has everything whose commit record starts before
+    *lsn*.
+    """
 
     lsn: str
     #: ISO 8601, UTC: when it was published
@@ -57,7 +60,9 @@ class CommitPoint:
 
 
 def publish(path: LakePath, lsn: int, batch_id: int, changes: int, loading: list[str]) -> None:
-    """Make a point durable; one that is there already, or is before the last one, changes nothing."""
+    """Make a point durable; one that is there already, or is before the last one, changes
+    nothing.
+    """
     with _writing:
         files = _files(path)
         points = _read(files[-1]) if files else []
@@ -84,7 +89,9 @@ def points(path: LakePath) -> Iterator[CommitPoint]:
 
 
 def forget(path: LakePath, before: datetime) -> int:
-    """Give up the points that were published before *before*, but for the newest of all; return how many."""
+    """Give up the points that were published before *before*, but for the newest of all; return how
+    many.
+    """
     with _writing:
         forgotten = 0
         files = _files(path)
@@ -106,7 +113,8 @@ def at(path: LakePath, lsn: int | None = None) -> CommitPoint:
     """Return the newest point that is not after *lsn*; the newest of all for None.
 
     Raises:
-        LakeError: there is none: nothing was written yet, or it was so long ago that it is forgotten.
+        LakeError: there is none: nothing was written yet, or it was so long ago that it is
+            forgotten.
     """
     for point in points(path):
         if lsn is None or point.lsn_value <= lsn:
@@ -118,7 +126,8 @@ def at(path: LakePath, lsn: int | None = None) -> CommitPoint:
         )
     raise LakeError(
         f"the lake at {path} has no consistent LSN up to {Lsn(lsn)}",
-        hint="It began later, or what it knew of then was given up. `spillway lake points` lists what there is.",
+        hint="It began later, or what it knew of then was given up. `spillway lake points` lists "
+        "what there is.",
         lsn=str(Lsn(lsn)),
     )
 
@@ -142,5 +151,6 @@ def _read(file: LakePath) -> list[CommitPoint]:
     except (TypeError, ValueError) as error:
         raise LakeTableConflict(
             f"{file} can't be read: {error}",
-            hint="It was written by another release, or is damaged. Moved away, it only makes its LSNs unknown.",
+            hint="It was written by another release, or is damaged. Moved away, it only makes its "
+            "LSNs unknown.",
         ) from error

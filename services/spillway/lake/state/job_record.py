@@ -1,7 +1,7 @@
 """With what a lake's job was run last: ``<path>/_spillway/job.json``.
 
-Another command that has to bring the lake up to an LSN (:mod:`spillway.lake.verify.run`) must do what the job
-would: the same tables, the same checkpoint.
+Another command that has to bring the lake up to an LSN (:mod:`spillway.lake.verify.run`) must do
+what the job would: the same tables, the same checkpoint.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""How far a table's initial load is: ``<path>/_spillway/loads/<table>.json``, and a lock a table beside it.
+"""How far a table's initial load is: ``<path>/_spillway/loads/<table>.json``, and a lock a table
+beside it.
 
-The file says what a job that follows the slot must know, and what a load that begins again can keep. It is written whole
-(atomic replacement). What is durable is not said here but by the tables' own commits; the file may be behind them by
-one step.
+The file says what a job that follows the slot must know, and what a load that begins again can
+keep. It is written whole (atomic replacement). What is durable is not said here but by the tables'
+own commits; the file may be behind them by one step.
 
-While a load is not *done*, only the load writes the table's current state; the job appends to history as ever.
-The two processes (or threads of one) agree by the table's lock: whoever reads that file and then writes
-the table holds it meanwhile, and so does whoever changes whose turn it is. On object storage only threads of one process can
-agree so; others are kept out by the lease (:mod:`spillway.lake.lease`).
+While a load is not *done*, only the load writes the table's current state; the job appends to
+history as ever. The two processes (or threads of one) agree by the table's lock: whoever reads that
+file and then writes the table holds it meanwhile, and so does whoever changes whose turn it is. On
+object storage only threads of one process can agree so; others are kept out by the lease
+(:mod:`spillway.lake.lease`).
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class LoadState:
     chunk_ranges: int = 0
     #: chunks that are durable
     chunks_done: int = 0
-    #: the table's as of the snapshot (:func:`spillway.lake.shape.changes.shape_text`); releases before it was kept: not known
+    #: the table's as of the snapshot (:func:`spillway.lake.shape.changes.shape_text`); releases
+    #: before it was kept: not known
     shape: str = ""
     version: int = _FORMAT_VERSION
 
@@ -75,7 +78,9 @@ class LoadState:
 
     @property
     def chunks(self) -> int:
-        """How many there are: one of an empty table, too, which then has a file with its columns."""
+        """How many there are: one of an empty table, too, which then has a file with its
+        columns.
+        """
         of_chunk = self.range_blocks * self.chunk_ranges
         return max(1, -(-self.blocks // of_chunk)) if of_chunk else 0
 
@@ -122,7 +127,9 @@ def forget_state(path: LakePath, directory: str) -> None:
 
 
 def is_loading(path: LakePath, directory: str) -> bool:
-    """Say whether the table's current state is a load's to write. To be acted upon under :func:`table_lock`."""
+    """Say whether the table's current state is a load's to write. To be acted upon under
+    :func:`table_lock`.
+    """
     state = load_state(path, directory)
     return state is not None and state.stage != Stage.DONE
 
@@ -156,7 +163,9 @@ def loaded_tables(path: LakePath) -> list[str]:
 
 @contextmanager
 def table_lock(path: LakePath, directory: str) -> Iterator[None]:
-    """Hold one table of the lake at *path*, waiting for whoever has it; the lock goes with the process."""
+    """Hold one table of the lake at *path*, waiting for whoever has it; the lock goes with the
+    process.
+    """
     if isinstance(path, ObjectPath):
         with lease.thread_lock(path, f"table {directory}"):
             yield
@@ -210,6 +219,6 @@ def _file(path: LakePath, directory: str) -> LakePath:
 def _unreadable(file: LakePath, error: Exception) -> LakeTableConflict:
     return LakeTableConflict(
         f"{file} can't be read: {error}",
-        hint="It was written by another release, or is damaged. Without it the table counts as never loaded: remove it "
-        "and load with --resync.",
+        hint="It was written by another release, or is damaged. Without it the table counts as "
+        "never loaded: remove it and load with --resync.",
     )

@@ -1,14 +1,16 @@
 """Where a lake stands as a whole: ``<path>/_spillway/lake.json``, and the lock beside it.
 
-Tables say for themselves what they have (:mod:`spillway.lake.tables.contract`), but a table without changes in a batch says nothing about
-it. So after all tables of a batch have committed, the lake's position is written, durably, and only then is the slot
-confirmed. That order gives two checks:
+Tables say for themselves what they have (:mod:`spillway.lake.tables.contract`), but a table without
+changes in a batch says nothing about it. So after all tables of a batch have committed, the lake's
+position is written, durably, and only then is the slot confirmed. That order gives two checks:
 
-- the slot is never ahead of the lake's position, unless somebody else confirmed it, and then changes are missing;
+- the slot is never ahead of the lake's position, unless somebody else confirmed it, and then
+  changes are missing;
 - a batch that begins after the lake's position would leave a gap.
 
-The lock keeps a second job away from the same lake: two of them would only take turns at failing. On object storage it is a lease
-(:mod:`spillway.lake.lease`), and the position is replaced on condition that it is not ahead already.
+The lock keeps a second job away from the same lake: two of them would only take turns at failing.
+On object storage it is a lease (:mod:`spillway.lake.lease`), and the position is replaced on
+condition that it is not ahead already.
 """
 
 from __future__ import annotations
@@ -133,7 +135,8 @@ def _store_object(lake: ObjectPath, position: LakePosition) -> None:
 
 
 def skip(path: LakePath, slot: SlotPosition, lsn: Lsn) -> None:
-    """Count what commits before *lsn* as in the lake, as far as *slot* has confirmed it; there need not be a lake.
+    """Count what commits before *lsn* as in the lake, as far as *slot* has confirmed it; there need
+    not be a lake.
 
     Somebody moved the slot there on purpose. Where the lake is further already nothing changes.
     """
@@ -146,10 +149,12 @@ def skip(path: LakePath, slot: SlotPosition, lsn: Lsn) -> None:
 def check(
     path: LakePath, table_format: str, slot: SlotPosition, *, has_checkpoint: bool
 ) -> LakePosition:
-    """Return the lake's position after checking that it and *slot* belong together; a new lake's is the slot's.
+    """Return the lake's position after checking that it and *slot* belong together; a new lake's is
+    the slot's.
 
     Raises:
-        LakeTableConflict: the lake is of another slot, source or format, or is gone while its checkpoint is not.
+        LakeTableConflict: the lake is of another slot, source or format, or is gone while its
+            checkpoint is not.
         LakeBehindSlot: the slot was confirmed past what the lake has.
     """
     found = load(path)
@@ -174,10 +179,11 @@ def check(
             )
     if slot.confirmed_flush_lsn > found.lsn_value:
         raise LakeBehindSlot(
-            f"slot {slot.slot_name} was confirmed up to {Lsn(slot.confirmed_flush_lsn)} and the lake at {path} has "
-            f"everything before {found.lsn} only",
+            f"slot {slot.slot_name} was confirmed up to {Lsn(slot.confirmed_flush_lsn)} and the "
+            f"lake at {path} has everything before {found.lsn} only",
             hint="Something else consumed the slot. Rewind it if the changes are still retained "
-            f"(spillway slot rewind {slot.slot_name} {found.lsn}), or load the tables afresh. A lake needs a slot of its own.",
+            f"(spillway slot rewind {slot.slot_name} {found.lsn}), or load the tables afresh. A "
+            "lake needs a slot of its own.",
             slot=slot.slot_name,
             lsn=found.lsn,
         )

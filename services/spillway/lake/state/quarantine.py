@@ -2,12 +2,15 @@
 
 ::
 
-    _spillway/quarantine/<table>.json    since which LSN, and why: durable before anything is set aside
-    quarantine/<table>                   a lake table of the messages themselves, as the plugin made them
+    _spillway/quarantine/<table>.json    since which LSN, and why: durable before anything is set
+                                         aside
+    quarantine/<table>                   a lake table of the messages themselves, as the plugin made
+                                         them
 
-A table in quarantine has history and current as of that LSN. What comes for it from then on is kept as it came, whatever its
-shape, so that nothing is lost and nothing can conflict; the slot is confirmed. When it comes back (:mod:`spillway.lake.batch.schema_policy`
-says when) its messages are put before those of the batch at hand, and go the way that they would have gone.
+A table in quarantine has history and current as of that LSN. What comes for it from then on is kept
+as it came, whatever its shape, so that nothing is lost and nothing can conflict; the slot is
+confirmed. When it comes back (:mod:`spillway.lake.batch.schema_policy` says when) its messages are
+put before those of the batch at hand, and go the way that they would have gone.
 
 Driver, but for :class:`SetAside`.
 """
@@ -99,8 +102,8 @@ def quarantined(path: LakePath) -> dict[str, Quarantine]:
         except (KeyError, TypeError, ValueError) as error:
             raise LakeTableConflict(
                 f"{file} can't be read: {error}",
-                hint="It was written by another release, or is damaged. Removed, the table begins where its history ends; "
-                "what is set aside is not looked at then.",
+                hint="It was written by another release, or is damaged. Removed, the table begins "
+                "where its history ends; what is set aside is not looked at then.",
             ) from error
     return found
 
@@ -120,7 +123,9 @@ def release(path: LakePath, directory: str) -> None:
 
 
 class SetAside:
-    """The function given to mapInArrow: envelopes in, those of changes from an LSN on out. Pickled to executors."""
+    """The function given to mapInArrow: envelopes in, those of changes from an LSN on out. Pickled
+    to executors.
+    """
 
     def __init__(self, from_lsn: int, upto_lsn: int) -> None:
         self._from_lsn = from_lsn
@@ -158,7 +163,9 @@ class SetAside:
 
 
 class AsJson:
-    """The function given to mapInArrow: payloads in, their changes as :data:`AS_JSON` out. Pickled to executors."""
+    """The function given to mapInArrow: payloads in, their changes as :data:`AS_JSON` out. Pickled
+    to executors.
+    """
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         own = set(AS_JSON.names)

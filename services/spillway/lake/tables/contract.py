@@ -1,4 +1,5 @@
-"""What a lake job asks of a table format: the contract of ``delta/``, ``iceberg/`` and ``parquet/``.
+"""What a lake job asks of a table format: the contract of ``delta/``, ``iceberg/`` and
+``parquet/``.
 
 Each source table becomes two lake tables below the lake's path:
 
@@ -8,13 +9,15 @@ Each source table becomes two lake tables below the lake's path:
     the rows as they are now. Kept by applying each batch's net effect, read back from the history: what current
     shows is durable in history first.
 
-and beside them ``ddl/events`` (:mod:`spillway.lake.shape.changes`) and, of tables that are set aside, ``quarantine/<schema>.<table>``.
+and beside them ``ddl/events`` (:mod:`spillway.lake.shape.changes`) and, of tables that are set
+aside, ``quarantine/<schema>.<table>``.
 
-**A table's commit carries the LSN that it goes up to**, in the same atomic step as the rows: the table holds all
-changes whose commit record starts before that LSN, and no other. It is the only truth about what is durable.
-Repeating a batch is harmless: rows before the table's LSN are left out, and a commit to an LSN that the table has
-already does nothing. This is what makes the lake exactly once, whatever Spark's checkpoint remembers.
-"""
+**A table's commit carries the LSN that it goes up to**, in the same atomic step as the rows: the
+table holds all changes whose commit record starts before that LSN, and no other. It is the only
+truth about what is durable. Repeating a batch is harmless: rows before the table's LSN are left
+out, and a commit to an LSN that the table has already does nothing. This is what makes the lake
+exactly once, whatever Spark's checkpoint remembers.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ class Batch:
 
 
 class LakeTables(Protocol):
-    """The lake tables of one path. Driver only; calls for different tables may come from different threads.
+    """The lake tables of one path. Driver only; calls for different tables may come from different
+    threads.
 
     *name* is :attr:`spillway.lake.shape.payload.Relation.directory`, ``schema.table`` mostly.
     """
@@ -60,20 +64,25 @@ class LakeTables(Protocol):
     def schema(self, kind: str, name: str) -> pa.Schema | None: ...
 
     def partitions(self, kind: str, name: str) -> tuple[Partition, ...] | None:
-        """Return what the table was made to be partitioned by (:mod:`spillway.lake.tables.layout`); None when there is no table."""
+        """Return what the table was made to be partitioned by (:mod:`spillway.lake.tables.layout`);
+        None when there is no table.
+        """
         ...
 
     def widest(self, stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
-        """Return the type that a stored column can be given to hold *incoming*'s values, too (:mod:`spillway.lake.shape.type_changes`).
+        """Return the type that a stored column can be given to hold *incoming*'s values, too
+        (:mod:`spillway.lake.shape.type_changes`).
 
         None: there is none that leaves the table's files as they are.
         """
         ...
 
     def append_history(self, name: str, rows: DataFrame, batch: Batch, kind: str = HISTORY) -> None:
-        """Commit *rows*; their columns may be more than the table has, and wider (:mod:`spillway.lake.shape.type_changes`).
+        """Commit *rows*; their columns may be more than the table has, and wider
+        (:mod:`spillway.lake.shape.type_changes`).
 
-        *kind* is history, or another append-only table's: :data:`DDL`, :data:`spillway.lake.state.quarantine.QUARANTINE`.
+        *kind* is history, or another append-only table's: :data:`DDL`,
+        :data:`spillway.lake.state.quarantine.QUARANTINE`.
         """
         ...
 
@@ -97,22 +106,27 @@ class LakeTables(Protocol):
     def merge_plain(
         self, name: str, start_lsn: int, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> bool:
-        """Commit the net effect of a batch's plain changes without Spark's planning, if this format and table allow it.
+        """Commit the net effect of a batch's plain changes without Spark's planning, if this format
+        and table allow it.
 
-        Plain: no TRUNCATE, no value left out as unchanged, all in history's last commit, in one shape; the
-        current table has everything before *start_lsn*. Return whether it is done; if not, nothing is.
+        Plain: no TRUNCATE, no value left out as unchanged, all in history's last commit, in one
+        shape; the current table has everything before *start_lsn*. Return whether it is done; if
+        not, nothing is.
         """
         ...
 
     def apply(
         self, name: str, effect: NetEffect, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
-        """Commit a batch's net effect; *columns* are the table's, which it has already if it is there."""
+        """Commit a batch's net effect; *columns* are the table's, which it has already if it is
+        there.
+        """
         ...
 
 
 def row_key(relation: Relation, columns: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the columns that the current table is merged by, :data:`MULTISET`, or None: history only.
+    """Return the columns that the current table is merged by, :data:`MULTISET`, or None: history
+    only.
 
     The key must be known for rows that are gone, and that is what the replica identity logs.
     """
@@ -134,7 +148,7 @@ def check_same_key(name: str, stored: tuple[str, ...], wanted: tuple[str, ...]) 
         raise LakeTableConflict(
             f"the rows of {name} are identified by ({', '.join(wanted)}) now, "
             f"its current table was made with ({', '.join(stored)})",
-            hint="The primary key or the replica identity was changed at the source. Move the current table away and "
-            "load it afresh.",
+            hint="The primary key or the replica identity was changed at the source. Move the "
+            "current table away and load it afresh.",
             relation=name,
         )

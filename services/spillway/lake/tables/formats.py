@@ -32,15 +32,16 @@ def check_format(table_format: str, path: LakePath) -> None:
         )
     if table_format == "parquet" and isinstance(path, ObjectPath):
         raise UnsupportedFeature(
-            f"a lake of plain Parquet files can't be at {path}: a batch is committed by renaming its directory, and "
-            "object storage has neither",
+            f"a lake of plain Parquet files can't be at {path}: a batch is committed by renaming "
+            "its directory, and object storage has neither",
             hint="Use --format delta or iceberg, which commit by one write, or a directory.",
         )
     if table_format == "iceberg":
         check_installed()
         if "?" in str(path) and not isinstance(path, ObjectPath):
             raise InvalidRequest(
-                f"a lake of Iceberg tables can't be at {path}: the catalog's database is named by a URL",
+                f"a lake of Iceberg tables can't be at {path}: the catalog's database is named by "
+                "a URL",
                 hint="Name a directory without a question mark.",
             )
 

@@ -1,7 +1,8 @@
-"""A current table's rows and a batch's net effect, joined: what the table is after the batch, as one plan of Spark's.
+"""A current table's rows and a batch's net effect, joined: what the table is after the batch, as
+one plan of Spark's.
 
-For table formats whose files are written anew and that have no MERGE of their own. *current* may be a part of the table,
-as long as it has every row that the effect touches.
+For table formats whose files are written anew and that have no MERGE of their own. *current* may be
+a part of the table, as long as it has every row that the effect touches.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def merged_rows(
     columns: tuple[str, ...],
     key: tuple[str, ...],
 ) -> DataFrame:
-    """Return the rows of a keyed table after *effect*, with *schema*'s columns; *columns* are the effect's."""
+    """Return the rows of a keyed table after *effect*, with *schema*'s columns; *columns* are the
+    effect's.
+    """
     stored, changed = _sides(current, effect.frame)
     joined = stored.join(changed, _and(_s(k) == _t(k) for k in key), "full_outer")
     set_, touched = _s(SET), _s(SET).isNotNull()

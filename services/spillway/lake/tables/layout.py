@@ -1,24 +1,29 @@
-"""How a lake's tables lie in files: what their partitions are, and what current tables are clustered by.
+"""How a lake's tables lie in files: what their partitions are, and what current tables are
+clustered by.
 
 ::
 
     --partition-history day                              history: by the day of _commit_time
     --partition-by 'shop.orders=day(created_at),region'  current: by what a row's columns say
-    --cluster-by 'shop.orders=customer_id'               current: rows that are near each other in it share files
+    --cluster-by 'shop.orders=customer_id'               current: rows that are near each other in
+                                                         it share files
 
-A partition is a *derived* column of the lake table, ``_by_<column>``, which the job fills and which readers through
-:mod:`spillway.lake.read` don't see (:mod:`spillway.lake.tables.partitions`). The source's column stays in the files as it is, so a
-value that a directory's name can't have, an empty text or one of a thousand letters, is no special case; and as each
-file has one partition's rows, its statistics leave it out for a filter on the source's own column, too. Rows whose column changes
+A partition is a *derived* column of the lake table, ``_by_<column>``, which the job fills and which
+readers through :mod:`spillway.lake.read` don't see (:mod:`spillway.lake.tables.partitions`). The
+source's column stays in the files as it is, so a value that a directory's name can't have, an empty
+text or one of a thousand letters, is no special case; and as each file has one partition's rows,
+its statistics leave it out for a filter on the source's own column, too. Rows whose column changes
 move: a merge matches rows by their key alone and writes them where they belong.
 
-What was asked for is kept below the lake, so that it is said once, and a load or a comparison beside the job knows it::
+What was asked for is kept below the lake, so that it is said once, and a load or a comparison
+beside the job knows it::
 
     _spillway/layout.json      replaced whole
 
-A table is made as this file says at that moment, and its own columns say how it was made: they are what counts from
-then on. Asking for other partitions of a table that is there is refused; loading it anew makes it so. Clusters may change
-at any time: the next round of maintenance that finds enough new rows follows them.
+A table is made as this file says at that moment, and its own columns say how it was made: they are
+what counts from then on. Asking for other partitions of a table that is there is refused; loading
+it anew makes it so. Clusters may change at any time: the next round of maintenance that finds
+enough new rows follows them.
 """
 
 from __future__ import annotations
@@ -51,7 +56,9 @@ _FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What was asked for; tables by ``schema.table``. None, or a table that isn't there: nothing was."""
+    """What was asked for; tables by ``schema.table``. None, or a table that isn't there: nothing
+    was.
+    """
 
     #: one of :data:`UNITS`, or ""
     history: str | None = None
@@ -126,7 +133,8 @@ def _by_table(option: str, values: Iterable[str]) -> Iterable[tuple[str, tuple[s
         if not equals or "." not in table or table in seen:
             raise InvalidRequest(
                 f"{option} {value!r} does not say of which table, or of one that was named before",
-                hint=f"{option} 'schema.table=column,column'; once for each table; nothing behind = for none.",
+                hint=f"{option} 'schema.table=column,column'; once for each table; nothing behind "
+                "= for none.",
             )
         seen.add(table)
         yield table, tuple(name.strip() for name in columns.split(",") if name.strip())
@@ -153,8 +161,8 @@ def load(path: LakePath) -> Layout:
     except (AttributeError, InvalidRequest, KeyError, TypeError, ValueError) as error:
         raise LakeTableConflict(
             f"{file} can't be read: {error}",
-            hint="It was written by another release, or is damaged. Removed, tables are made without partitions "
-            "unless the options are given again.",
+            hint="It was written by another release, or is damaged. Removed, tables are made "
+            "without partitions unless the options are given again.",
         ) from error
 
 
@@ -166,7 +174,8 @@ def settle(
     *,
     loaded_anew: Callable[[str], bool] = lambda _: False,
 ) -> None:
-    """Keep what a command was given of the lake at *path*, after checking it against the tables that are there.
+    """Keep what a command was given of the lake at *path*, after checking it against the tables
+    that are there.
 
     Args:
         path: the lake.
@@ -184,8 +193,10 @@ def settle(
         return
     if table_format != "delta":
         raise UnsupportedFeature(
-            f"partitions and clusters are of lakes in Delta, and the one at {path} is of {table_format}",
-            hint="Leave --partition-history, --partition-by and --cluster-by out, or use --format delta.",
+            f"partitions and clusters are of lakes in Delta, and the one at {path} is of "
+            f"{table_format}",
+            hint="Leave --partition-history, --partition-by and --cluster-by out, or use --format "
+            "delta.",
         )
     for kind in (HISTORY, CURRENT):
         folder = path / kind
@@ -200,7 +211,8 @@ def settle(
             there, wanted = tables.partitions(kind, directory), given.partitions(kind, directory)
             if asked and there is not None and there != wanted:
                 raise LakeTableConflict(
-                    f"{kind} of {table} is partitioned by {_listed(there)}, not by {_listed(wanted)}",
+                    f"{kind} of {table} is partitioned by {_listed(there)}, not by "
+                    f"{_listed(wanted)}",
                     hint=_way_on(kind, table, wanted),
                     relation=table,
                 )
@@ -216,12 +228,12 @@ def _way_on(kind: str, table: str, wanted: Iterable[Partition]) -> str:
     if kind == CURRENT:
         option = f"'{table}={','.join(map(str, wanted))}'"
         return (
-            f"Load it anew: spillway lake load --resync --table {table} --partition-by {option}, with the job's --slot "
-            "and --lake."
+            f"Load it anew: spillway lake load --resync --table {table} --partition-by {option}, "
+            "with the job's --slot and --lake."
         )
     return (
-        "History is never rewritten: leave --partition-history out, or fill another lake. Tables that are new to a "
-        "lake are made as its others."
+        "History is never rewritten: leave --partition-history out, or fill another lake. Tables "
+        "that are new to a lake are made as its others."
     )
 
 

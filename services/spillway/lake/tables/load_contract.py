@@ -1,12 +1,15 @@
-"""What an initial load asks of a table format, beside :class:`spillway.lake.tables.contract.LakeTables`.
+"""What an initial load asks of a table format, beside
+:class:`spillway.lake.tables.contract.LakeTables`.
 
-Loaded rows go to history in chunks. A chunk is one commit, marked with the snapshot's LSN and the chunk's number
-in the commit itself, so that repeating it does nothing.
+Loaded rows go to history in chunks. A chunk is one commit, marked with the snapshot's LSN and the
+chunk's number in the commit itself, so that repeating it does nothing.
 
-A history that the load makes begins at the snapshot's LSN: what was changed before is in the rows. One that is there already
-keeps every change that the slot delivered, and the loaded rows are among them where they belong.
+A history that the load makes begins at the snapshot's LSN: what was changed before is in the rows.
+One that is there already keeps every change that the slot delivered, and the loaded rows are among
+them where they belong.
 
-The current table is written in one commit from all loaded rows, and is as of the snapshot's LSN then.
+The current table is written in one commit from all loaded rows, and is as of the snapshot's LSN
+then.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ class LoadTables(LakeTables, Protocol):
     """The lake tables of one path, for a load. Driver only."""
 
     def prepare_history(self, name: str, schema: StructType, lsn: int) -> None:
-        """Make the history table, which then has nothing before *lsn*, or give it *schema*'s columns that it lacks."""
+        """Make the history table, which then has nothing before *lsn*, or give it *schema*'s
+        columns that it lacks.
+        """
         ...
 
     def loaded_chunks(self, name: str, lsn: int) -> int:
@@ -44,7 +49,9 @@ class LoadTables(LakeTables, Protocol):
         ...
 
     def seal_loaded(self, name: str, lsn: int) -> None:
-        """All chunks of the load as of *lsn* are durable: let history show their rows, if it doesn't yet."""
+        """All chunks of the load as of *lsn* are durable: let history show their rows, if it
+        doesn't yet.
+        """
         ...
 
     def drop_loaded(self, name: str, lsn: int) -> None:
@@ -54,7 +61,9 @@ class LoadTables(LakeTables, Protocol):
     def replace_current(
         self, name: str, rows: DataFrame, columns: pa.Schema, key: tuple[str, ...], batch: Batch
     ) -> None:
-        """Make *rows* the current table, whatever it was, as of the batch's end; *columns* without copies."""
+        """Make *rows* the current table, whatever it was, as of the batch's end; *columns* without
+        copies.
+        """
         ...
 
 

@@ -1,4 +1,5 @@
-"""What a lake needs done from time to time: small files made one, old versions and old history given up.
+"""What a lake needs done from time to time: small files made one, old versions and old history
+given up.
 
 ::
 
@@ -9,19 +10,23 @@
         quarantine compact      DELETE, with that option, what history has by now  VACUUM
     first of all: consistent LSNs older than --retention are forgotten (commit_points)
 
-**Retention** is how far back readers may pin a lake. The points go before the files do: an LSN that can be pinned can
-be read, for as long as its reader takes less than the retention. Files that a batch is just writing are younger than any
-retention, so VACUUM needs no lock.
+**Retention** is how far back readers may pin a lake. The points go before the files do: an LSN that
+can be pinned can be read, for as long as its reader takes less than the retention. Files that a
+batch is just writing are younger than any retention, so VACUUM needs no lock.
 
-**Compaction** rewrites files below a quarter of what it makes of them, so a row of history is rewritten a few times in its life,
-not at each round. It changes no rows, which Delta knows: an append beside it is no conflict. A MERGE beside it would be, so
-a current table is held meanwhile; its small files are few, as the direct merge joins them as they come.
+**Compaction** rewrites files below a quarter of what it makes of them, so a row of history is
+rewritten a few times in its life, not at each round. It changes no rows, which Delta knows: an
+append beside it is no conflict. A MERGE beside it would be, so a current table is held meanwhile;
+its small files are few, as the direct merge joins them as they come.
 
-**Old history** is rows whose commit is older than ``--history-retention``. Whatever the current table has not taken up yet stays,
-and so does a table that is being loaded. Of a table that came back from quarantine all that was set aside is in its history, in order: who
-doesn't want history for ever doesn't want it twice. Events of DDL stay: they are few, and say which columns old changes have.
+**Old history** is rows whose commit is older than ``--history-retention``. Whatever the current
+table has not taken up yet stays, and so does a table that is being loaded. Of a table that came
+back from quarantine all that was set aside is in its history, in order: who doesn't want history
+for ever doesn't want it twice. Events of DDL stay: they are few, and say which columns old changes
+have.
 
-Nothing here is needed for correctness: a round that fails is told of and comes again, and being killed in it costs nothing.
+Nothing here is needed for correctness: a round that fails is told of and comes again, and being
+killed in it costs nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +67,8 @@ _SETTINGS: Final = {
     "spark.databricks.delta.optimize.minFileSize": str(_FILE_BYTES // 4),
     # VACUUM lists directories with so many tasks, and the default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-    # It refuses less than a week, lest it removes what a slow writer is at; an hour is no batch's length either.
+    # It refuses less than a week, lest it removes what a slow writer is at; an hour is no batch's
+    # length either.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }
 _POLL_S: Final = 1.0
@@ -85,7 +91,10 @@ class Upkeep:
         Raises:
             InvalidRequest: a retention is shorter than a batch may be.
         """
-        for name, value in (("retention", self.retention), ("history-retention", self.history_retention)):  # fmt: skip
+        for name, value in (
+            ("retention", self.retention),
+            (("history-retention"), self.history_retention),
+        ):
             if value is not None and value < RETENTION_MIN:
                 raise InvalidRequest(
                     f"--{name} is less than an hour, and a batch or a reader may take longer",
@@ -139,7 +148,8 @@ def maintain(
     Args:
         spark: a session; settings of the round are its own.
         path: the lake.
-        table_format: the lake's; tables of plain Parquet have no versions, files or rows that could go.
+        table_format: the lake's; tables of plain Parquet have no versions, files or rows that could
+            go.
         tables: the lake's.
         upkeep: what to keep.
         tell: called with each table's outcome.
@@ -171,7 +181,9 @@ def maintain(
                 try:
                     table = maintained(session, path, tables, kind, name, upkeep, now)
                 except Exception as error:  # noqa: BLE001 - the next round does it
-                    typed = typed_error(error, what="Spark failed", hint="The next round tries again.")  # fmt: skip
+                    typed = typed_error(
+                        error, what="Spark failed", hint="The next round tries again."
+                    )
                     done.failures[f"{kind}/{name}"] = typed.message
                     _log.warning("%s of %s is not maintained: %s", kind, name, typed.message)
                     continue
@@ -214,7 +226,8 @@ def _maintained(
     ):
         removed = _delete(spark, table, f"_commit_lsn < {tables.durable_lsn(HISTORY, name)}")
     hours = int(upkeep.retention.total_seconds() // 3600)
-    # Its entries in the log are Spark's commits, which on object storage a merge by delta-rs must not meet.
+    # Its entries in the log are Spark's commits, which on object storage a merge by delta-rs must
+    # not meet.
     alone = kind == CURRENT and isinstance(path, ObjectPath)
     with table_lock(path, name) if alone else nullcontext():
         lease.check(path)
@@ -293,7 +306,9 @@ def last_round(path: LakePath) -> datetime | None:
 
 
 def due(path: LakePath, upkeep: Upkeep, now: datetime | None = None) -> bool:
-    """Say whether a round is to be done: the interval is counted from the first time that this is asked."""
+    """Say whether a round is to be done: the interval is counted from the first time that this is
+    asked.
+    """
     if upkeep.interval is None:
         return False
     now = now or datetime.now(UTC)
@@ -316,7 +331,9 @@ def _file(path: LakePath) -> LakePath:
 def beside(
     one_round: Callable[[threading.Event], Round], path: LakePath, upkeep: Upkeep
 ) -> Iterator[None]:
-    """Do rounds on a thread, as they are due, while the block runs; the table at hand is finished at its end."""
+    """Do rounds on a thread, as they are due, while the block runs; the table at hand is finished
+    at its end.
+    """
     if upkeep.interval is None:
         yield
         return

@@ -1,20 +1,25 @@
-"""The derived columns that a lake table is partitioned by: in Spark's frames, in Arrow's tables, in a table's schema.
+"""The derived columns that a lake table is partitioned by: in Spark's frames, in Arrow's tables, in
+a table's schema.
 
-A derived column's field says in its metadata what it is made of (``spillway.partition``: ``day(created_at)``), in the table's own
-schema: with the table's commits, versions and copies, and nowhere else. Everything above :mod:`spillway.lake.tables.delta.tables` works
-with the source's columns; :func:`removed` and :func:`added` stand at that border.
+A derived column's field says in its metadata what it is made of (``spillway.partition``:
+``day(created_at)``), in the table's own schema: with the table's commits, versions and copies, and
+nowhere else. Everything above :mod:`spillway.lake.tables.delta.tables` works with the source's
+columns; :func:`removed` and :func:`added` stand at that border.
 
-=================  ========================  ==============================================================================
+=================  ========================  =======================================================
 of                 type                      value
-=================  ========================  ==============================================================================
-day, month, year   date                      the first day of it, in UTC; null beyond the years 1 to 9999
+=================  ========================  =======================================================
+day, month, year   date                      the first day of it, in UTC; null beyond the years 1 to
+                                             9999
 a date, a boolean  the same                  itself
 an integer         the same                  itself
-a text             text                      its first 40 letters, all but ``A-Za-z0-9_.-`` as ``_``; the empty one as ``_``
-=================  ========================  ==============================================================================
+a text             text                      its first 40 letters, all but ``A-Za-z0-9_.-`` as
+                                             ``_``; the empty one as ``_``
+=================  ========================  =======================================================
 
-It tells where a row lies and nothing else: two values that share a partition are only stored together. So Spark and Arrow, each of
-which derives it on its own, need not agree in the last case for the tables to be right; they do, by test.
+It tells where a row lies and nothing else: two values that share a partition are only stored
+together. So Spark and Arrow, each of which derives it on its own, need not agree in the last case
+for the tables to be right; they do, by test.
 """
 
 from __future__ import annotations
@@ -76,8 +81,8 @@ def removed(frame: DataFrame) -> DataFrame:
 def added(frame: DataFrame, partitions: Sequence[Partition], kept: Sequence[str] = ()) -> DataFrame:
     """Return *frame* with the columns that *partitions* are made of.
 
-    Columns in *kept* have one beside them that says which of their values are the stored row's still (:data:`KEEP`); so get
-    those that are derived from them.
+    Columns in *kept* have one beside them that says which of their values are the stored row's
+    still (:data:`KEEP`); so get those that are derived from them.
 
     Raises:
         LakeSchemaConflict: :func:`fields`.
@@ -124,7 +129,9 @@ def _expression(type_: DataType, partition: Partition) -> str:
 
 
 def added_to_arrow(table: pa.Table, partitions: Iterable[Partition]) -> pa.Table:
-    """Return an Arrow table with the columns that *partitions* are made of: what :func:`added` does to a frame."""
+    """Return an Arrow table with the columns that *partitions* are made of: what :func:`added` does
+    to a frame.
+    """
     for partition in partitions:
         table = table.append_column(
             partition.name, _derived(table.column(partition.column), partition)

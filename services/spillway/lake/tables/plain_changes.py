@@ -1,11 +1,15 @@
-"""A batch's plain changes out of history's files, reduced to the last one of each key: what a merge without Spark begins with.
+"""A batch's plain changes out of history's files, reduced to the last one of each key: what a merge
+without Spark begins with.
 
-Formats merge them each with a library of its own: :mod:`spillway.lake.tables.delta.merge`, :mod:`spillway.lake.tables.iceberg.merge`.
+Formats merge them each with a library of its own: :mod:`spillway.lake.tables.delta.merge`,
+:mod:`spillway.lake.tables.iceberg.merge`.
 
-What comes here is *plain* (:func:`spillway.lake.shape.net_effect.keyed`): no TRUNCATE, no value left out as unchanged, so that the last
-change of a key says all about it; changes of key are two effects, as there. The result is to be the same, row for row; what can't be
-sure of that is left to Spark by raising :class:`NotDirect`, with nothing done: other kinds of changes, keys of types whose equality
-isn't that of their bytes. Memory is bounded by :data:`_HISTORY_BYTES_MAX` of history's files.
+What comes here is *plain* (:func:`spillway.lake.shape.net_effect.keyed`): no TRUNCATE, no value
+left out as unchanged, so that the last change of a key says all about it; changes of key are two
+effects, as there. The result is to be the same, row for row; what can't be sure of that is left to
+Spark by raising :class:`NotDirect`, with nothing done: other kinds of changes, keys of types whose
+equality isn't that of their bytes. Memory is bounded by :data:`_HISTORY_BYTES_MAX` of history's
+files.
 """
 
 from __future__ import annotations
@@ -79,8 +83,8 @@ def _size(path: LakePath) -> int:
 def last_changes(changes: pa.Table, schema: pa.Schema, key: Sequence[str]) -> pa.Table:
     """Reduce plain *changes*, which are in order, to the last one of each key.
 
-    Returns *schema*'s columns and :data:`SET`: true for rows that are there afterwards, in the order of their keys;
-    false for keys that are not, whose other columns are null.
+    Returns *schema*'s columns and :data:`SET`: true for rows that are there afterwards, in the
+    order of their keys; false for keys that are not, whose other columns are null.
 
     Raises:
         NotDirect: a key's equality isn't that of its stored value, or a part of one is null.
@@ -162,7 +166,9 @@ def _is_plain_key(type_: pa.DataType) -> bool:
 
 
 def _by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Sort *rows*: what is inserted together then has a range of its own in each of a file's row groups."""
+    """Sort *rows*: what is inserted together then has a range of its own in each of a file's row
+    groups.
+    """
     order = pc.sort_indices(rows.select(list(key)), sort_keys=[(name, "ascending") for name in key])
     at = order.to_numpy()
     return rows if bool(np.all(at[1:] > at[:-1])) else rows.take(order)

@@ -1,6 +1,7 @@
 """The same checksums of the same rows, reckoned by PostgreSQL and by Spark.
 
-Each value has one text here that both sides can make without the other's code, by the type that the lake holds it in::
+Each value has one text here that both sides can make without the other's code, by the type that the
+lake holds it in::
 
     string                 PostgreSQL's output           the string
     boolean                t, f                          t, f
@@ -11,11 +12,13 @@ Each value has one text here that both sides can make without the other's code, 
     date                   days since 1970               days since 1970
     timestamp (both)       microseconds since 1970       microseconds since 1970
 
-A row's text is its values' in a row, each with its length before it and null as ``-``, so that no two rows share one; its
-hash the SHA-256 of that. The text of the key alone gives a row's bucket. Per bucket, count and sum of hashes are compared;
-only where they differ are rows looked at (:mod:`spillway.lake.verify.run`). Nothing passes through Python per row.
+A row's text is its values' in a row, each with its length before it and null as ``-``, so that no
+two rows share one; its hash the SHA-256 of that. The text of the key alone gives a row's bucket.
+Per bucket, count and sum of hashes are compared; only where they differ are rows looked at
+(:mod:`spillway.lake.verify.run`). Nothing passes through Python per row.
 
-So the path that rows took to the lake (WAL, decoder, Arrow, Spark, table format) is checked by one that shares nothing with it.
+So the path that rows took to the lake (WAL, decoder, Arrow, Spark, table format) is checked by one
+that shares nothing with it.
 """
 
 from __future__ import annotations
@@ -101,7 +104,9 @@ def unsupported(schema: StructType) -> list[str]:
 
 
 def lake_texts(rows: DataFrame, columns: Sequence[str], key: Sequence[str]) -> DataFrame:
-    """Return, per row, the text of its key (the whole row without one), its hash, and each column's text."""
+    """Return, per row, the text of its key (the whole row without one), its hash, and each column's
+    text.
+    """
     rows = _with_float_bits(rows.select(*(quoted(c) for c in columns)))
     types = {f.name: f.dataType for f in rows.schema}
     texts: dict[str, Column] = {}
@@ -154,7 +159,8 @@ def _spark_text(value: Column, type_: DataType) -> Column | None:
     if isinstance(type_, BooleanType):
         return F.when(value, "t").when(~value, "f")
     if isinstance(type_, (*_WHOLE, *_FLOATS, DecimalType)):
-        # Spark writes decimals plainly in ANSI mode, which is its default and this package's sessions'.
+        # Spark writes decimals plainly in ANSI mode, which is its default and this package's
+        # sessions'.
         return value.cast("string")
     if isinstance(type_, BinaryType):
         return F.lower(F.hex(value))
@@ -177,7 +183,9 @@ def _spark_row(texts: Sequence[Column]) -> Column:
 
 
 class SourceTexts:
-    """A table's rows at the source, as :func:`lake_texts` has them; *types* are the lake's types of *columns*."""
+    """A table's rows at the source, as :func:`lake_texts` has them; *types* are the lake's types of
+    *columns*.
+    """
 
     def __init__(
         self,
@@ -206,8 +214,8 @@ class SourceTexts:
     def buckets(self, connection: psycopg.Connection) -> dict[str, Bucket]:
         """Return the buckets of all rows."""
         statement = sql.SQL(
-            "SELECT bucket, count(*), sum(('x' || substr(row, 1, {digits}))::bit({bits})::int8::numeric)"
-            " FROM ({rows}) AS rows GROUP BY bucket"
+            "SELECT bucket, count(*), sum(('x' || substr(row, 1, "
+            "{digits}))::bit({bits})::int8::numeric) FROM ({rows}) AS rows GROUP BY bucket"
         ).format(
             digits=sql.Literal(_SUMMED_DIGITS),
             bits=sql.Literal(4 * _SUMMED_DIGITS),
@@ -240,7 +248,8 @@ def _postgres_text(name: str, type_: DataType) -> sql.Composable:
         return _finite(value, sql.SQL("({} - date '1970-01-01')::text"))
     if isinstance(type_, TimestampType | TimestampNTZType):
         return _finite(value, sql.SQL("(extract(epoch FROM {}) * 1000000)::int8::text"))
-    # Not a cast to text, which leaves out the blanks of character(n): what the type's output function writes.
+    # Not a cast to text, which leaves out the blanks of character(n): what the type's output
+    # function writes.
     return sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN concat({0}) END").format(value)
 
 
@@ -253,7 +262,8 @@ def _finite(value: sql.Identifier, number: sql.SQL) -> sql.Composable:
 
 def _float_sql(value: sql.Identifier, send: str, bits: int, integer: str) -> sql.Composable:
     return sql.SQL(
-        "CASE WHEN {0} = 'NaN' THEN 'NaN' ELSE ('x' || encode({1}({0}), 'hex'))::bit({2})::{3}::text END"
+        "CASE WHEN {0} = 'NaN' THEN 'NaN' ELSE ('x' || encode({1}({0}), "
+        "'hex'))::bit({2})::{3}::text END"
     ).format(value, sql.SQL(send), sql.Literal(bits), sql.SQL(integer))
 
 

@@ -1,8 +1,9 @@
 """One table at the source and in the lake, as of one LSN: which keys differ, and in which columns.
 
-First the buckets of both sides (:mod:`spillway.lake.verify.checksums`), one pass over the table each. Where all agree, that is all. Else rows of a
-few differing buckets at a time are held against each other, until as many keys are found as are wanted: what is kept
-in memory is the rows of those few, a 4096th of the table each.
+First the buckets of both sides (:mod:`spillway.lake.verify.checksums`), one pass over the table
+each. Where all agree, that is all. Else rows of a few differing buckets at a time are held against
+each other, until as many keys are found as are wanted: what is kept in memory is the rows of those
+few, a 4096th of the table each.
 """
 
 from __future__ import annotations

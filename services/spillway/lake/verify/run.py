@@ -6,13 +6,13 @@
     the job (or, when none is at work, a run of it from here) reaches S
     each table: the source's snapshot against the lake pinned at S
 
-Both sides are as of the same LSN, so every difference is one: there is no "may still be on its way". The tables'
-shapes are the source's for as long as it takes (DDL waits, as for pg_dump), what is compared is what
-:mod:`spillway.lake.verify.checksums` says.
+Both sides are as of the same LSN, so every difference is one: there is no "may still be on its
+way". The tables' shapes are the source's for as long as it takes (DDL waits, as for pg_dump), what
+is compared is what :mod:`spillway.lake.verify.checksums` says.
 
-A table without a current table has nothing that could be compared. Columns that one side lacks are named: the lake
-follows ALTER TABLE with the table's next change.
-"""
+A table without a current table has nothing that could be compared. Columns that one side lacks are
+named: the lake follows ALTER TABLE with the table's next change.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -170,8 +170,10 @@ class _Verifier:
             pin = Lake(self._spark, path).at(Lsn(snapshot.lsn))
             if pin.lsn != snapshot.lsn:
                 raise LakeError(
-                    f"the lake at {path} ended no batch at {Lsn(snapshot.lsn)}: it has one at {pin.lsn}",
-                    hint="The job at work is of another release, or has another directory for its lake. Verify again.",
+                    f"the lake at {path} ended no batch at {Lsn(snapshot.lsn)}: it has one at "
+                    f"{pin.lsn}",
+                    hint="The job at work is of another release, or has another directory for its "
+                    "lake. Verify again.",
                 )
             tables = lake_tables(self._lake.table_format, self._spark, path, self._lake.slot)
             outcomes = []
@@ -214,8 +216,8 @@ class _Verifier:
         while self._reached() < lsn:
             if time.monotonic() > deadline:
                 raise NotReady(
-                    f"the job at work on {self._settings.path} reached {Lsn(self._reached())}, not {Lsn(lsn)}, in "
-                    f"{self._settings.timeout_s:.0f} s",
+                    f"the job at work on {self._settings.path} reached {Lsn(self._reached())}, not "
+                    f"{Lsn(lsn)}, in {self._settings.timeout_s:.0f} s",
                     hint="Is it running still, and not far behind? Give it longer with --timeout.",
                 )
             time.sleep(_POLL_S)
@@ -242,7 +244,8 @@ class _Verifier:
         rows = pin.current(directory)
         in_lake = set(rows.columns)
         at = {plan.name: plan.column.name for plan in at_source.plan.columns}
-        # Under the source's names: the lake's of a column that is named like one of its own has an underscore more.
+        # Under the source's names: the lake's of a column that is named like one of its own has an
+        # underscore more.
         frame = rows.select(*(F.col(quoted(n)).alias(at[n]) for n in rows.columns if n in at))
         unreadable = checksums.unsupported(frame.schema)
         columns = [name for name in frame.columns if name not in unreadable]
@@ -251,7 +254,8 @@ class _Verifier:
         if lost:
             raise LakeError(
                 f"rows of {name} are told by {lost[0]!r} in the lake, which can't be compared",
-                hint="The key was changed at the source: move the current table away and load it afresh.",
+                hint="The key was changed at the source: move the current table away and load it "
+                "afresh.",
                 relation=name,
                 column=lost[0],
             )

@@ -1,4 +1,6 @@
-"""What really went wrong in a worker: Spark carries Python's exceptions to the driver as text of a traceback."""
+"""What really went wrong in a worker: Spark carries Python's exceptions to the driver as text of a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ _SAID: Final = re.compile(r"spillway\.errors\.(?P<kind>\w+): (?P<message>.*)")
 
 
 def typed_error(error: BaseException, *, what: str, hint: str, **details: Any) -> SpillwayError:
-    """Return *error* as the kind it had where it was raised, or as a :class:`~spillway.errors.LakeError`.
+    """Return *error* as the kind it had where it was raised, or as a
+    :class:`~spillway.errors.LakeError`.
 
     Args:
         error: from Spark, or from the driver's own code.

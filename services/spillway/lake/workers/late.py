@@ -1,8 +1,9 @@
 """Spark's Python processes that start too late, because the machine has too much to do.
 
-A query, and a job in it, begins with new Python processes, which Spark gives ten seconds to connect back, whatever else the
-machine does; no setting changes that. What failed so is begun again at growing distances for as long as a machine may be
-busy. To give up instead costs a new JVM and its own start, in the same crowd.
+A query, and a job in it, begins with new Python processes, which Spark gives ten seconds to connect
+back, whatever else the machine does; no setting changes that. What failed so is begun again at
+growing distances for as long as a machine may be busy. To give up instead costs a new JVM and its
+own start, in the same crowd.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Patience:
         self._until = time.monotonic() + PATIENCE_S
 
     def waited(self, error: object) -> bool:
-        """Wait, and return whether to begin again; False at once when *error* is another one, or it takes too long."""
+        """Wait, and return whether to begin again; False at once when *error* is another one, or it
+        takes too long.
+        """
         if _LATE not in str(error) or self._stopping.is_set() or time.monotonic() >= self._until:
             return False
         _log.warning(

@@ -115,7 +115,9 @@ class TableView(ResponseModel):
 
 
 class TableList(ResponseModel):
-    """Tables of a database: a page, by schema and name. Pages come in the order in which tables were made (oid)."""
+    """Tables of a database: a page, by schema and name. Pages come in the order in which tables
+    were made (oid).
+    """
 
     tables: list[TableView]
     next: int | None = Field(description="`after` of the next page; null: there is none.")

@@ -1,4 +1,6 @@
-"""``/v1/publications`` and ``/v1/sources/{name}/tables``: what a form can offer, without a word of the source."""
+"""``/v1/publications`` and ``/v1/sources/{name}/tables``: what a form can offer, without a word of
+the source.
+"""
 
 from typing import Annotated
 

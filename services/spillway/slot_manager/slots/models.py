@@ -14,13 +14,15 @@ from spillway.slot_manager.json_fields import LsnText, Options, RequestModel, Re
 
 _OPTION_PREFIX: Final = "options."
 
-#: PostgreSQL's int4 argument: none and 0 mean no limit. Negative ones, which PostgreSQL takes for 1, are refused.
+#: PostgreSQL's int4 argument: none and 0 mean no limit. Negative ones, which PostgreSQL takes for
+#: 1, are refused.
 ChangeCount = Annotated[
     int,
     Field(
         ge=0,
         le=2**31 - 1,
-        description="Stop at the end of the transaction in which this many changes are reached; 0: no limit.",
+        description="Stop at the end of the transaction in which this many changes are reached; 0: "
+        "no limit.",
     ),
 ]
 
@@ -41,8 +43,8 @@ class CreateSlot(RequestModel):
     )
     snapshot: Literal["nothing", "export"] = Field(
         default="nothing",
-        description="export: begin at the LSN of an exact snapshot of the database, which is held on the source and can be imported"
-        " there; not together with start_lsn.",
+        description="export: begin at the LSN of an exact snapshot of the database, which is held "
+        "on the source and can be imported there; not together with start_lsn.",
     )
 
 
@@ -61,7 +63,9 @@ class GetChanges(RequestModel):
 
 
 class PeekQuery(BaseModel):
-    """pg_logical_slot_peek_changes's arguments; each plugin option is a parameter ``options.NAME=VALUE``."""
+    """pg_logical_slot_peek_changes's arguments; each plugin option is a parameter
+    ``options.NAME=VALUE``.
+    """
 
     # Options have no fixed names, so extras are let in and then looked at.
     model_config = ConfigDict(extra="allow")
@@ -119,7 +123,8 @@ class ConsumerView(ResponseModel):
     subscription: str | None = Field(description="Whose program it is, if a subscription's.")
     since: datetime
     last_feedback_at: datetime | None = Field(
-        description="When a stream's client last sent feedback; null: never, or, as another service stored it, not known."
+        description="When a stream's client last sent feedback; null: never, or, as another "
+        "service stored it, not known."
     )
     sent_lsn: LsnText | None = Field(description="How far a stream was handed out.")
 
@@ -172,25 +177,30 @@ else:
 
 
 class SnapshotView(ResponseModel):
-    """A snapshot of a slot's database that is held on the source: it has what commits before an LSN, and nothing else."""
+    """A snapshot of a slot's database that is held on the source: it has what commits before an
+    LSN, and nothing else.
+    """
 
     slot_name: str
     snapshot_name: str = Field(
-        description="What SET TRANSACTION SNAPSHOT is given, on the source, in a transaction that is REPEATABLE READ."
+        description="What SET TRANSACTION SNAPSHOT is given, on the source, in a transaction that "
+        "is REPEATABLE READ."
     )
     consistent_point: LsnText = Field(
-        description="What commits from here on is not in the snapshot; of a new slot, where it begins."
+        description="What commits from here on is not in the snapshot; of a new slot, where it "
+        "begins."
     )
     contents: str = Field(description="pg_current_snapshot() of it.")
     method: Literal["paired", "temporary_slot"] = Field(
-        description="paired: an ordinary snapshot, for which nobody was waited; temporary_slot: by a logical slot that the primary"
-        " had for a moment, which waits for transactions that run."
+        description="paired: an ordinary snapshot, for which nobody was waited; temporary_slot: by "
+        "a logical slot that the primary had for a moment, which waits for transactions that run."
     )
     attempts: int = Field(description="How many were taken until one could be paired.")
     reason: str | None = Field(description="Why none could be paired; null: it was.")
     taken_at: datetime
     held_until: datetime = Field(
-        description="It is given up then, or before: when a consumer takes the slot, when the service stops."
+        description="It is given up then, or before: when a consumer takes the slot, when the "
+        "service stops."
     )
 
 
@@ -229,8 +239,9 @@ class ChangeView(ResponseModel):
     data: str = Field(description="What the plugin wrote; `\\x…` hexadecimal for a binary one.")
     data_hex: str | None = Field(
         default=None,
-        description="Only where what a plugin of text wrote is not UTF-8, as in a database in SQL_ASCII:"
-        " its bytes, `\\x…` hexadecimal. `data` has U+FFFD for those that are no characters.",
+        description="Only where what a plugin of text wrote is not UTF-8, as in a database in "
+        "SQL_ASCII: its bytes, `\\x…` hexadecimal. `data` has U+FFFD for those that are no "
+        "characters.",
     )
 
 

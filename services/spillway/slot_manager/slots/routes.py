@@ -1,7 +1,7 @@
 """``/v1/slots``.
 
-Changes may be many, so their JSON is written piece by piece from what the engine gave, not through a
-model per row.
+Changes may be many, so their JSON is written piece by piece from what the engine gave, not through
+a model per row.
 """
 
 import contextlib
@@ -48,7 +48,9 @@ _CHANGES: Final[dict[int | str, dict[str, Any]]] = {200: {"model": ChangeList}}
 async def create_slot(
     body: CreateSlot, engine: Engine, response: Response
 ) -> SlotView | CreatedSlot:
-    """Create a slot (pg_create_logical_replication_slot), together with a snapshot of the source if that is asked for."""
+    """Create a slot (pg_create_logical_replication_slot), together with a snapshot of the source if
+    that is asked for.
+    """
     slot = await engine.create_slot(
         SlotSpec(
             slot_name=body.slot_name,
@@ -124,7 +126,9 @@ async def get_changes(slot_name: str, engine: Engine, body: GetChanges | None = 
 
 @router.post("/{slot_name}/end-session", operation_id="end_session", dependencies=[NoQuery])
 async def end_session(slot_name: str, engine: Engine) -> EndedSession:
-    """End the session of the slot's consumer (pg_terminate_backend); the next one may take the slot at once."""
+    """End the session of the slot's consumer (pg_terminate_backend); the next one may take the slot
+    at once.
+    """
     consumer = await engine.end_session(slot_name)
     view = ConsumerView.model_validate(consumer)
     return EndedSession(slot_name=slot_name, consumer=view)
@@ -158,7 +162,9 @@ async def copy_slot(slot_name: str, body: CopySlot, engine: Engine, response: Re
     dependencies=[NoQuery],
 )
 async def take_snapshot(slot_name: str, engine: Engine) -> SnapshotView:
-    """Take an exact snapshot of the source and hold it, in place of one that is held for the slot; the slot stays where it is."""
+    """Take an exact snapshot of the source and hold it, in place of one that is held for the slot;
+    the slot stays where it is.
+    """
     return SnapshotView.model_validate(await engine.take_snapshot(slot_name))
 
 

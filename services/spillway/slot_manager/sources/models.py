@@ -9,7 +9,9 @@ from spillway.slot_manager.json_fields import LsnText, RequestModel, ResponseMod
 
 
 class Capture(RequestModel):
-    """What of a source is decoded at all, for every slot there will ever be; everything by default."""
+    """What of a source is decoded at all, for every slot there will ever be; everything by
+    default.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, from_attributes=True)
 
@@ -19,12 +21,14 @@ class Capture(RequestModel):
     )
     tables: list[str] = Field(
         default_factory=list,
-        description="Only these: schema.table or schema.*; a partition by its ancestors' names, too.",
+        description="Only these: schema.table or schema.*; a partition by its ancestors' names, "
+        "too.",
         examples=[["public.orders", "shop.*"]],
     )
     publications: list[str] = Field(
         default_factory=list,
-        description="Only tables that one of these publishes, as of each change. Not together with tables.",
+        description="Only tables that one of these publishes, as of each change. Not together with "
+        "tables.",
         examples=[["p"]],
     )
 

@@ -23,7 +23,8 @@ class DropQuery(BaseModel):
 
     keep_slot: bool = Field(
         default=False,
-        description="Leave its physical slot, and don't ask the server: for one that is gone for good.",
+        description="Leave its physical slot, and don't ask the server: for one that is gone for "
+        "good.",
     )
 
 
@@ -55,7 +56,8 @@ async def get_source(name: str, engine: Engine) -> SourceView:
 async def alter_source(name: str, body: AlterSource, engine: Engine) -> SourceView:
     """Reach a source's cluster by another DSN: a new password, another host after a failover.
 
-    The cluster is checked as a new source's is, and must be the same one. Slots and their consumers go on.
+    The cluster is checked as a new source's is, and must be the same one. Slots and their consumers
+    go on.
     """
     return SourceView.model_validate(await engine.alter_source(name, body.dsn))
 
@@ -68,9 +70,10 @@ async def alter_source(name: str, body: AlterSource, engine: Engine) -> SourceVi
 async def restart_database(name: str, database: str, engine: Engine) -> SourceView:
     """Give the decoding of one database a way on from what has stopped it.
 
-    It is tried again at once. Where that can't help (WAL that is damaged or gone, a record that can't be decoded, a database that was
-    dropped and made again), decoding begins anew behind that place. Slots that missed something are invalidated then, with
-    their `invalidation_reason`; slots that missed nothing go on. A disk that is full, or a server that can't be reached, costs
+    It is tried again at once. Where that can't help (WAL that is damaged or gone, a record that
+    can't be decoded, a database that was dropped and made again), decoding begins anew behind that
+    place. Slots that missed something are invalidated then, with their `invalidation_reason`; slots
+    that missed nothing go on. A disk that is full, or a server that can't be reached, costs
     nothing. A database whose decoding goes on is left alone: 409.
     """
     return SourceView.model_validate(await engine.restart_database(name, database))

@@ -59,7 +59,9 @@ else:
 
 
 class PostgresTarget(RequestModel):
-    """Tables of another PostgreSQL. Planned: refused with `unsupported_feature` until it is there."""
+    """Tables of another PostgreSQL. Planned: refused with `unsupported_feature` until it is
+    there.
+    """
 
     kind: Literal["postgres"]
     dsn: str
@@ -88,7 +90,8 @@ Target = Annotated[
 TableNames = Annotated[
     list[str],
     Field(
-        description="schema.table as the catalog has it; a partitioned one stands for its partitions.",
+        description="schema.table as the catalog has it; a partitioned one stands for its "
+        "partitions.",
         examples=[["public.orders"]],
     ),
 ]
@@ -131,7 +134,9 @@ class CreateSubscription(RequestModel):
 
 
 class AlterSubscription(RequestModel):
-    """What is to change. Fields that are left out stay; those that can't change in place must be as they are."""
+    """What is to change. Fields that are left out stay; those that can't change in place must be as
+    they are.
+    """
 
     source: str | None = None
     database: str | None = None
@@ -142,7 +147,8 @@ class AlterSubscription(RequestModel):
     publications: PublicationNames | None = None
     target: Target | None = Field(
         default=None,
-        description="How its program runs changes in place; where it writes, only as long as nothing was written.",
+        description="How its program runs changes in place; where it writes, only as long as "
+        "nothing was written.",
     )
     enabled: bool | None = None
     copy_data: bool | None = None
@@ -207,8 +213,8 @@ class SubscriptionView(ResponseModel):
     two_phase: bool
     options: Options
     state: SubscriptionState = Field(
-        description="initializing; copying: it follows the slot while tables are copied; streaming; paused: disabled; "
-        "failed: with the error, and tried again after a while."
+        description="initializing; copying: it follows the slot while tables are copied; "
+        "streaming; paused: disabled; failed: with the error, and tried again after a while."
     )
     error: FailureView | None
     confirmed_flush_lsn: LsnText | None
@@ -217,7 +223,8 @@ class SubscriptionView(ResponseModel):
         description="Age of the oldest transaction that is not confirmed; 0 without one."
     )
     rows: int = Field(
-        description="Changes that are durable in the target; rows of the initial copy are not counted."
+        description="Changes that are durable in the target; rows of the initial copy are not "
+        "counted."
     )
     restarts: int = Field(description="How often its program failed and was started again.")
     pid: int | None = Field(description="Of its program, while it runs.")

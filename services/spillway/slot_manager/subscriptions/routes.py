@@ -42,7 +42,9 @@ class LogQuery(BaseModel):
 async def create_subscription(
     body: CreateSubscription, subscriptions: Subscriptions, response: Response
 ) -> SubscriptionView:
-    """Create a subscription, and its slot unless that is there, and start to fill its target (CREATE SUBSCRIPTION)."""
+    """Create a subscription, and its slot unless that is there, and start to fill its target
+    (CREATE SUBSCRIPTION).
+    """
     created = await subscriptions.create(
         SubscriptionSpec(
             name=body.name,
@@ -107,7 +109,9 @@ async def disable_subscription(name: str, subscriptions: Subscriptions) -> Subsc
 
 @router.post("/{name}/refresh", operation_id="refresh_subscription", dependencies=[NoQuery])
 async def refresh_subscription(name: str, subscriptions: Subscriptions) -> SubscriptionView:
-    """Look again which tables are published; new ones are copied first (ALTER SUBSCRIPTION … REFRESH PUBLICATION)."""
+    """Look again which tables are published; new ones are copied first (ALTER SUBSCRIPTION …
+    REFRESH PUBLICATION).
+    """
     return SubscriptionView.model_validate(await subscriptions.refresh(name))
 
 
@@ -115,7 +119,9 @@ async def refresh_subscription(name: str, subscriptions: Subscriptions) -> Subsc
 async def skip_subscription(
     name: str, body: SkipTo, subscriptions: Subscriptions
 ) -> SubscriptionView:
-    """Give up what commits before an LSN and is not in the target yet (ALTER SUBSCRIPTION … SKIP)."""
+    """Give up what commits before an LSN and is not in the target yet (ALTER SUBSCRIPTION …
+    SKIP).
+    """
     return SubscriptionView.model_validate(await subscriptions.skip(name, body.lsn))
 
 

@@ -1,1 +1,3 @@
-"""Alembic's scripts; ``spillway.store.migrate`` runs them, ``migrations/alembic.ini`` is for writing new ones."""
+"""Alembic's scripts; ``spillway.store.migrate`` runs them, ``migrations/alembic.ini`` is for
+writing new ones.
+"""

@@ -1,7 +1,7 @@
 """Alembic's entry: run the scripts on the service's connection, or on SPILLWAY_METADATA_URL's.
 
-The service passes its connection, in a transaction and under a lock (``spillway.store.migrate``). From
-Alembic's own command line there is none, and one is opened here.
+The service passes its connection, in a transaction and under a lock (``spillway.store.migrate``).
+From Alembic's own command line there is none, and one is opened here.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""COPY … (FORMAT binary) in, Arrow columns out: the arrow plugin's builders, fed by SELECT instead of WAL.
+"""COPY … (FORMAT binary) in, Arrow columns out: the arrow plugin's builders, fed by SELECT instead
+of WAL.
 
-A message of COPY TO STDOUT has a row, mostly: the number of its fields, and each field's length and bytes as the type's
-send function writes them. The first message has the file's header before that, the last one a trailer instead. Send
-functions write in network order what a tuple has in the machine's; a field is turned into the datum that the
-tuple would have and goes to the same ``append_datum``, which decides about range, encoding and epoch. So
-a row that is copied and a row that is decoded become the same values, or the same error.
+A message of COPY TO STDOUT has a row, mostly: the number of its fields, and each field's length and
+bytes as the type's send function writes them. The first message has the file's header before that,
+the last one a trailer instead. Send functions write in network order what a tuple has in the
+machine's; a field is turned into the datum that the tuple would have and goes to the same
+``append_datum``, which decides about range, encoding and epoch. So a row that is copied and a row
+that is decoded become the same values, or the same error.
 
 The first field of each row is its ctid; it is kept as one number that sorts as ctids do.
 
-Source: CopySendBinary… in src/backend/commands/copyto.c (14: copyto.c too); numeric_send in numeric.c, tidsend in tid.c
+Source: CopySendBinary… in src/backend/commands/copyto.c (14: copyto.c too); numeric_send in
+numeric.c, tidsend in tid.c
 """
 
 from libc.stddef cimport size_t
@@ -54,8 +57,8 @@ cdef class CopiedRows:
     """The rows of one table that were copied and not taken yet. Used by one thread at a time.
 
     Args:
-        columns: ``plugins.arrow_schema.ColumnPlan`` of each field after ctid, in order; a printed one's field is the
-            text that PostgreSQL prints.
+        columns: ``plugins.arrow_schema.ColumnPlan`` of each field after ctid, in order; a printed
+            one's field is the text that PostgreSQL prints.
     """
     cdef Column* columns
     cdef int column_count
@@ -121,7 +124,8 @@ cdef class CopiedRows:
                 raise
             name = self.names[self.at]
             raise type(error)(
-                f"column {name}: {error.message}", hint=error.hint, **{**error.details, "column": name}
+                f"column {name}: {error.message}", hint=error.hint,
+                **{**error.details, "column": name}
             ) from error
         finally:
             PyBuffer_Release(&view)
@@ -184,7 +188,8 @@ cdef class CopiedRows:
         self.size += 8
         return at
 
-    cdef Py_ssize_t put_field(self, Column* column, const uint8_t* field, size_t size) except -1 nogil:
+    cdef Py_ssize_t put_field(self, Column* column, const uint8_t* field,
+                              size_t size) except -1 nogil:
         cdef Datum datum
         cdef uint8_t turned[8]
         cdef size_t i
@@ -232,7 +237,9 @@ cdef class CopiedRows:
         return copied(&self.places_buffer)
 
     def column_buffers(self, int i):
-        """Return ``(null count, [validity, (offsets,) values])`` of column *i*; None: a bitmap without nulls."""
+        """Return ``(null count, [validity, (offsets,) values])`` of column *i*; None: a bitmap
+        without nulls.
+        """
         cdef Column* column
         if not 0 <= i < self.column_count:
             raise IndexError(i)
@@ -246,7 +253,8 @@ cdef class CopiedRows:
 
 cdef bytes copied(const ByteBuffer* buffer):
     # A builder that never had a byte has no memory either.
-    return PyBytes_FromStringAndSize(<const char*>buffer.data, <Py_ssize_t>buffer.size) if buffer.size else b""
+    return PyBytes_FromStringAndSize(<const char*>buffer.data,
+                                     <Py_ssize_t>buffer.size) if buffer.size else b""
 
 
 cdef inline uint16_t network_u16(const uint8_t* p) noexcept nogil:

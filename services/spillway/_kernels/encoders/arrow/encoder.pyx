@@ -1,16 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The loop of the arrow plugin: chunks of changes in, Arrow buffers per table out.
 
-Rows are gathered per relation descriptor, over chunks and transactions, in column builders that stay
-allocated from batch to batch. The :class:`Encoder` runs through a chunk without the GIL; it takes it to
-look a relation up for the first time in a chunk, for types whose codec is Python, and to raise. When
-enough is gathered the plugin takes the tables' buffers, writes messages of them, and clears them.
+Rows are gathered per relation descriptor, over chunks and transactions, in column builders that
+stay allocated from batch to batch. The :class:`Encoder` runs through a chunk without the GIL; it
+takes it to look a relation up for the first time in a chunk, for types whose codec is Python, and
+to raise. When enough is gathered the plugin takes the tables' buffers, writes messages of them, and
+clears them.
 
-All gathered tables are emitted together. A message of one table that came alone would be followed by
-earlier transactions' rows of others, and a consumer that stopped between the two would lose them.
+All gathered tables are emitted together. A message of one table that came alone would be followed
+by earlier transactions' rows of others, and a consumer that stopped between the two would lose
+them.
 
-When a table gets another descriptor its batch is closed, even if the first descriptor comes back later:
-messages of one table keep the order of its changes.
+When a table gets another descriptor its batch is closed, even if the first descriptor comes back
+later: messages of one table keep the order of its changes.
 
 Memory: what is gathered, about twice ``batch_bytes`` (see :attr:`Encoder.full`) and one row.
 """
@@ -40,9 +42,12 @@ from spillway._kernels.values.arrow.column cimport (
     free_column,
     put_bit,
 )
-from spillway._kernels.reorder.changes cimport DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE, UPDATE
-from spillway._kernels.values.datum cimport DATUM_UNCHANGED, Change, Deformer, invalid, load_u32, read_change
-from spillway._kernels.messages.buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes, release
+from spillway._kernels.reorder.changes cimport (DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE,
+                                                UPDATE)
+from spillway._kernels.values.datum cimport (DATUM_UNCHANGED, Change, Deformer, invalid, load_u32,
+                                             read_change)
+from spillway._kernels.messages.buffer cimport (ByteBuffer, MessageBuffer, put_byte, put_bytes,
+                                                release)
 from spillway._kernels.values.text.output cimport CompiledType, TextContext, TypeCompiler
 from spillway._kernels.encoders.chunk_encoder import located
 from spillway.errors import DecodingError
@@ -156,7 +161,8 @@ cdef class Table:
             column.scale = planned.scale
             self.attributes[i] = planned.column.attnum - 1
             if not 0 <= self.attributes[i] < self.deformer.natts:
-                raise DecodingError(f"column {planned.column.name!r} has attnum {planned.column.attnum}")
+                raise DecodingError(f"column {planned.column.name!r} has attnum "
+                                    f"{planned.column.attnum}")
             if column.kind == KIND_PRINTED:
                 compiled = compiler.column(planned.column)
                 self.owned.append(compiled)
@@ -197,7 +203,8 @@ cdef class Table:
         columns = [*self.plan.columns, *self.plan.key_columns]
         return columns[self.at].column.name if 0 <= self.at < len(columns) else None
 
-    cdef Py_ssize_t add_row(self, const Change* change, uint8_t op, Current* current) except -1 nogil:
+    cdef Py_ssize_t add_row(self, const Change* change, uint8_t op,
+                            Current* current) except -1 nogil:
         """Append a change of a row; return how many bytes it took."""
         cdef Py_ssize_t size = CHANGE_COLUMNS_SIZE
         self.put_change_columns(change, op, current)
@@ -226,7 +233,8 @@ cdef class Table:
         self.rows += 1
         return size
 
-    cdef int put_change_columns(self, const Change* change, uint8_t op, Current* current) except -1 nogil:
+    cdef int put_change_columns(self, const Change* change, uint8_t op,
+                                Current* current) except -1 nogil:
         cdef uint64_t lsn = change.header.lsn
         cdef int32_t op_end = <int32_t>(self.rows + 1)
         put_byte(&self.buffers[OP], op)
@@ -247,7 +255,8 @@ cdef class Table:
         cdef int i
         for i in range(first, end):
             self.at = i
-            size += append_datum(&self.columns[i], self.rows, &self.deformer.values[self.attributes[i]])
+            size += append_datum(&self.columns[i], self.rows,
+                                 &self.deformer.values[self.attributes[i]])
         self.at = -1
         return size
 
@@ -259,7 +268,9 @@ cdef class Table:
         return size
 
     cdef Py_ssize_t put_unchanged(self, bint may_have) except -1 nogil:
-        """Append to _unchanged_toast what the new tuple, deformed before, has of unchanged datums."""
+        """Append to _unchanged_toast what the new tuple, deformed before, has of unchanged
+        datums.
+        """
         cdef int32_t before = self.name_count
         cdef Py_ssize_t size = 4
         cdef int i
@@ -282,15 +293,19 @@ cdef class Table:
         self.name_count += 1
         return len(name) + 4
 
-    # Buffers for Arrow: (address, size), or None for a validity bitmap without nulls. They are valid
-    # until the table is cleared, gets another row, or goes.
+    # Buffers for Arrow: (address, size), or None for a validity bitmap without nulls. They are
+    # valid until the table is cleared, gets another row, or goes.
 
     def change_column_buffers(self):
-        """Return the values of _lsn, _commit_lsn, … in order, then offsets and characters of _op."""
+        """Return the values of _lsn, _commit_lsn, … in order, then offsets and characters of
+        _op.
+        """
         return [_place(&self.buffers[i]) for i in range(OP + 1)]
 
     def unchanged_buffers(self):
-        """Return ``(null count, names, [list validity, list offsets], [name offsets, name data])``."""
+        """Return ``(null count, names, [list validity, list offsets], [name offsets, name
+        data])``.
+        """
         return (
             self.unchanged_null_count, self.name_count,
             [
@@ -302,10 +317,13 @@ cdef class Table:
 
     def key_validity_buffer(self):
         """Return ``(null count, validity)`` of _old_key."""
-        return (self.key_null_count, _place(&self.buffers[KEY_VALIDITY]) if self.key_null_count else None)
+        return (self.key_null_count,
+                _place(&self.buffers[KEY_VALIDITY]) if self.key_null_count else None)
 
     def column_buffers(self, int i):
-        """Return ``(null count, [validity, (offsets,) values])`` of column *i*; key columns follow the table's."""
+        """Return ``(null count, [validity, (offsets,) values])`` of column *i*; key columns follow
+        the table's.
+        """
         cdef Column* column
         if not 0 <= i < self.column_count + self.key_count:
             raise IndexError(i)
@@ -386,14 +404,15 @@ cdef class Encoder:
     def full(self):
         """Whether it is time to emit.
 
-        Between transactions: the bounds are reached. Inside of one: that one alone reaches them, so that
-        others are never cut; what came before it is below the bounds.
+        Between transactions: the bounds are reached. Inside of one: that one alone reaches them, so
+        that others are never cut; what came before it is below the bounds.
         """
         if self.in_transaction:
             return self.own_bytes >= self.batch_bytes or self.own_rows >= self.batch_rows
         return self.bytes >= self.batch_bytes or self.rows >= self.batch_rows
 
-    def begin(self, uint32_t xid, uint64_t commit_lsn, uint64_t commit_end_lsn, int64_t commit_time):
+    def begin(self, uint32_t xid, uint64_t commit_lsn, uint64_t commit_end_lsn,
+              int64_t commit_time):
         """Start a transaction."""
         self.current.xid = xid
         self.current.commit_lsn = commit_lsn
@@ -409,10 +428,12 @@ cdef class Encoder:
         self.in_transaction = False
 
     def gather(self, const uint8_t[::1] chunk not None, size_t offset, relations):
-        """Gather changes from *offset* on until the chunk ends or :attr:`full`; return where that is.
+        """Gather changes from *offset* on until the chunk ends or :attr:`full`; return where that
+        is.
 
         Raises:
-            DecodingError: a change is malformed; the details say which. What was gathered is given up.
+            DecodingError: a change is malformed; the details say which. What was gathered is given
+                up.
             ValueNotRepresentable: a value has no Arrow form.
         """
         cdef size_t size = chunk.shape[0]
@@ -429,7 +450,8 @@ cdef class Encoder:
         except DecodingError as error:
             table = self.tables.get(self.relation)
             place = located(
-                error, self.lsn, relations.get(self.relation), None if table is None else table.column_name()
+                error, self.lsn, relations.get(self.relation),
+                None if table is None else table.column_name()
             )
             self.reset()
             raise place from error
@@ -439,7 +461,9 @@ cdef class Encoder:
         return offset
 
     def take(self):
-        """Return the tables with rows, those of earlier transactions first; to be cleared by :meth:`taken`."""
+        """Return the tables with rows, those of earlier transactions first; to be cleared by
+        :meth:`taken`.
+        """
         return sorted(self.gathered, key=lambda table: table.commit_end_lsn)
 
     def taken(self):
@@ -450,7 +474,8 @@ cdef class Encoder:
         self.gathered = []
         self.bytes = self.rows = 0
         self.own_bytes = self.own_rows = 0
-        # An id comes to mean another table once its own is gone: what was open for that is in the second one only.
+        # An id comes to mean another table once its own is gone: what was open for that is in the
+        # second one only.
         if len(self.tables) > TABLES_MAX or len(self.open_by_oid) > TABLES_MAX:
             self.reset()
 
@@ -468,15 +493,18 @@ cdef class Encoder:
         cdef Table table
         descriptor = relations.get(relation)
         if descriptor is None:
-            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not come with it")
+            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not "
+                                "come with it")
         table = self.tables.get(relation)
-        if table is None or (table.plan.descriptor is not descriptor and table.plan.descriptor != descriptor):
+        if table is None or (table.plan.descriptor is not descriptor
+                             and table.plan.descriptor != descriptor):
             table = Table(self.make_plan(descriptor), self.context)
             self.tables[relation] = table
         before = self.open_by_oid.get(descriptor.oid)
         if before is not None and before is not table:
-            # Another descriptor of the same table: rows gathered under the one before are a batch of their
-            # own, and stay in `gathered`; should that descriptor come back, it begins another.
+            # Another descriptor of the same table: rows gathered under the one before are a batch
+            # of their own, and stay in `gathered`; should that descriptor come back, it begins
+            # another.
             self.tables = {key: value for key, value in self.tables.items() if value is not before}
             memset(self.slots, 0, sizeof(self.slots))
         self.open_by_oid[descriptor.oid] = table
@@ -492,7 +520,8 @@ cdef class Encoder:
                 self.table(relation, relations)
         return slot.table
 
-    cdef int run(self, const uint8_t* chunk, size_t size, size_t* offset, relations) except -1 nogil:
+    cdef int run(self, const uint8_t* chunk, size_t size, size_t* offset,
+                 relations) except -1 nogil:
         cdef Change change
         while offset[0] < size:
             read_change(chunk, size, offset, &change)
@@ -512,7 +541,8 @@ cdef class Encoder:
                 return 0
         return 0
 
-    cdef int add(self, const Change* change, uint32_t relation, uint8_t op, relations) except -1 nogil:
+    cdef int add(self, const Change* change, uint32_t relation, uint8_t op,
+                 relations) except -1 nogil:
         cdef void* table = self.find_table(relation, relations)
         cdef size_t size = <size_t>add_row(<Table>table, change, op, &self.current)
         if row_count(<Table>table) == 1:
@@ -539,7 +569,8 @@ cdef class Encoder:
         return 0
 
 
-cdef inline Py_ssize_t add_row(Table table, const Change* change, uint8_t op, Current* current) except -1 nogil:
+cdef inline Py_ssize_t add_row(Table table, const Change* change, uint8_t op,
+                               Current* current) except -1 nogil:
     return table.add_row(change, op, current)
 
 

@@ -1,24 +1,28 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The loop of the pgoutput plugin: a chunk of changes in, messages of the logical replication protocol out.
+"""The loop of the pgoutput plugin: a chunk of changes in, messages of the logical replication
+protocol out.
 
-What frames prepared and streamed transactions the plugin writes itself; this kernel writes what comes per change or
-per ordinary transaction, and decides before each change what must precede it:
+What frames prepared and streamed transactions the plugin writes itself; this kernel writes what
+comes per change or per ordinary transaction, and decides before each change what must precede it:
 
 - BEGIN, up to then held back: a transaction of which nothing is published shows nothing;
-- the table's announcement (RELATION, and TYPE for types that the consumer may not know). A consumer keeps what it was
-  told for the rest of the session, so a table is announced once, and again when the server would have thrown
-  its own definition away (INVALIDATION). Announced in a part of a streamed transaction it is known only within that
-  transaction, until that commits.
+- the table's announcement (RELATION, and TYPE for types that the consumer may not know). A consumer
+  keeps what it was told for the rest of the session, so a table is announced once, and again when
+  the server would have thrown its own definition away (INVALIDATION). Announced in a part of a
+  streamed transaction it is known only within that transaction, until that commits.
 
-Row filters are asked about all rows of a chunk at once that are the same table's and action's, when the first is met.
+Row filters are asked about all rows of a chunk at once that are the same table's and action's, when
+the first is met.
 
-A table's rules are found out with its first change after an invalidation, and hold until the next, as PostgreSQL's.
-What a session knows of a table is kept by its oid and outlives descriptors, what is compiled from one descriptor by
-the relation's id (``table.pyx``). The loop runs without the GIL, over a chunk of one transaction or over a run of
-small ones, and takes it to look a relation up for the first time, to announce it, and to raise.
+A table's rules are found out with its first change after an invalidation, and hold until the next,
+as PostgreSQL's. What a session knows of a table is kept by its oid and outlives descriptors, what
+is compiled from one descriptor by the relation's id (``table.pyx``). The loop runs without the GIL,
+over a chunk of one transaction or over a run of small ones, and takes it to look a relation up for
+the first time, to announce it, and to raise.
 
-Source: pgoutput_change, pgoutput_truncate, pgoutput_message, maybe_send_schema, cleanup_rel_sync_cache
-(src/backend/replication/pgoutput/pgoutput.c); logicalrep_write_insert and its like (logical/proto.c)
+Source: pgoutput_change, pgoutput_truncate, pgoutput_message, maybe_send_schema,
+cleanup_rel_sync_cache (src/backend/replication/pgoutput/pgoutput.c); logicalrep_write_insert and
+its like (logical/proto.c)
 """
 
 cimport cython
@@ -85,14 +89,16 @@ cdef struct Slot:
     void* encoder
 
 
-# Final, so that its methods are called directly, and those that run for each change become part of the loop.
+# Final, so that its methods are called directly, and those that run for each change become part of
+# the loop.
 @cython.final
 cdef class Encoder:
     """Writes the messages of transactions.
 
     Args:
         settings: a ``pg.text_settings.TextSettings``.
-        rules: called with a RelationDescriptor; returns its ``plugins.pgoutput_relation.Publishing``.
+        rules: called with a RelationDescriptor; returns its
+            ``plugins.pgoutput_relation.Publishing``.
         publications_changed: called with each item of an INVALIDATION that is no relation.
         binary: send values in their types' send format, where they have one.
     """
@@ -150,7 +156,9 @@ cdef class Encoder:
     # What the plugin tells of transactions.
 
     def begin(self, uint32_t xid, uint64_t final_lsn, int64_t commit_time, bytes origin):
-        """Start a transaction; have BEGIN, and *origin* if there is one, ready for its first published change."""
+        """Start a transaction; have BEGIN, and *origin* if there is one, ready for its first
+        published change.
+        """
         self.start_held_back(xid, final_lsn, commit_time)
         self.origin = origin
 
@@ -184,14 +192,17 @@ cdef class Encoder:
         self.skip = False
         self.in_stream = False
 
-    cdef void start_held_back(self, uint32_t xid, uint64_t final_lsn, int64_t commit_time) noexcept nogil:
+    cdef void start_held_back(self, uint32_t xid, uint64_t final_lsn,
+                              int64_t commit_time) noexcept nogil:
         self.start(xid)
         self.is_open = False
         self.final_lsn = final_lsn
         self.commit_time = commit_time
 
     def save(self):
-        """Return what was told of tables and by which rules, in a form that compares; not of streamed transactions."""
+        """Return what was told of tables and by which rules, in a form that compares; not of
+        streamed transactions.
+        """
         return saved_states(self.states)
 
     def load(self, saved):
@@ -202,7 +213,9 @@ cdef class Encoder:
         self.state_changes += 1
 
     def forget_streamed(self, uint32_t xid, bint committed):
-        """Drop what is known of a streamed transaction; what it announced stays known if it committed."""
+        """Drop what is known of a streamed transaction; what it announced stays known if it
+        committed.
+        """
         cdef RelationState state
         for state in self.states.values():
             if xid in state.streamed:
@@ -214,7 +227,8 @@ cdef class Encoder:
         """Write the messages of every change of *chunk*.
 
         Raises:
-            DecodingError: a change is malformed; the details say which. Messages before it are kept.
+            DecodingError: a change is malformed; the details say which. Messages before it are
+                kept.
             SpillwayError: a table can't be published as its publications say.
         """
         cdef const uint8_t[::1] data = chunk
@@ -230,9 +244,10 @@ cdef class Encoder:
         finally:
             self.end_chunk()
 
-    def transactions(self, TransactionRun run not None, MessageBuffer out not None, size_t batch_bytes,
-                     size_t message_limit, bint opened):
-        """Write transactions of *run* until one ends with *batch_bytes* or *message_limit* messages in *out*.
+    def transactions(self, TransactionRun run not None, MessageBuffer out not None,
+                     size_t batch_bytes, size_t message_limit, bint opened):
+        """Write transactions of *run* until one ends with *batch_bytes* or *message_limit* messages
+        in *out*.
 
         With *opened* BEGIN is written at once, not with the first published change.
 
@@ -262,7 +277,9 @@ cdef class Encoder:
         return 0
 
     cdef int fail(self, error, relations, MessageBuffer out) except -1:
-        """Raise *error* with what is known of the change at hand; the messages before it are kept."""
+        """Raise *error* with what is known of the change at hand; the messages before it are
+        kept.
+        """
         out.discard()
         if isinstance(error, SpillwayError):
             raise located(error, self.lsn, relations.get(self.relation)) from error
@@ -270,8 +287,9 @@ cdef class Encoder:
 
     # The loop.
 
-    cdef int run_transactions(self, TransactionRun run, relations, MessageBuffer out, size_t batch_bytes,
-                              size_t message_limit, bint opened) except -1 nogil:
+    cdef int run_transactions(self, TransactionRun run, relations, MessageBuffer out,
+                              size_t batch_bytes, size_t message_limit,
+                              bint opened) except -1 nogil:
         cdef Entry entry
         while run.take(&entry):
             self.start_held_back(entry.header.xid, entry.header.final_lsn, entry.header.commit_time)
@@ -284,7 +302,8 @@ cdef class Encoder:
                 break
         return 0
 
-    cdef int run(self, const uint8_t* chunk, size_t size, relations, MessageBuffer out) except -1 nogil:
+    cdef int run(self, const uint8_t* chunk, size_t size, relations,
+                 MessageBuffer out) except -1 nogil:
         cdef size_t offset = 0
         cdef Change change
         self.chunk += 1
@@ -311,7 +330,8 @@ cdef class Encoder:
         cdef void* found = self.find_encoder(change.header.relation, relations)
         return self.put_row_of(<RelationEncoder>found, change, out)
 
-    cdef int put_row_of(self, RelationEncoder encoder, const Change* change, MessageBuffer out) except -1 nogil:
+    cdef int put_row_of(self, RelationEncoder encoder, const Change* change,
+                        MessageBuffer out) except -1 nogil:
         cdef uint8_t action = change.header.action
         cdef uint8_t verdict
         if not INSERT <= action <= DELETE:
@@ -323,7 +343,8 @@ cdef class Encoder:
             return 0
         verdict = self.judge(encoder, action)
         if verdict == DROP or not (
-            encoder.inserts if action == INSERT else encoder.updates if action == UPDATE else encoder.deletes
+            encoder.inserts if action == INSERT else encoder.updates if action == UPDATE
+            else encoder.deletes
         ):
             return 0
         self.prepare(encoder, out)
@@ -336,7 +357,8 @@ cdef class Encoder:
         if verdict == AS_DELETE:
             action = DELETE
         self.start_message(
-            c'I' if action == INSERT else c'U' if action == UPDATE else c'D', self.change_xid, &out.payload
+            c'I' if action == INSERT else c'U' if action == UPDATE else c'D', self.change_xid,
+            &out.payload
         )
         put_int32(&out.payload, encoder.target_oid)
         if action != INSERT and change.old_section != NULL:
@@ -375,7 +397,8 @@ cdef class Encoder:
     cdef int ask_filter(self, RelationEncoder encoder, uint8_t action) except -1:
         """Have all rows of the chunk judged that the same filter is about."""
         cdef Judgement* judgement = &encoder.judgements[action - INSERT]
-        cdef object chunk = PyMemoryView_FromMemory(<char*>self.chunk_data, self.chunk_size, PyBUF_READ)
+        cdef object chunk = PyMemoryView_FromMemory(<char*>self.chunk_data, self.chunk_size,
+                                                    PyBUF_READ)
         cdef bytes verdicts = encoder.filters[action - INSERT].verdicts(
             chunk, self.relation, action, only_local=self.only_local
         )
@@ -442,7 +465,9 @@ cdef class Encoder:
         return out.finish(change.header.lsn, self.xid)
 
     cdef int start_message(self, uint8_t tag, uint32_t xid, ByteBuffer* out) except -1 nogil:
-        """Write a message's type and, within a part of a streamed transaction, whose change it is."""
+        """Write a message's type and, within a part of a streamed transaction, whose change it
+        is.
+        """
         put_byte(out, tag)
         if self.in_stream:
             return put_int32(out, xid)
@@ -477,7 +502,8 @@ cdef class Encoder:
         out.finish(self.lsn, self.xid)
         if self.origin is not None:
             with gil:
-                put_bytes(&out.payload, PyBytes_AS_STRING(self.origin), PyBytes_GET_SIZE(self.origin))
+                put_bytes(&out.payload, PyBytes_AS_STRING(self.origin),
+                          PyBytes_GET_SIZE(self.origin))
             out.finish(self.lsn, self.xid)
         return 0
 
@@ -522,7 +548,8 @@ cdef class Encoder:
             return invalid(b"an invalidation has fewer items than it says")
         with gil:
             for i in range(1, count + 1):
-                self.invalidate_one(load_u32(items + 8 * <size_t>i), load_u32(items + 8 * <size_t>i + 4))
+                self.invalidate_one(load_u32(items + 8 * <size_t>i),
+                                    load_u32(items + 8 * <size_t>i + 4))
         return 0
 
     cdef int invalidate_one(self, uint32_t oid, uint32_t catalog) except -1:
@@ -542,7 +569,8 @@ cdef class Encoder:
 
     cdef void* find_encoder(self, uint32_t relation, relations) except NULL nogil:
         cdef Slot* slot = &self.slots[relation % SLOTS]
-        if slot.encoder == NULL or slot.relation != relation or not is_current(<RelationEncoder>slot.encoder):
+        if (slot.encoder == NULL or slot.relation != relation
+                or not is_current(<RelationEncoder>slot.encoder)):
             with gil:
                 self.encoder(relation, relations)
         return slot.encoder
@@ -554,7 +582,8 @@ cdef class Encoder:
         cdef RelationState state
         descriptor = relations.get(relation)
         if descriptor is None:
-            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not come with it")
+            raise DecodingError(f"a change is of relation {relation}, whose descriptor did not "
+                                "come with it")
         state = self.states.get(descriptor.oid)
         if state is None:
             if len(self.states) >= self.states_max:

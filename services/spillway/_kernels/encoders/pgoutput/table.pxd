@@ -18,7 +18,8 @@ cdef class RelationState:
     cdef bint encodes_itself
     # false: the rules have to be found anew before the next change
     cdef bint rules_valid
-    # false: the table has to be announced anew before the next change; since 15 both are false or neither
+    # false: the table has to be announced anew before the next change; since 15 both are false or
+    # neither
     cdef bint valid
     # counts how often either was
     cdef uint64_t generation
@@ -29,11 +30,13 @@ cdef class RelationState:
     cdef uint64_t known_in_part
 
 
-# RelationStates by oid in a form that compares, and back; what is known of streamed transactions is not in it.
+# RelationStates by oid in a form that compares, and back; what is known of streamed transactions is
+# not in it.
 cdef tuple saved_states(dict states)
 cdef dict loaded_states(tuple saved)
 
-# Those of which something is valid still: others, as those of dropped tables, would begin anew anyway.
+# Those of which something is valid still: others, as those of dropped tables, would begin anew
+# anyway.
 cdef dict kept_states(dict states)
 
 
@@ -75,12 +78,14 @@ cdef class RelationEncoder:
     cdef Judgement[3] judgements
     # the chunk that they are about
     cdef uint64_t chunk
-    # Bodies of the messages that announce the table, without the xid that may follow their first byte.
+    # Bodies of the messages that announce the table, without the xid that may follow their first
+    # byte.
     cdef tuple announcement
 
 
 cdef inline bint is_current(RelationEncoder encoder) noexcept nogil:
-    return encoder.state.valid and encoder.state.rules_valid and encoder.generation == encoder.state.generation
+    return (encoder.state.valid and encoder.state.rules_valid
+            and encoder.generation == encoder.state.generation)
 
 
 cdef inline int put_truncated(RelationEncoder encoder, ByteBuffer* out) except -1 nogil:

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """One table in a pgoutput session.
 
-A consumer keeps what it was told of a table until the session ends, and so does the session: that is the table's
-*state*, by its oid. How its rows are written depends on its descriptor, too, and is *compiled* from both; what is
-compiled is good until the state's generation changes.
+A consumer keeps what it was told of a table until the session ends, and so does the session: that
+is the table's *state*, by its oid. How its rows are written depends on its descriptor, too, and is
+*compiled* from both; what is compiled is good until the state's generation changes.
 
 Source: RelationSyncEntry, get_rel_sync_entry, src/backend/replication/pgoutput/pgoutput.c
 """
@@ -11,11 +11,14 @@ Source: RelationSyncEntry, get_rel_sync_entry, src/backend/replication/pgoutput/
 from spillway._kernels.encoders.pgoutput.tuple cimport RowWriter
 from spillway._kernels.values.text.output cimport TextContext
 
-from spillway.plugins.pgoutput_relation import announcement, published_attnums, row_filters, with_ancestor
+from spillway.plugins.pgoutput_relation import (announcement, published_attnums, row_filters,
+                                                with_ancestor)
 
 
 cdef class RelationState:
-    """What this session has told its consumer of one table, and by which rules the table is published."""
+    """What this session has told its consumer of one table, and by which rules the table is
+    published.
+    """
 
     def __cinit__(self):
         self.streamed = set()
@@ -26,7 +29,8 @@ cdef tuple saved_states(dict states):
     cdef list saved = []
     for oid in sorted(states):
         state = states[oid]
-        saved.append((oid, state.publishing, state.target, state.rules_valid, state.valid, state.schema_sent))
+        saved.append((oid, state.publishing, state.target, state.rules_valid, state.valid,
+                      state.schema_sent))
     return tuple(saved)
 
 
@@ -57,7 +61,8 @@ cdef dict kept_states(dict states):
 cdef class RelationEncoder:
     """A table as of one descriptor and one state of what is published of it, compiled."""
 
-    def __init__(self, descriptor, RelationState state not None, TextContext context not None, bint binary):
+    def __init__(self, descriptor, RelationState state not None, TextContext context not None,
+                 bint binary):
         cdef int i
         publishing = state.publishing
         self.descriptor = descriptor
@@ -82,4 +87,5 @@ cdef class RelationEncoder:
         self.filters = row_filters(descriptor, publishing, context.settings.encoding)
         for i in range(3):
             self.judgements[i].filtered = self.filters[i] is not None
-        self.rows = RowWriter(descriptor, published_attnums(descriptor, publishing), context, binary)
+        self.rows = RowWriter(descriptor, published_attnums(descriptor, publishing), context,
+                              binary)

@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Writing rows in the logical replication protocol's tuple format: C interface for the pgoutput kernel."""
+"""Writing rows in the logical replication protocol's tuple format: C interface for the pgoutput
+kernel.
+"""
 
 from libc.stdint cimport uint8_t, uint16_t
 
@@ -27,7 +29,10 @@ cdef class RowWriter:
 
     # Append the tuple in *section*.
     cdef int put_tuple(
-        self, const uint8_t* section, size_t size, const Change* change, ByteBuffer* out) except -1 nogil
-    # Append the new tuple of *change*, unchanged TOAST values taken from the old one where that has them.
+        self, const uint8_t* section, size_t size, const Change* change,
+        ByteBuffer* out) except -1 nogil
+    # Append the new tuple of *change*, unchanged TOAST values taken from the old one where that has
+    # them.
     cdef int put_merged(self, const Change* change, ByteBuffer* out) except -1 nogil
-    cdef int put_values(self, const Datum* values, const Datum* fallback, ByteBuffer* out) except -1 nogil
+    cdef int put_values(self, const Datum* values, const Datum* fallback,
+                        ByteBuffer* out) except -1 nogil

@@ -1,13 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Rows in the tuple format of the logical replication protocol.
 
-A tuple is the number of columns, then for each column one byte that says what follows: ``n`` null, ``u`` a TOAST
-value that did not change and so is not in WAL, ``t`` the value's text, ``b`` its type's send format, both with the
-length before. Integers are in network byte order.
+A tuple is the number of columns, then for each column one byte that says what follows: ``n`` null,
+``u`` a TOAST value that did not change and so is not in WAL, ``t`` the value's text, ``b``
+its type's send format, both with the length before. Integers are in network byte order.
 
-Which columns, and in which order, is the published table's matter: a partition's row that goes out under its
-root's name has the root's columns in the root's order. So a writer has, for each column that it writes, where to
-find it in the tuple. A partition's columns have the types of its root's, and are printed as its own.
+Which columns, and in which order, is the published table's matter: a partition's row that goes out
+under its root's name has the root's columns in the root's order. So a writer has, for each column
+that it writes, where to find it in the tuple. A partition's columns have the types of its root's,
+and are printed as its own.
 
 Source: logicalrep_write_tuple (src/backend/replication/logical/proto.c)
 """
@@ -63,7 +64,8 @@ cdef class RowWriter:
             raise MemoryError
         for i, attnum in enumerate(attnums):
             if not 0 < attnum <= self.deformer.natts or descriptor.columns[attnum - 1].dropped:
-                raise DecodingError(f"table {descriptor.schema}.{descriptor.name} has no column {attnum} to publish")
+                raise DecodingError(f"table {descriptor.schema}.{descriptor.name} has no column "
+                                    f"{attnum} to publish")
             compiled = sends.column(descriptor.columns[attnum - 1]) if binary else None
             self.columns[i].format = BINARY
             if compiled is None:
@@ -89,7 +91,8 @@ cdef class RowWriter:
         self.old.deform(change.old_section, change.old_size, change)
         return self.put_values(self.deformer.values, self.old.values, out)
 
-    cdef int put_values(self, const Datum* values, const Datum* fallback, ByteBuffer* out) except -1 nogil:
+    cdef int put_values(self, const Datum* values, const Datum* fallback,
+                        ByteBuffer* out) except -1 nogil:
         cdef const ColumnWriter* column = self.columns
         cdef const ColumnWriter* end = column + self.count
         cdef const Datum* value
@@ -97,7 +100,8 @@ cdef class RowWriter:
         put_int16(out, self.count)
         while column < end:
             value = &values[column.source]
-            if value.state == DATUM_UNCHANGED and fallback != NULL and fallback[column.source].state == DATUM_VALUE:
+            if (value.state == DATUM_UNCHANGED and fallback != NULL
+                    and fallback[column.source].state == DATUM_VALUE):
                 value = &fallback[column.source]
             if value.state == DATUM_VALUE:
                 reserve(out, 5)

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The loop of the wal2json plugin: a chunk of changes in, JSON out.
 
-``plugins/wal2json_text.py`` makes the text around the values once a relation, ``table.pyx`` writes a tuple's
-columns; here they are put together as a format has them, without the GIL.
+``plugins/wal2json_text.py`` makes the text around the values once a relation, ``table.pyx`` writes
+a tuple's columns; here they are put together as a format has them, without the GIL.
 
-Format 1 gathers a transaction in a buffer of its own until the commit, because messages that are not finished
-do not outlive a reader's batch; with write-in-chunks each change is a message of its own. Its size
-is bounded as the original's is, by PostgreSQL's largest allocation.
+Format 1 gathers a transaction in a buffer of its own until the commit, because messages that are
+not finished do not outlive a reader's batch; with write-in-chunks each change is a message of its
+own. Its size is bounded as the original's is, by PostgreSQL's largest allocation.
 
 Source: pg_decode_change_v1, pg_decode_write_change, pg_decode_message (eulerto/wal2json, 2.5)
 """
@@ -16,7 +16,8 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr
 
-from spillway._kernels.reorder.changes cimport DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE, UPDATE
+from spillway._kernels.reorder.changes cimport (DELETE, INSERT, INVALIDATION, MESSAGE, TRUNCATE,
+                                                UPDATE)
 from spillway._kernels.encoders.chunk_encoder cimport (
     ChunkEncoder,
     LogicalMessage,
@@ -27,7 +28,8 @@ from spillway._kernels.encoders.chunk_encoder cimport (
 )
 from spillway._kernels.values.datum cimport Change, invalid, load_u32
 from spillway._kernels.encoders.wal2json.json_text cimport put_json_string
-from spillway._kernels.messages.buffer cimport ByteBuffer, MessageBuffer, put_byte, put_bytes, release
+from spillway._kernels.messages.buffer cimport (ByteBuffer, MessageBuffer, put_byte, put_bytes,
+                                                release)
 from spillway._kernels.values.text.datetime cimport put_timestamptz
 from spillway._kernels.values.text.output cimport TextContext
 from spillway._kernels.encoders.wal2json.table cimport (
@@ -115,14 +117,16 @@ cdef class Encoder(ChunkEncoder):
         """Write what every change of *chunk* becomes.
 
         Raises:
-            DecodingError: a change is malformed; the details say which. Messages before it are kept.
+            DecodingError: a change is malformed; the details say which. Messages before it are
+                kept.
         """
         self.encode(chunk, relations, out)
 
     cdef RelationWriter make_writer(self, object descriptor):
         return TableWriter(descriptor, self.context, self.options)
 
-    cdef int put_change(self, const Change* change, object relations, MessageBuffer out) except -1 nogil:
+    cdef int put_change(self, const Change* change, object relations,
+                        MessageBuffer out) except -1 nogil:
         cdef uint8_t action = change.header.action
         cdef LogicalMessage message
         cdef void* writer
@@ -153,19 +157,24 @@ cdef class Encoder(ChunkEncoder):
             return True
         with gil:
             prefix = (<const char*>message.prefix)[: message.prefix_size]
-            return prefix not in self.filter_prefixes and (not self.add_prefixes or prefix in self.add_prefixes)
+            return prefix not in self.filter_prefixes and (not self.add_prefixes
+                                                           or prefix in self.add_prefixes)
 
-    cdef int put_message(self, const Change* change, const LogicalMessage* message, MessageBuffer out) except -1 nogil:
+    cdef int put_message(self, const Change* change, const LogicalMessage* message,
+                         MessageBuffer out) except -1 nogil:
         return 0
 
-    cdef int put_truncate(self, const Change* change, object relations, MessageBuffer out) except -1 nogil:
+    cdef int put_truncate(self, const Change* change, object relations,
+                          MessageBuffer out) except -1 nogil:
         return 0
 
-    cdef int put_table_row(self, TableWriter writer, const Change* change, MessageBuffer out) except -1 nogil:
+    cdef int put_table_row(self, TableWriter writer, const Change* change,
+                           MessageBuffer out) except -1 nogil:
         return 0
 
 
-cdef int put_row(Encoder encoder, TableWriter writer, const Change* change, MessageBuffer out) except -1 nogil:
+cdef int put_row(Encoder encoder, TableWriter writer, const Change* change,
+                 MessageBuffer out) except -1 nogil:
     # The original warns of rows that it can't print, and leaves them out.
     if not writer.selected or (change.new_section == NULL and change.header.action != DELETE):
         return 0
@@ -278,12 +287,14 @@ cdef class Format1Encoder(Encoder):
         if self.pending.size > self.transaction_bytes_max:
             with gil:
                 raise DecodingError(
-                    f"the changes of transaction {self.xid} are more than {self.transaction_bytes_max} bytes of JSON",
+                    f"the changes of transaction {self.xid} are more than "
+                    f"{self.transaction_bytes_max} bytes of JSON",
                     hint="Read it with write-in-chunks, or in format-version 2.",
                 )
         return 0
 
-    cdef int put_table_row(self, TableWriter writer, const Change* change, MessageBuffer out) except -1 nogil:
+    cdef int put_table_row(self, TableWriter writer, const Change* change,
+                           MessageBuffer out) except -1 nogil:
         cdef uint8_t action = change.header.action
         cdef ByteBuffer* to = &out.payload if self.in_chunks else &self.pending
         if action != INSERT and not writer.has_identity_index and not writer.full:
@@ -310,7 +321,8 @@ cdef class Format1Encoder(Encoder):
         put_text(to, &self.row_end)
         return self.finish_change(change, out)
 
-    cdef int put_identity(self, TableWriter writer, const Change* change, ByteBuffer* to) except -1 nogil:
+    cdef int put_identity(self, TableWriter writer, const Change* change,
+                          ByteBuffer* to) except -1 nogil:
         if change.header.action == DELETE:
             writer.show(change.old_section, change.old_size, change, KIND_IDENTITY, True)
         elif change.old_section != NULL:
@@ -324,7 +336,8 @@ cdef class Format1Encoder(Encoder):
         writer.put_values(&self.comma, to)
         return put_text(to, &self.key_end)
 
-    cdef int put_message(self, const Change* change, const LogicalMessage* message, MessageBuffer out) except -1 nogil:
+    cdef int put_message(self, const Change* change, const LogicalMessage* message,
+                         MessageBuffer out) except -1 nogil:
         cdef bint single = not message.transactional
         cdef ByteBuffer* to = &out.payload if self.in_chunks or single else &self.pending
         if single:
@@ -360,7 +373,9 @@ cdef class Format2Encoder(Encoder):
         self.include_lsn = options.include_lsn
 
     def begin(self, uint32_t xid, bytes frame not None):
-        """Start a transaction, or a message outside of transactions; *frame* is ``,"xid":1`` and the like."""
+        """Start a transaction, or a message outside of transactions; *frame* is ``,"xid":1`` and
+        the like.
+        """
         self.xid = xid
         self.frame_bytes = frame
         self.frame = text_of(frame)
@@ -376,7 +391,8 @@ cdef class Format2Encoder(Encoder):
         put_lsn(out, change.header.lsn)
         return put_byte(out, c'"')
 
-    cdef int put_table_row(self, TableWriter writer, const Change* change, MessageBuffer out) except -1 nogil:
+    cdef int put_table_row(self, TableWriter writer, const Change* change,
+                           MessageBuffer out) except -1 nogil:
         cdef ByteBuffer* to = &out.payload
         cdef uint8_t action = change.header.action
         cdef const uint8_t* old = change.old_section
@@ -394,7 +410,8 @@ cdef class Format2Encoder(Encoder):
             old = change.new_section
             old_size = change.new_size
         if old != NULL and (
-            change.old_section != NULL or (action == UPDATE and (writer.has_pk or writer.has_identity_index))
+            change.old_section != NULL
+            or (action == UPDATE and (writer.has_pk or writer.has_identity_index))
         ):
             put_bytes(to, b',"identity":[', 13)
             writer.show(old, old_size, change, KIND_IDENTITY, False)
@@ -409,7 +426,8 @@ cdef class Format2Encoder(Encoder):
         put_byte(to, c'}')
         return out.finish(change.header.lsn, self.xid)
 
-    cdef int put_truncate(self, const Change* change, object relations, MessageBuffer out) except -1 nogil:
+    cdef int put_truncate(self, const Change* change, object relations,
+                          MessageBuffer out) except -1 nogil:
         cdef Truncation truncation
         cdef uint32_t i
         cdef void* writer
@@ -419,7 +437,8 @@ cdef class Format2Encoder(Encoder):
             self.put_truncated(<TableWriter>writer, change, out)
         return 0
 
-    cdef int put_truncated(self, TableWriter writer, const Change* change, MessageBuffer out) except -1 nogil:
+    cdef int put_truncated(self, TableWriter writer, const Change* change,
+                           MessageBuffer out) except -1 nogil:
         if not writer.selected:
             return 0
         self.open(c'T', change, &out.payload)
@@ -427,7 +446,8 @@ cdef class Format2Encoder(Encoder):
         put_byte(&out.payload, c'}')
         return out.finish(change.header.lsn, self.xid)
 
-    cdef int put_message(self, const Change* change, const LogicalMessage* message, MessageBuffer out) except -1 nogil:
+    cdef int put_message(self, const Change* change, const LogicalMessage* message,
+                         MessageBuffer out) except -1 nogil:
         cdef ByteBuffer* to = &out.payload
         self.open(c'M', change, to)
         put_bytes(to, b',"transactional":', 17)

@@ -1,8 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Strings of JSON as PostgreSQL writes them: what has to be escaped is, every other byte stays as it is.
+"""Strings of JSON as PostgreSQL writes them: what has to be escaped is, every other byte stays as
+it is.
 
-Escaping is done in place, behind the type's writer: most values have nothing to escape, and cost one look.
-Bytes from 0x80 on are a server encoding's characters, none of whose bytes looks like ASCII.
+Escaping is done in place, behind the type's writer: most values have nothing to escape, and cost
+one look. Bytes from 0x80 on are a server encoding's characters, none of whose bytes looks like
+ASCII.
 
 Source: escape_json (src/backend/utils/adt/json.c)
 """
@@ -61,7 +63,9 @@ cdef int close_json_string(ByteBuffer* out, size_t start) except -1 nogil:
 
 
 cdef int expand(ByteBuffer* out, size_t start, size_t escaped) except -1 nogil:
-    """Escape the bytes from *start* on, from the last to the first: they come to take *escaped* bytes."""
+    """Escape the bytes from *start* on, from the last to the first: they come to take *escaped*
+    bytes.
+    """
     cdef uint8_t* source
     cdef uint8_t* target
     cdef uint8_t character

@@ -78,7 +78,8 @@ cdef class TableWriter(RelationWriter):
         self, const uint8_t* section, size_t size, const Change* change, Kind kind, bint skip_nulls
     ) except -1 nogil
     cdef int put_value(self, int i, ByteBuffer* out) except -1 nogil
-    cdef int put_number(self, const Column* column, const Datum* value, ByteBuffer* out) except -1 nogil
+    cdef int put_number(self, const Column* column, const Datum* value,
+                        ByteBuffer* out) except -1 nogil
     cdef int put_sections(
         self, const Section* sections, int count, const Text* comma, ByteBuffer* out
     ) except -1 nogil

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Rows of one table as wal2json writes them: which columns are shown, and their values as JSON.
 
-Numbers and booleans are written bare; a bytea without its ``\\x``; everything else is a string of what its
-type prints. ``plugins/wal2json_text.py`` made the text around the values.
+Numbers and booleans are written bare; a bytea without its ``\\x``; everything else is a string of
+what its type prints. ``plugins/wal2json_text.py`` made the text around the values.
 
 Source: pg_decode_write_value, tuple_to_stringinfo (eulerto/wal2json, 2.5)
 """
@@ -137,7 +137,8 @@ cdef class TableWriter(RelationWriter):
             return put_boolean(out, start)
         return put_bytea(out, start)
 
-    cdef int put_number(self, const Column* column, const Datum* value, ByteBuffer* out) except -1 nogil:
+    cdef int put_number(self, const Column* column, const Datum* value,
+                        ByteBuffer* out) except -1 nogil:
         """Write a number as such; NaN and infinities, which JSON has not, as null."""
         cdef size_t start = out.size
         cdef const uint8_t* digits
@@ -218,7 +219,9 @@ cdef int put_boolean(ByteBuffer* out, size_t start) except -1 nogil:
 
 
 cdef int put_bytea(ByteBuffer* out, size_t start) except -1 nogil:
-    """Make what was written from *start* on a string, without its first two bytes: ``\\x``, or what is there."""
+    """Make what was written from *start* on a string, without its first two bytes: ``\\x``, or what
+    is there.
+    """
     cdef size_t skipped = min(<size_t>2, out.size - start)
     cdef size_t size = out.size - start - skipped
     reserve(out, 1)

@@ -1,16 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Arrow column builders: from datums to the buffers of an Arrow array, value by value, in C.
 
-Arrow keeps a column as a validity bitmap and a buffer of values; a column of variable length has int32
-offsets into its values. Where PostgreSQL's binary form is Arrow's (integers, floats, text, bytea) a value
-is copied; dates and timestamps change their epoch from 2000 to 1970; numerics become 128-bit integers;
-what has no Arrow form is printed as PostgreSQL prints it.
+Arrow keeps a column as a validity bitmap and a buffer of values; a column of variable length has
+int32 offsets into its values. Where PostgreSQL's binary form is Arrow's (integers, floats, text,
+bytea) a value is copied; dates and timestamps change their epoch from 2000 to 1970; numerics become
+128-bit integers; what has no Arrow form is printed as PostgreSQL prints it.
 
 Some values of a type have no Arrow form although the type has: infinity, NaN, 24:00:00. Those raise
 ValueNotRepresentable rather than become something else.
 
-Source: the numeric format is in src/backend/utils/adt/numeric.c (NumericShort, NumericLong); Arrow's is
-"Arrow Columnar Format", sections Physical Memory Layout and Decimal.
+Source: the numeric format is in src/backend/utils/adt/numeric.c (NumericShort, NumericLong);
+Arrow's is "Arrow Columnar Format", sections Physical Memory Layout and Decimal.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -40,8 +40,8 @@ cdef extern from *:
             spillway_powers_of_ten[i] = spillway_powers_of_ten[i - 1] * 10;
     }
 
-    /* Write numeric data[0:size] times 10^scale to out, a 128-bit integer below 10^precision; precision <= 38. */
-    static int spillway_numeric_to_decimal(
+    /* Write numeric data[0:size] times 10^scale to out, a 128-bit integer below 10^precision;
+    precision <= 38. */ static int spillway_numeric_to_decimal(
         const uint8_t *data, size_t size, int precision, int scale, uint8_t *out)
     {
         const unsigned __int128 *powers = spillway_powers_of_ten;
@@ -128,7 +128,9 @@ cdef int64_t INT64_HIGHEST = 0x7FFFFFFFFFFFFFFF
 cdef int32_t INT32_LOWEST = <int32_t>(<unsigned int>1 << 31)
 cdef int32_t INT32_HIGHEST = 0x7FFFFFFF
 
-cdef str TEMPORAL_HINT = "Set the slot's option temporal_as=text: date and time columns are then text."
+cdef str TEMPORAL_HINT = (
+    "Set the slot's option temporal_as=text: date and time columns are then text."
+)
 cdef str NUMERIC_HINT = "Set the slot's option numeric_as=text: numeric columns are then text."
 
 
@@ -137,7 +139,9 @@ cdef int unrepresentable(str what, str hint) except -1:
 
 
 cdef bint is_utf8(const uint8_t* data, size_t size) noexcept nogil:
-    """Say whether the bytes are UTF-8: shortest forms only, no surrogates, nothing past U+10FFFF."""
+    """Say whether the bytes are UTF-8: shortest forms only, no surrogates, nothing past
+    U+10FFFF.
+    """
     cdef size_t i = 0
     cdef uint64_t word
     cdef uint8_t lead, second
@@ -218,7 +222,8 @@ cdef inline int put_offset(Column* column) except -1 nogil:
     if column.values.size > OFFSETS_MAX:
         with gil:
             unrepresentable(
-                "a batch's values of the column exceed 2 GiB", "Lower the slot's option batch_bytes.")
+                "a batch's values of the column exceed 2 GiB",
+                "Lower the slot's option batch_bytes.")
     end = <int32_t>column.values.size
     return put_bytes(&column.offsets, &end, 4)
 
@@ -287,7 +292,8 @@ cdef inline int make_utf8(Column* column, size_t start) except -1 nogil:
 
 
 cdef int escape_text(Column* column, size_t start) except -1:
-    cdef bytes text = PyBytes_FromStringAndSize(<char*>column.values.data + start, column.values.size - start)
+    cdef bytes text = PyBytes_FromStringAndSize(<char*>column.values.data + start,
+                                                column.values.size - start)
     if not column.escape:
         # It stays in the row that is given up.
         unrepresentable(

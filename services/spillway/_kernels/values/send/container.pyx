@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Send format of arrays, composite values, ranges and multiranges.
 
-An inner value is its length, -1 for null, and its own type's send format; the length is patched in afterwards.
+An inner value is its length, -1 for null, and its own type's send format; the length is patched in
+afterwards.
 
-Source: array_send (arrayfuncs.c), record_send (rowtypes.c), range_send (rangetypes.c), multirange_send
-(multirangetypes.c)
+Source: array_send (arrayfuncs.c), record_send (rowtypes.c), range_send (rangetypes.c),
+multirange_send (multirangetypes.c)
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -70,7 +71,8 @@ cdef int write_array(
     return 0
 
 
-cdef int array_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int array_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     cdef Scratch scratch
     scratch.blocks = NULL
     try:
@@ -79,7 +81,8 @@ cdef int array_send(const TypeOutput* type, const uint8_t* data, size_t size, By
         scratch_free(&scratch)
 
 
-cdef int vector_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int vector_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     """oidvector, int2vector: as arrays, but one of no elements has a dimension too."""
     cdef const TypeOutput* element = type.element
     cdef Datum value
@@ -95,7 +98,8 @@ cdef int vector_send(const TypeOutput* type, const uint8_t* data, size_t size, B
 
 
 cdef int write_record(
-    const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out, Datum* values, Scratch* scratch
+    const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out, Datum* values,
+    Scratch* scratch
 ) except -1 nogil:
     cdef size_t i
     cdef size_t start = out.size
@@ -115,7 +119,8 @@ cdef int write_record(
     return 0
 
 
-cdef int record_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int record_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     cdef Scratch scratch
     cdef Datum* values = <Datum*>malloc((type.count + 1) * sizeof(Datum))
     if values == NULL:
@@ -130,9 +135,12 @@ cdef int record_send(const TypeOutput* type, const uint8_t* data, size_t size, B
 
 
 cdef int put_range(
-    const TypeOutput* subtype, uint8_t flags, const uint8_t* base, size_t size, size_t offset, ByteBuffer* out
+    const TypeOutput* subtype, uint8_t flags, const uint8_t* base, size_t size, size_t offset,
+    ByteBuffer* out
 ) except -1 nogil:
-    """Append the range whose bounds begin at *offset* of base[0:size], *base* being its container's header."""
+    """Append the range whose bounds begin at *offset* of base[0:size], *base* being its container's
+    header.
+    """
     cdef Scratch scratch
     cdef Datum value
     put_byte(out, flags)
@@ -151,13 +159,15 @@ cdef int put_range(
         scratch_free(&scratch)
 
 
-cdef int range_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int range_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     if size < 5:
         return invalid(b"a range ends inside its header")
     return put_range(type.element, data[size - 1], data - HEADER, size - 1 + HEADER, 8, out)
 
 
-cdef int multirange_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int multirange_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                         ByteBuffer* out) except -1 nogil:
     cdef MultirangeWalk walk
     cdef uint8_t flags
     cdef size_t offset, start

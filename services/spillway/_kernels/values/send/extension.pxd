@@ -1,12 +1,18 @@
 # cython: language_level=3
-"""Writers of the send format of types of extensions, cube and pgvector's; see ``values/type.pxd``."""
+"""Writers of the send format of types of extensions, cube and pgvector's; see
+``values/type.pxd``.
+"""
 
 from libc.stdint cimport uint8_t
 
 from spillway._kernels.messages.buffer cimport ByteBuffer
 from spillway._kernels.values.type cimport TypeOutput
 
-cdef int cube_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int vector_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int halfvec_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int sparsevec_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int cube_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int vector_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil
+cdef int halfvec_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil
+cdef int sparsevec_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                        ByteBuffer* out) except -1 nogil

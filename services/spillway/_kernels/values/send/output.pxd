@@ -9,9 +9,9 @@ The order of use::
     # Once a value, without the GIL:
     compiled.output.write(&compiled.output, datum.data, datum.size, out)
 
-What is written has no length before it: ``put_int32(out, 0)`` before, ``patch_int32`` after (``scalar.pxd``).
-Text in it is in UTF-8. A text column of a database in another encoding is converted by
-``send_text.convert_text``.
+What is written has no length before it: ``put_int32(out, 0)`` before, ``patch_int32`` after
+(``scalar.pxd``). Text in it is in UTF-8. A text column of a database in another encoding is
+converted by ``send_text.convert_text``.
 """
 
 from spillway._kernels.values.text.output cimport CompiledType, TypeCompiler

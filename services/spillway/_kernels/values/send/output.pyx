@@ -1,15 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""From a type to the function that writes its send format: compiled once per relation descriptor, called per value.
+"""From a type to the function that writes its send format: compiled once per relation descriptor,
+called per value.
 
-A :class:`SendCompiler` is a :class:`TypeCompiler` with other writers. A column has no compiled type for sending,
-and goes out as text, as every consumer of a binary stream must be ready for,
+A :class:`SendCompiler` is a :class:`TypeCompiler` with other writers. A column has no compiled type
+for sending, and goes out as text, as every consumer of a binary stream must be ready for,
 
 - if its type has no send function: that is PostgreSQL's rule (logicalrep_write_tuple);
-- if the type contains one without, or one whose send function is not known here: PostgreSQL raises an error for the
-  former; for the latter, the text is the right value in the other of two formats.
+- if the type contains one without, or one whose send function is not known here: PostgreSQL raises
+  an error for the former; for the latter, the text is the right value in the other of two formats.
 
-Built-in types are found by oid, others by the name of their send function. A package adds send functions through
-the entry point group ``spillway.send_codecs`` (``plugins/type_codecs.py``).
+Built-in types are found by oid, others by the name of their send function. A package adds send
+functions through the entry point group ``spillway.send_codecs`` (``plugins/type_codecs.py``).
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -44,8 +45,8 @@ built_in(scalar.int2_send, 2, "s", (21,))
 built_in(scalar.int4_send, 4, "i", (23,))
 # oid, xid, cid
 built_in(scalar.int4_send, 4, "i", (26, 28, 29))
-# regproc, regprocedure, regoper, regoperator, regclass, regtype, regconfig, regdictionary, regnamespace, regrole,
-# regcollation
+# regproc, regprocedure, regoper, regoperator, regclass, regtype, regconfig, regdictionary,
+# regnamespace, regrole, regcollation
 built_in(scalar.int4_send, 4, "i", (24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191))
 built_in(scalar.tid_send, 6, "s", (27,))
 # point; lseg, box; line, circle
@@ -124,7 +125,8 @@ cdef class SendCompiler(TypeCompiler):
             DecodingError: the column and its type contradict each other.
         """
         descriptor = self.types.get(column.type_oid)
-        if descriptor is None and column.type_oid not in BUILT_IN and column.type_oid not in BUILT_IN_TEXTS:
+        if (descriptor is None and column.type_oid not in BUILT_IN
+                and column.type_oid not in BUILT_IN_TEXTS):
             return None
         return TypeCompiler.column(self, column)
 

@@ -40,7 +40,8 @@ cdef inline int put_int64(ByteBuffer* out, uint64_t value) except -1 nogil:
     out.size += 8
     return 0
 
-# Replace the four bytes at *position*, which were written before: a length that is known afterwards.
+# Replace the four bytes at *position*, which were written before: a length that is known
+# afterwards.
 cdef inline void patch_int32(ByteBuffer* out, size_t position, uint32_t value) noexcept nogil:
     value = swap32(value)
     memcpy(out.data + position, &value, 4)
@@ -50,21 +51,37 @@ cdef int put_int16s(ByteBuffer* out, const uint8_t* data, size_t count) except -
 cdef int put_int32s(ByteBuffer* out, const uint8_t* data, size_t count) except -1 nogil
 cdef int put_int64s(ByteBuffer* out, const uint8_t* data, size_t count) except -1 nogil
 
-cdef int bool_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int bool_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
 # "char", uuid, macaddr, macaddr8, bytea: the bytes as they are
-cdef int bytes_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int int2_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int bytes_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil
+cdef int int2_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
 # int4, float4, oid and the types that are one, xid, cid, date
-cdef int int4_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-# int8, float8, time, timestamp, money, xid8, pg_lsn; and point, lseg, box, line, circle: some float8s
-cdef int int8_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int timetz_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int interval_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int tid_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int numeric_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int bit_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int inet_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int cidr_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int path_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int polygon_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int snapshot_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int int4_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+# int8, float8, time, timestamp, money, xid8, pg_lsn; and point, lseg, box, line, circle: some
+# float8s
+cdef int int8_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int timetz_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil
+cdef int interval_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                       ByteBuffer* out) except -1 nogil
+cdef int tid_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil
+cdef int numeric_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil
+cdef int bit_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil
+cdef int inet_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int cidr_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int path_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int polygon_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil
+cdef int snapshot_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                       ByteBuffer* out) except -1 nogil

@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Send formats that are fields in network byte order: numbers, times, network addresses, shapes.
 
-Types whose fields lie in the datum as they are sent share a writer; ``type.length`` says how many there are.
+Types whose fields lie in the datum as they are sent share a writer; ``type.length`` says how many
+there are.
 
-Source: the …send functions under src/backend/utils/adt: int.c, float.c, numeric.c, date.c, timestamp.c, network.c,
-varbit.c, geo_ops.c, tid.c, xid8funcs.c
+Source: the …send functions under src/backend/utils/adt: int.c, float.c, numeric.c, date.c,
+timestamp.c, network.c, varbit.c, geo_ops.c, tid.c, xid8funcs.c
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
@@ -55,46 +56,55 @@ cdef int put_int64s(ByteBuffer* out, const uint8_t* data, size_t count) except -
     return 0
 
 
-cdef int bool_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int bool_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_byte(out, data[0] != 0)
 
 
-cdef int bytes_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int bytes_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     return put_bytes(out, data, size)
 
 
-cdef int int2_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int int2_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_int16s(out, data, size // 2)
 
 
-cdef int int4_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int int4_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_int32s(out, data, size // 4)
 
 
-cdef int int8_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int int8_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_int64s(out, data, size // 8)
 
 
-cdef int timetz_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int timetz_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     put_int64(out, load_u64(data))
     return put_int32(out, load_u32(data + 8))
 
 
-cdef int interval_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int interval_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                       ByteBuffer* out) except -1 nogil:
     put_int64(out, load_u64(data))
     return put_int32s(out, data + 8, 2)
 
 
-cdef int tid_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int tid_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil:
     # The block number's upper half, its lower half, the offset: as sent, half by half.
     return put_int16s(out, data, 3)
 
 
-cdef int numeric_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int numeric_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil:
     """How many digits, weight, sign, scale, digits.
 
-    NaN and infinities are read with the short header's masks, as the server does: an infinity is sent with
-    a scale of 32.
+    NaN and infinities are read with the short header's masks, as the server does: an infinity is
+    sent with a scale of 32.
     """
     cdef uint16_t header, weight, sign, dscale
     cdef size_t position
@@ -124,7 +134,8 @@ cdef int numeric_send(const TypeOutput* type, const uint8_t* data, size_t size, 
     return put_int16s(out, data + position, (size - position) // 2)
 
 
-cdef int bit_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int bit_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil:
     """bit, varbit: how many bits, then their bytes."""
     cdef int32_t count
     if size < 4:
@@ -136,7 +147,8 @@ cdef int bit_send(const TypeOutput* type, const uint8_t* data, size_t size, Byte
     return put_bytes(out, data + 4, (<size_t>count + 7) // 8)
 
 
-cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out, bint is_cidr) except -1 nogil:
+cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out,
+                     bint is_cidr) except -1 nogil:
     cdef uint8_t address_size = check_address(data, size) // 8
     put_bytes(out, data, 2)
     put_byte(out, is_cidr)
@@ -144,28 +156,33 @@ cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out, bint is_
     return put_bytes(out, data + 2, address_size)
 
 
-cdef int inet_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int inet_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_address(data, size, out, False)
 
 
-cdef int cidr_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int cidr_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_address(data, size, out, True)
 
 
-cdef int path_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int path_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     cdef size_t count = count_points(data, size, PATH_HEADER)
     put_byte(out, load_i32(data + 4) != 0)
     put_int32(out, <uint32_t>count)
     return put_int64s(out, data + PATH_HEADER, 2 * count)
 
 
-cdef int polygon_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int polygon_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil:
     cdef size_t count = count_points(data, size, POLYGON_HEADER)
     put_int32(out, <uint32_t>count)
     return put_int64s(out, data + POLYGON_HEADER, 2 * count)
 
 
-cdef int snapshot_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int snapshot_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                       ByteBuffer* out) except -1 nogil:
     """pg_snapshot, txid_snapshot: how many xids are in progress, xmin, xmax, those xids."""
     cdef uint32_t count
     if size < SNAPSHOT_HEADER:

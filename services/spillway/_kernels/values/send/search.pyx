@@ -26,7 +26,8 @@ cdef enum:
 cdef uint32_t HS_FLAG_NEWVERSION = 0x80000000
 
 
-cdef int tsvector_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int tsvector_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                       ByteBuffer* out) except -1 nogil:
     """A count; of each lexeme its text and a zero byte, how many positions, and those."""
     cdef uint32_t count, i, entry, positions
     cdef size_t length, position, strings_size
@@ -60,7 +61,8 @@ cdef int tsvector_send(const TypeOutput* type, const uint8_t* data, size_t size,
     return 0
 
 
-cdef int tsquery_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int tsquery_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil:
     """A count, and the items in the order that they are stored in."""
     cdef uint32_t count, i, place
     cdef size_t length, position, strings_size
@@ -96,7 +98,8 @@ cdef int tsquery_send(const TypeOutput* type, const uint8_t* data, size_t size, 
     return 0
 
 
-cdef int hstore_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int hstore_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     """A count; of each pair the key's length and text, and the value's, or -1.
 
     Lengths are those in the database's encoding, as the server has it.

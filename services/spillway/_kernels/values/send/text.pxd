@@ -10,9 +10,12 @@ from spillway._kernels.values.type cimport TextSettings, TypeOutput
 cdef int convert_text(ByteBuffer* out, size_t start, const TextSettings* settings) except -1 nogil
 
 # pq_sendtext
-cdef int put_text(ByteBuffer* out, const uint8_t* data, size_t size, const TextSettings* settings) except -1 nogil
+cdef int put_text(ByteBuffer* out, const uint8_t* data, size_t size,
+                  const TextSettings* settings) except -1 nogil
 
 # The type's text (that of ``type.element``, which was compiled for text).
-cdef int text_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int text_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
 # A byte of version, 1, and the text.
-cdef int versioned_text_send(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int versioned_text_send(const TypeOutput* type, const uint8_t* data, size_t size,
+                             ByteBuffer* out) except -1 nogil

@@ -33,7 +33,8 @@ from spillway._kernels.values.container cimport (
     open_vector,
     take_value,
 )
-from spillway._kernels.values.datum cimport DATUM_NULL, Datum, Scratch, invalid, load_u32, scratch_free
+from spillway._kernels.values.datum cimport (DATUM_NULL, Datum, Scratch, invalid, load_u32,
+                                             scratch_free)
 from spillway._kernels.messages.buffer cimport ByteBuffer, put_byte, put_bytes, reserve
 from spillway._kernels.values.text.number cimport put_int, put_uint
 from spillway._kernels.values.type cimport EnumLabel, TypeOutput
@@ -65,7 +66,8 @@ set_syntax(range_syntax, b"()[],")
 cdef bint is_null_word(const uint8_t* text, size_t size) noexcept nogil:
     return (
         size == 4
-        and text[0] | 0x20 == c'n' and text[1] | 0x20 == c'u' and text[2] | 0x20 == c'l' and text[3] | 0x20 == c'l'
+        and text[0] | 0x20 == c'n' and text[1] | 0x20 == c'u' and text[2] | 0x20 == c'l'
+        and text[3] | 0x20 == c'l'
     )
 
 
@@ -169,7 +171,8 @@ cdef int write_array(
             put_byte(out, c'{')
 
 
-cdef int array_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int array_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     cdef Scratch scratch
     scratch.blocks = NULL
     try:
@@ -178,7 +181,8 @@ cdef int array_text(const TypeOutput* type, const uint8_t* data, size_t size, By
         scratch_free(&scratch)
 
 
-cdef int vector_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int vector_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     """oidvector, int2vector: arrays of one dimension, printed with spaces."""
     cdef const TypeOutput* element = type.element
     cdef int64_t i
@@ -192,7 +196,8 @@ cdef int vector_text(const TypeOutput* type, const uint8_t* data, size_t size, B
 # Composite values.
 
 cdef int write_record(
-    const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out, Datum* values, Scratch* scratch
+    const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out, Datum* values,
+    Scratch* scratch
 ) except -1 nogil:
     cdef size_t start, i
     cdef const TypeOutput* field
@@ -214,7 +219,8 @@ cdef int write_record(
     return put_byte(out, c')')
 
 
-cdef int record_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int record_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     cdef Scratch scratch
     cdef Datum* values = <Datum*>malloc((type.count + 1) * sizeof(Datum))
     if values == NULL:
@@ -248,7 +254,8 @@ cdef const EnumLabel* find_label(const TypeOutput* type, uint32_t oid) noexcept 
     return NULL
 
 
-cdef int enum_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int enum_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     cdef const EnumLabel* label = find_label(type, load_u32(data))
     if label == NULL:
         return invalid(b"an enum value has no label in its type")
@@ -262,7 +269,8 @@ cdef int put_object(const TypeOutput* type, uint32_t oid, ByteBuffer* out) excep
     return put_bytes(out, label.text, label.size)
 
 
-cdef int object_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int object_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     """regclass and its kin: the name, or the number of an object that has none."""
     return put_object(type, load_u32(data), out)
 
@@ -273,11 +281,13 @@ cdef int PARAMETER_PRIVILEGES = Since.PARAMETER_PRIVILEGES
 cdef int MAINTAIN_PRIVILEGE = Since.MAINTAIN_PRIVILEGE
 
 
-cdef int acl_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int acl_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil:
     """aclitem: who may do what, and who said so; 16 bytes since PostgreSQL 16, 12 before."""
     cdef uint32_t grantee, rights, options
     cdef int version = type.settings.server_version_num
-    cdef int count = 15 if version >= MAINTAIN_PRIVILEGE else 14 if version >= PARAMETER_PRIVILEGES else 12
+    cdef int count = (15 if version >= MAINTAIN_PRIVILEGE else 14
+                      if version >= PARAMETER_PRIVILEGES else 12)
     cdef int i
     if size == 16:
         rights = load_u32(data + 8)
@@ -304,7 +314,8 @@ cdef int acl_text(const TypeOutput* type, const uint8_t* data, size_t size, Byte
 # Ranges.
 
 cdef int put_bound(
-    const TypeOutput* subtype, const uint8_t* base, size_t size, size_t* offset, ByteBuffer* out, Scratch* scratch
+    const TypeOutput* subtype, const uint8_t* base, size_t size, size_t* offset, ByteBuffer* out,
+    Scratch* scratch
 ) except -1 nogil:
     cdef Datum value
     cdef size_t start
@@ -315,9 +326,12 @@ cdef int put_bound(
 
 
 cdef int put_range(
-    const TypeOutput* subtype, uint8_t flags, const uint8_t* base, size_t size, size_t offset, ByteBuffer* out
+    const TypeOutput* subtype, uint8_t flags, const uint8_t* base, size_t size, size_t offset,
+    ByteBuffer* out
 ) except -1 nogil:
-    """Append the range whose bounds begin at *offset* of base[0:size], *base* being its container's header."""
+    """Append the range whose bounds begin at *offset* of base[0:size], *base* being its container's
+    header.
+    """
     cdef Scratch scratch
     if flags & RANGE_EMPTY:
         return put_bytes(out, b"empty", 5)
@@ -334,14 +348,16 @@ cdef int put_range(
         scratch_free(&scratch)
 
 
-cdef int range_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int range_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     """The range type's oid, the bounds that there are, and a byte of flags at the end."""
     if size < 5:
         return invalid(b"a range ends inside its header")
     return put_range(type.element, data[size - 1], data - HEADER, size - 1 + HEADER, 8, out)
 
 
-cdef int multirange_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int multirange_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                         ByteBuffer* out) except -1 nogil:
     cdef MultirangeWalk walk
     cdef uint8_t flags
     cdef size_t offset

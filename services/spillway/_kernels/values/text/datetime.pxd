@@ -14,10 +14,16 @@ cdef int put_infinity(ByteBuffer* out, bint negative) except -1 nogil
 cdef void forget_date(PrintedDate* printed) noexcept nogil
 
 # timestamptz_to_str: what plugins print for commit times
-cdef int put_timestamptz(ByteBuffer* out, int64_t value, const TextSettings* settings) except -1 nogil
+cdef int put_timestamptz(ByteBuffer* out, int64_t value,
+                         const TextSettings* settings) except -1 nogil
 
-cdef int date_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int time_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int timetz_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int timestamp_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int timestamptz_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int date_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int time_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int timetz_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil
+cdef int timestamp_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                        ByteBuffer* out) except -1 nogil
+cdef int timestamptz_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                          ByteBuffer* out) except -1 nogil

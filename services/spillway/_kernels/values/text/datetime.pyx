@@ -3,9 +3,10 @@
 
 Dates count days, times and timestamps microseconds from 2000-01-01; the calendar is the proleptic
 Gregorian one from 4713 BC to AD 5874897, and there is no year 0: the year before AD 1 is 1 BC. A
-timestamptz is shown in the session's TimeZone, from a table of transitions that ``pg/timezone.py`` makes for
-the years 1800 to 2500. As the Gregorian calendar repeats every 400 years, weekdays included, later times
-are looked up a whole number of cycles earlier, in 2100 to 2499. Styles other than ISO show a zone by its abbreviation.
+timestamptz is shown in the session's TimeZone, from a table of transitions that ``pg/timezone.py``
+makes for the years 1800 to 2500. As the Gregorian calendar repeats every 400 years, weekdays
+included, later times are looked up a whole number of cycles earlier, in 2100 to 2499. Styles other
+than ISO show a zone by its abbreviation.
 
 Source: EncodeDateOnly, EncodeDateTime, EncodeTimeOnly (src/backend/utils/adt/datetime.c)
 """
@@ -29,7 +30,8 @@ from spillway._kernels.values.type cimport (
 cdef extern from "<string.h>" nogil:
     size_t strnlen(const char* text, size_t size)
 
-# In C, so that they are constants to its compiler, too: dividing by a variable takes ten times as long.
+# In C, so that they are constants to its compiler, too: dividing by a variable takes ten times as
+# long.
 cdef extern from *:
     """
     #define SPILLWAY_SECOND INT64_C(1000000)
@@ -57,7 +59,8 @@ cdef int64_t INT64_LOWEST = <int64_t>(<uint64_t>1 << 63)
 cdef int64_t INT64_HIGHEST = 0x7FFFFFFFFFFFFFFF
 cdef int32_t INT32_LOWEST = <int32_t>(<uint32_t>1 << 31)
 cdef int32_t INT32_HIGHEST = 0x7FFFFFFF
-# 2100-01-01 and 2500-01-01: from the latter on the transition table is read one or more cycles earlier.
+# 2100-01-01 and 2500-01-01: from the latter on the transition table is read one or more cycles
+# earlier.
 cdef int64_t CYCLE_START = 36525 * DAY
 cdef int64_t CYCLE = DAYS_OF_CYCLE * DAY
 
@@ -86,11 +89,13 @@ cdef inline char* pair(char* p, uint32_t value) noexcept nogil:
 cdef void set_date(Date* date, int64_t days) noexcept nogil:
     """Set *date* to the calendar's for days since 2000-01-01, an int32's range around it.
 
-    Years begin in March, so that a leap day is a year's last. Each division by the length of a century, of a year
-    and of a month is one of a number that was brought to whole multiples (Cassio Neri, Lorenz Schneider, "Euclidean
-    affine functions and their application to calendar algorithms", 2022).
+    Years begin in March, so that a leap day is a year's last. Each division by the length of a
+    century, of a year and of a month is one of a number that was brought to whole multiples (Cassio
+    Neri, Lorenz Schneider, "Euclidean affine functions and their application to calendar
+    algorithms", 2022).
     """
-    cdef uint64_t quarters = 4 * <uint64_t>(days + DAYS_TO_2000 + <int64_t>CYCLES_BEFORE * DAYS_OF_CYCLE) + 3
+    cdef uint64_t quarters = 4 * <uint64_t>(days + DAYS_TO_2000
+                                            + <int64_t>CYCLES_BEFORE * DAYS_OF_CYCLE) + 3
     cdef uint64_t century = quarters // DAYS_OF_CYCLE
     cdef uint32_t day_of_century = <uint32_t>(quarters - century * DAYS_OF_CYCLE) // 4
     # Its upper half is the year, its lower one how much of the year has passed.
@@ -98,7 +103,8 @@ cdef void set_date(Date* date, int64_t days) noexcept nogil:
     cdef uint32_t day_of_year = <uint32_t>years // 2939745 // 4
     cdef uint32_t months = 2141 * day_of_year + 197913
     cdef bint after_december = day_of_year >= 306
-    cdef int64_t year = <int64_t>(100 * century + (years >> 32)) - 400 * CYCLES_BEFORE + after_december
+    cdef int64_t year = <int64_t>(100 * century
+                                  + (years >> 32)) - 400 * CYCLES_BEFORE + after_december
     date.day = (months & 0xFFFF) // 2141 + 1
     date.month = (months >> 16) - (12 if after_december else 0)
     date.before_christ = year <= 0
@@ -327,8 +333,11 @@ cdef int put_infinity(ByteBuffer* out, bint negative) except -1 nogil:
     return put_bytes(out, b"infinity", 8)
 
 
-cdef int put_timestamptz(ByteBuffer* out, int64_t value, const TextSettings* settings) except -1 nogil:
-    """Append a timestamptz in the settings' TimeZone and, as timestamptz_to_str does, always in style ISO."""
+cdef int put_timestamptz(ByteBuffer* out, int64_t value,
+                         const TextSettings* settings) except -1 nogil:
+    """Append a timestamptz in the settings' TimeZone and, as timestamptz_to_str does, always in
+    style ISO.
+    """
     cdef const ZoneTransition* zone
     if value == INT64_LOWEST or value == INT64_HIGHEST:
         return put_infinity(out, value == INT64_LOWEST)
@@ -336,7 +345,8 @@ cdef int put_timestamptz(ByteBuffer* out, int64_t value, const TextSettings* set
     return put_iso_timestamp(out, value + zone.offset * SECOND, zone, settings.printed)
 
 
-cdef int date_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int date_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     cdef int32_t days = load_i32(data)
     cdef Date date
     if days == INT32_LOWEST or days == INT32_HIGHEST:
@@ -356,11 +366,13 @@ cdef int64_t checked_time(const uint8_t* data) except -1 nogil:
     return time
 
 
-cdef int time_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int time_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_time(out, checked_time(data))
 
 
-cdef int timetz_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int timetz_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     cdef int64_t west
     put_time(out, checked_time(data))
     # Stored as seconds west.
@@ -368,14 +380,16 @@ cdef int timetz_text(const TypeOutput* type, const uint8_t* data, size_t size, B
     return put_zone(out, <int32_t>-west)
 
 
-cdef int timestamp_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int timestamp_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                        ByteBuffer* out) except -1 nogil:
     cdef int64_t value = load_i64(data)
     if value == INT64_LOWEST or value == INT64_HIGHEST:
         return put_infinity(out, value == INT64_LOWEST)
     return put_timestamp(out, value, NULL, type.settings)
 
 
-cdef int timestamptz_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int timestamptz_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                          ByteBuffer* out) except -1 nogil:
     cdef int64_t value = load_i64(data)
     cdef const ZoneTransition* zone
     if value == INT64_LOWEST or value == INT64_HIGHEST:

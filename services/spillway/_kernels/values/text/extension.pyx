@@ -1,12 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Text of cube, and of pgvector's vector, halfvec and sparsevec: arrays of floats, which matter for speed.
+"""Text of cube, and of pgvector's vector, halfvec and sparsevec: arrays of floats, which matter for
+speed.
 
-A cube has its lower left corner's coordinates, and those of the upper right one unless it is a point. pgvector
-prints floats with the fewest digits that read back, whatever extra_float_digits says. A sparsevec counts from 0
-where it is stored and from 1 in text.
+A cube has its lower left corner's coordinates, and those of the upper right one unless it is a
+point. pgvector prints floats with the fewest digits that read back, whatever extra_float_digits
+says. A sparsevec counts from 0 where it is stored and from 1 in text.
 
-Source: cube_out (contrib/cube/cube.c), cubedata.h; pgvector's vector_out, halfvec_out, sparsevec_out
-(src/{vector,halfvec,sparsevec}.{c,h})
+Source: cube_out (contrib/cube/cube.c), cubedata.h; pgvector's vector_out, halfvec_out,
+sparsevec_out (src/{vector,halfvec,sparsevec}.{c,h})
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
@@ -30,7 +31,8 @@ cdef uint32_t CUBE_POINT_BIT = 0x80000000
 
 # cube
 
-cdef size_t cube_coordinates(const uint8_t* data, size_t size, uint32_t* dimensions) except? 0 nogil:
+cdef size_t cube_coordinates(const uint8_t* data, size_t size,
+                             uint32_t* dimensions) except? 0 nogil:
     cdef uint32_t header
     cdef size_t count
     if size < CUBE_HEADER:
@@ -63,7 +65,8 @@ cdef int put_corner(
     return put_byte(out, c')')
 
 
-cdef int cube_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int cube_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     cdef uint32_t dimensions = 0
     cdef uint32_t i
     cdef size_t count = cube_coordinates(data, size, &dimensions)
@@ -92,7 +95,8 @@ cdef size_t vector_elements(const uint8_t* data, size_t size, size_t element_siz
     return count
 
 
-cdef int vector_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int vector_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     cdef size_t count = vector_elements(data, size, 4)
     cdef size_t i
     put_byte(out, c'[')
@@ -122,7 +126,8 @@ cdef uint32_t float4_of_half(uint16_t half) noexcept nogil:
     return sign | (exponent + 112) << 23 | fraction << 13
 
 
-cdef int halfvec_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int halfvec_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil:
     cdef size_t count = vector_elements(data, size, 2)
     cdef size_t i
     put_byte(out, c'[')
@@ -143,7 +148,8 @@ cdef size_t sparsevec_elements(const uint8_t* data, size_t size) except? 0 nogil
     return count
 
 
-cdef int sparsevec_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int sparsevec_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                        ByteBuffer* out) except -1 nogil:
     cdef size_t count = sparsevec_elements(data, size)
     cdef size_t i
     put_byte(out, c'{')

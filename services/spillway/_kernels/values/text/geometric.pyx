@@ -12,13 +12,15 @@ from spillway._kernels.messages.buffer cimport ByteBuffer, put_byte
 from spillway._kernels.values.text.number cimport put_float8
 from spillway._kernels.values.type cimport TypeOutput
 
-cdef int put_coordinate(const TypeOutput* type, const uint8_t* data, ByteBuffer* out) except -1 nogil:
+cdef int put_coordinate(const TypeOutput* type, const uint8_t* data,
+                        ByteBuffer* out) except -1 nogil:
     cdef double value
     memcpy(&value, data, 8)
     return put_float8(out, value, type.settings.extra_float_digits)
 
 
-cdef int put_points(const TypeOutput* type, const uint8_t* data, size_t count, ByteBuffer* out) except -1 nogil:
+cdef int put_points(const TypeOutput* type, const uint8_t* data, size_t count,
+                    ByteBuffer* out) except -1 nogil:
     cdef size_t i
     for i in range(count):
         if i:
@@ -38,7 +40,8 @@ cdef size_t count_points(const uint8_t* data, size_t size, size_t header) except
     return count
 
 
-cdef int point_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int point_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     put_byte(out, c'(')
     put_coordinate(type, data, out)
     put_byte(out, c',')
@@ -46,17 +49,20 @@ cdef int point_text(const TypeOutput* type, const uint8_t* data, size_t size, By
     return put_byte(out, c')')
 
 
-cdef int lseg_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int lseg_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     put_byte(out, c'[')
     put_points(type, data, 2, out)
     return put_byte(out, c']')
 
 
-cdef int box_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int box_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil:
     return put_points(type, data, 2, out)
 
 
-cdef int path_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int path_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     cdef size_t count = count_points(data, size, PATH_HEADER)
     cdef bint closed = load_i32(data + 4) != 0
     put_byte(out, c'(' if closed else c'[')
@@ -64,14 +70,16 @@ cdef int path_text(const TypeOutput* type, const uint8_t* data, size_t size, Byt
     return put_byte(out, c')' if closed else c']')
 
 
-cdef int polygon_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int polygon_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil:
     cdef size_t count = count_points(data, size, POLYGON_HEADER)
     put_byte(out, c'(')
     put_points(type, data + POLYGON_HEADER, count, out)
     return put_byte(out, c')')
 
 
-cdef int line_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int line_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     cdef int i
     for i in range(3):
         put_byte(out, c',' if i else c'{')
@@ -79,7 +87,8 @@ cdef int line_text(const TypeOutput* type, const uint8_t* data, size_t size, Byt
     return put_byte(out, c'}')
 
 
-cdef int circle_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int circle_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     put_byte(out, c'<')
     point_text(type, data, POINT_SIZE, out)
     put_byte(out, c',')

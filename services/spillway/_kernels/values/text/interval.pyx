@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Text of intervals, in every IntervalStyle.
 
-An interval is months, days and microseconds, each with a sign of its own. Months are shown as years and months,
-microseconds as hours, minutes and seconds; the fields of one number have its sign.
+An interval is months, days and microseconds, each with a sign of its own. Months are shown as years
+and months, microseconds as hours, minutes and seconds; the fields of one number have its sign.
 
 Source: interval2itm (src/backend/utils/adt/timestamp.c), EncodeInterval (datetime.c)
 """
@@ -63,9 +63,12 @@ cdef int put_clock(ByteBuffer* out, const Interval* interval, int hour_digits) e
 # IntervalStyle postgres: 1 year 2 mons -3 days +04:05:06
 
 cdef int put_unit(
-    ByteBuffer* out, int64_t value, const char* unit, size_t unit_size, bint* is_zero, bint* is_before
+    ByteBuffer* out, int64_t value, const char* unit, size_t unit_size, bint* is_zero,
+    bint* is_before
 ) except -1 nogil:
-    """Append ``value unit`` unless it is 0; a positive value after a negative one has a plus sign."""
+    """Append ``value unit`` unless it is 0; a positive value after a negative one has a plus
+    sign.
+    """
     if value == 0:
         return 0
     if not is_zero[0]:
@@ -131,7 +134,8 @@ cdef int put_verbose(ByteBuffer* out, const Interval* interval) except -1 nogil:
 
 
 cdef int put_verbose_unit(
-    ByteBuffer* out, int64_t value, const char* unit, size_t unit_size, bint* is_zero, bint* is_before
+    ByteBuffer* out, int64_t value, const char* unit, size_t unit_size, bint* is_zero,
+    bint* is_before
 ) except -1 nogil:
     if value == 0:
         return 0
@@ -152,7 +156,8 @@ cdef int put_verbose_unit(
 
 cdef int put_sql_standard(ByteBuffer* out, const Interval* interval) except -1 nogil:
     cdef bint time = has_time(interval)
-    cdef bint negative = interval.years < 0 or interval.months < 0 or interval.days < 0 or (time and interval.before)
+    cdef bint negative = (interval.years < 0 or interval.months < 0 or interval.days < 0
+                          or (time and interval.before))
     cdef bint ahead = time and not interval.before
     cdef bint positive = interval.years > 0 or interval.months > 0 or interval.days > 0 or ahead
     cdef bint year_month = interval.years != 0 or interval.months != 0
@@ -197,7 +202,8 @@ cdef int put_part(ByteBuffer* out, int64_t value, char unit) except -1 nogil:
 
 cdef int put_iso_8601(ByteBuffer* out, const Interval* interval) except -1 nogil:
     cdef int64_t sign = -1 if interval.before else 1
-    if interval.years == 0 and interval.months == 0 and interval.days == 0 and not has_time(interval):
+    if (interval.years == 0 and interval.months == 0 and interval.days == 0
+            and not has_time(interval)):
         return put_bytes(out, b"PT0S", 4)
     put_byte(out, c'P')
     put_part(out, interval.years, c'Y')
@@ -217,7 +223,8 @@ cdef int put_iso_8601(ByteBuffer* out, const Interval* interval) except -1 nogil
     return 0
 
 
-cdef int interval_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int interval_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                       ByteBuffer* out) except -1 nogil:
     cdef int64_t time = load_i64(data)
     cdef int32_t day = load_i32(data + 8)
     cdef int32_t month = load_i32(data + 12)

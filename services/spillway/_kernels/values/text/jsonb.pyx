@@ -2,11 +2,12 @@
 """Text of jsonb.
 
 A container is a header (kind and count), an entry for each child (for an object: all keys, then all
-values) and the children's bytes. An entry gives its child's length, or now and then where it ends; so
-children are walked in order. Numbers and containers begin at the next multiple of 4, and their length
-counts the padding before them. A bare scalar is an array of one, with a flag.
+values) and the children's bytes. An entry gives its child's length, or now and then where it ends;
+so children are walked in order. Numbers and containers begin at the next multiple of 4, and their
+length counts the padding before them. A bare scalar is an array of one, with a flag.
 
-Source: JsonbToCString (src/backend/utils/adt/jsonb.c), fillJsonbValue (jsonb_util.c), escape_json (json.c)
+Source: JsonbToCString (src/backend/utils/adt/jsonb.c), fillJsonbValue (jsonb_util.c), escape_json
+(json.c)
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -97,7 +98,8 @@ cdef int put_child(
     return put_numeric(out, base + aligned + 4, end - aligned - 4)
 
 
-cdef int put_container(const uint8_t* data, size_t size, int depth, ByteBuffer* out) except -1 nogil:
+cdef int put_container(const uint8_t* data, size_t size, int depth,
+                       ByteBuffer* out) except -1 nogil:
     cdef uint32_t header, count, entries, i, entry, key_entry
     cdef size_t base_size
     cdef size_t key_start = 0
@@ -165,5 +167,6 @@ cdef size_t next_end(uint32_t entry, size_t start, size_t size) except? 0 nogil:
     return end
 
 
-cdef int jsonb_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int jsonb_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     return put_container(data, size, 0, out)

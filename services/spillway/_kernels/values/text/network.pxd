@@ -9,7 +9,11 @@ from spillway._kernels.values.type cimport TypeOutput
 # The bits of an address, 32 or 128; its header and size agree.
 cdef int check_address(const uint8_t* data, size_t size) except -1 nogil
 
-cdef int inet_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int cidr_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int macaddr_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
-cdef int macaddr8_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil
+cdef int inet_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int cidr_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil
+cdef int macaddr_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil
+cdef int macaddr8_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                       ByteBuffer* out) except -1 nogil

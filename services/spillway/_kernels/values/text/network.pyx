@@ -1,11 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Text of inet, cidr, macaddr and macaddr8.
 
-An address is a family byte (2: IPv4, 3: IPv6), the netmask's bits and the address. IPv6 is printed as
-inet_ntop does: the longest run of two or more zero groups becomes ``::``, and an address that embeds an
-IPv4 one ends with it in dotted form.
+An address is a family byte (2: IPv4, 3: IPv6), the netmask's bits and the address. IPv6 is printed
+as inet_ntop does: the longest run of two or more zero groups becomes ``::``, and an address that
+embeds an IPv4 one ends with it in dotted form.
 
-Source: network_out (src/backend/utils/adt/network.c), pg_inet_net_ntop (src/port/inet_net_ntop.c), mac.c, mac8.c
+Source: network_out (src/backend/utils/adt/network.c), pg_inet_net_ntop (src/port/inet_net_ntop.c),
+mac.c, mac8.c
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -91,7 +92,8 @@ cdef int check_address(const uint8_t* data, size_t size) except -1 nogil:
     return bits_max
 
 
-cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out, bint always_bits) except -1 nogil:
+cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out,
+                     bint always_bits) except -1 nogil:
     cdef int bits_max = check_address(data, size)
     if bits_max == 32:
         put_ipv4(out, data + 2)
@@ -103,11 +105,13 @@ cdef int put_address(const uint8_t* data, size_t size, ByteBuffer* out, bint alw
     return 0
 
 
-cdef int inet_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int inet_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_address(data, size, out, False)
 
 
-cdef int cidr_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int cidr_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_address(data, size, out, True)
 
 
@@ -120,9 +124,11 @@ cdef int put_colons(const uint8_t* data, int count, ByteBuffer* out) except -1 n
     return 0
 
 
-cdef int macaddr_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int macaddr_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil:
     return put_colons(data, 6, out)
 
 
-cdef int macaddr8_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int macaddr8_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                       ByteBuffer* out) except -1 nogil:
     return put_colons(data, 8, out)

@@ -1,17 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Text of integers, floats, numeric and money, as PostgreSQL's output functions print them.
 
-Floats are printed with the fewest digits that read back as the same value; among those, the closest.
-The method is Schubfach (Raffaello Giulietti, "The Schubfach way to render doubles", 2020): a
-float's rounding interval is scaled by a power of ten so that it spans at least one and less than ten
-integers, with 128-bit powers whose products are *rounded to odd*, so that every comparison is exact.
-PostgreSQL (Ryu, src/common/d2s.c, built without STRICTLY_SHORTEST) never takes a bound of the interval
-itself, even where round-half-even would read it back; so neither do we, for either parity.
+Floats are printed with the fewest digits that read back as the same value; among those, the
+closest. The method is Schubfach (Raffaello Giulietti, "The Schubfach way to render doubles", 2020):
+a float's rounding interval is scaled by a power of ten so that it spans at least one and less than
+ten integers, with 128-bit powers whose products are *rounded to odd*, so that every comparison is
+exact. PostgreSQL (Ryu, src/common/d2s.c, built without STRICTLY_SHORTEST) never takes a bound of
+the interval itself, even where round-half-even would read it back; so neither do we, for either
+parity.
 
-Powers of ten: 10^k = g·2^e with 2^127 ≤ g < 2^128, g rounded up; made from exact integers at import.
+Powers of ten: 10^k = g·2^e with 2^127 ≤ g < 2^128, g rounded up; made from exact integers at
+import.
 
-Source: numeric_out, get_str_from_var (numeric.c); float8out_internal (float.c); double_to_shortest_decimal_bufn
-(d2s.c); cash_out (cash.c)
+Source: numeric_out, get_str_from_var (numeric.c); float8out_internal (float.c);
+double_to_shortest_decimal_bufn (d2s.c); cash_out (cash.c)
 """
 
 from libc.math cimport isinf, isnan
@@ -19,7 +21,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset, strlen
 
-from spillway._kernels.values.datum cimport invalid, load_i16, load_i32, load_i64, load_u16, load_u32, load_u64
+from spillway._kernels.values.datum cimport (invalid, load_i16, load_i32, load_i64, load_u16,
+                                             load_u32, load_u64)
 from spillway._kernels.messages.buffer cimport ByteBuffer, put_byte, put_bytes, release, reserve
 from spillway._kernels.values.type cimport TypeOutput
 
@@ -144,24 +147,29 @@ cdef int put_padded(ByteBuffer* out, uint64_t value, int width) except -1 nogil:
     return put_uint(out, value)
 
 
-cdef int int2_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int int2_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_int(out, load_i16(data))
 
 
-cdef int int4_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int int4_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_int(out, load_i32(data))
 
 
-cdef int int8_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int int8_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_int(out, load_i64(data))
 
 
-cdef int uint4_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int uint4_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     """oid, xid, cid."""
     return put_uint(out, load_u32(data))
 
 
-cdef int uint8_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int uint8_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     """xid8."""
     return put_uint(out, load_u64(data))
 
@@ -169,7 +177,9 @@ cdef int uint8_text(const TypeOutput* type, const uint8_t* data, size_t size, By
 # Floats.
 
 cdef inline uint64_t round_to_odd(uint64_t high, uint64_t low, uint64_t factor) noexcept nogil:
-    """The upper 64 bits of the 192-bit product (high:low)·factor, with any lost bit kept as bit 0."""
+    """The upper 64 bits of the 192-bit product (high:low)·factor, with any lost bit kept as
+    bit 0.
+    """
     cdef uint64_t lost, middle
     cdef uint64_t carry = multiply(low, factor, &lost)
     cdef uint64_t top = multiply(high, factor, &middle)
@@ -183,7 +193,8 @@ cdef inline int floor_log2_pow10(int e) noexcept nogil:
     return (e * 1741647) >> 19
 
 
-cdef uint64_t shortest(uint64_t significand, int exponent, bint lower_is_closer, int* decimal_exponent) noexcept nogil:
+cdef uint64_t shortest(uint64_t significand, int exponent, bint lower_is_closer,
+                       int* decimal_exponent) noexcept nogil:
     """Return d so that d·10^*decimal_exponent is the shortest decimal for significand·2^exponent.
 
     *lower_is_closer*: the float below is only half as far as the one above (powers of two). d may
@@ -220,8 +231,11 @@ cdef uint64_t shortest(uint64_t significand, int exponent, bint lower_is_closer,
     return s
 
 
-cdef int put_decimal(ByteBuffer* out, uint64_t decimal, int exponent, int fixed_below) except -1 nogil:
-    """Append decimal·10^exponent: as a fixed-point number from 10^-4 to below 10^fixed_below, else with an exponent."""
+cdef int put_decimal(ByteBuffer* out, uint64_t decimal, int exponent,
+                     int fixed_below) except -1 nogil:
+    """Append decimal·10^exponent: as a fixed-point number from 10^-4 to below 10^fixed_below, else
+    with an exponent.
+    """
     cdef int count
     cdef int point
     cdef uint64_t power, whole
@@ -253,7 +267,8 @@ cdef int put_decimal(ByteBuffer* out, uint64_t decimal, int exponent, int fixed_
             memset(p + count, c'0', 16)
             p += point
         else:
-            # Each part by itself: written as a whole, digits would have to be read back to make room for the point.
+            # Each part by itself: written as a whole, digits would have to be read back to make
+            # room for the point.
             power = powers_of_ten[-exponent]
             whole = decimal // power
             write_digits(p, whole, point)
@@ -324,13 +339,15 @@ cdef int put_float8(ByteBuffer* out, double value, int extra_float_digits) excep
         return put_byte(out, c'0')
     if exponent:
         fraction = shortest(
-            fraction | <uint64_t>1 << 52, exponent - 1075, fraction == 0 and exponent > 1, &decimal_exponent)
+            fraction | <uint64_t>1 << 52, exponent - 1075, fraction == 0 and exponent > 1,
+            &decimal_exponent)
     else:
         fraction = shortest(fraction, -1074, False, &decimal_exponent)
     return put_decimal(out, fraction, decimal_exponent, FLOAT8_DIGITS)
 
 
-cdef int float8_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int float8_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     cdef double value
     memcpy(&value, data, 8)
     return put_float8(out, value, type.settings.extra_float_digits)
@@ -354,13 +371,15 @@ cdef int put_float4(ByteBuffer* out, uint32_t bits, int extra_float_digits) exce
         return put_byte(out, c'0')
     if exponent:
         decimal = shortest(
-            fraction | <uint32_t>1 << 23, exponent - 150, fraction == 0 and exponent > 1, &decimal_exponent)
+            fraction | <uint32_t>1 << 23, exponent - 150, fraction == 0 and exponent > 1,
+            &decimal_exponent)
     else:
         decimal = shortest(fraction, -149, False, &decimal_exponent)
     return put_decimal(out, decimal, decimal_exponent, FLOAT4_DIGITS)
 
 
-cdef int float4_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int float4_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     return put_float4(out, load_u32(data), type.settings.extra_float_digits)
 
 
@@ -456,14 +475,18 @@ cdef int put_numeric(ByteBuffer* out, const uint8_t* data, size_t size) except -
     return 0
 
 
-cdef int numeric_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int numeric_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                      ByteBuffer* out) except -1 nogil:
     return put_numeric(out, data, size)
 
 
 # Money.
 
-cdef int money_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    """As under lc_monetary C or en_US: ``-$1,234.56``. WAL does not say which locale a server has."""
+cdef int money_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
+    """As under lc_monetary C or en_US: ``-$1,234.56``. WAL does not say which locale a server
+    has.
+    """
     cdef int64_t signed_value = load_i64(data)
     cdef uint64_t value = <uint64_t>signed_value
     cdef char text[40]

@@ -17,7 +17,9 @@ cdef class TextContext:
 
 
 cdef class CompiledType:
-    """A type's writer with what it needs. ``&compiled.output`` is valid as long as the object lives."""
+    """A type's writer with what it needs. ``&compiled.output`` is valid as long as the object
+    lives.
+    """
     cdef TypeOutput output
     # Python objects that ``output`` points into.
     cdef list owned

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""From a type to the function that prints it: compiled once per relation descriptor, called per value.
+"""From a type to the function that prints it: compiled once per relation descriptor, called per
+value.
 
 A :class:`TypeCompiler` turns the types that a relation descriptor holds into :c:type:`TypeOutput`
 structures that refer to one another (an array to its element, a composite to its fields), so that
@@ -163,8 +164,11 @@ cdef class TextContext:
 
 # Writers that call Python, and the one for types that nobody knows.
 
-cdef int codec_write(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
-    """Write by a codec written in Python: *codec* is (function that returns bytes, settings, type name)."""
+cdef int codec_write(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
+    """Write by a codec written in Python: *codec* is (function that returns bytes, settings, type
+    name).
+    """
     with gil:
         function, settings, name = <tuple>type.codec
         payload = PyBytes_FromStringAndSize(<const char*>data, size)
@@ -182,7 +186,8 @@ def encoding_text(codec):
     return lambda payload, settings: codec(payload, settings).encode(errors="surrogateescape")
 
 
-cdef int raw_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int raw_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil:
     """Print the payload in hexadecimal; *codec* is the prefix."""
     with gil:
         prefix = <bytes>type.codec
@@ -222,7 +227,8 @@ cdef class TypeCompiler:
         """
         cdef CompiledType compiled = self.compile(column.type_oid)
         if compiled is None:
-            return self.fallback(self.types.get(column.type_oid), column.type_oid, column.length, column.align)
+            return self.fallback(self.types.get(column.type_oid), column.type_oid, column.length,
+                                 column.align)
         if compiled.output.length != column.length:
             raise DecodingError(
                 f"column {column.name!r} has values of {column.length} bytes, "
@@ -254,7 +260,8 @@ cdef class TypeCompiler:
             compiled.output.align = ALIGN_BYTES[known[2]]
             if descriptor is not None and descriptor.length != known[1]:
                 raise DecodingError(
-                    f"built-in type {descriptor.name} ({oid}) has length {descriptor.length} instead of {known[1]}"
+                    f"built-in type {descriptor.name} ({oid}) has length {descriptor.length} "
+                    f"instead of {known[1]}"
                 )
         elif descriptor is None:
             return None
@@ -279,7 +286,8 @@ cdef class TypeCompiler:
     cdef CompiledType fallback(self, object descriptor, uint32_t oid, int length, str align):
         """Return a compiled type that prints values raw."""
         cdef CompiledType compiled = self.begin()
-        prefix = raw_prefix(descriptor, oid).encode(self.context.settings.encoding, "surrogateescape")
+        prefix = raw_prefix(descriptor, oid).encode(self.context.settings.encoding,
+                                                    "surrogateescape")
         compiled.owned.append(prefix)
         compiled.output.write = raw_text
         compiled.output.length = length
@@ -312,7 +320,9 @@ cdef class TypeCompiler:
         return self.fill_container(target, descriptor)
 
     cdef int fill_codec(self, CompiledType target, object descriptor, object function) except -1:
-        """Have values written by *function*, from the payload as bytes and the settings to bytes."""
+        """Have values written by *function*, from the payload as bytes and the settings to
+        bytes.
+        """
         state = (function, self.context.settings, f"{descriptor.schema}.{descriptor.name}")
         target.owned.append(state)
         target.output.codec = <void*>state
@@ -320,7 +330,9 @@ cdef class TypeCompiler:
         return 0
 
     cdef int fill_container(self, CompiledType target, object descriptor) except -1:
-        """Set what a type made of other types needs, and its writer; return 0 if it is none, or can't be printed."""
+        """Set what a type made of other types needs, and its writer; return 0 if it is none, or
+        can't be printed.
+        """
         cdef CompiledType element
         cdef str kind = descriptor.kind
         if descriptor.is_array or descriptor.oid in VECTORS:
@@ -384,15 +396,17 @@ cdef class TypeCompiler:
                     return 0
                 if attribute.length not in (0, field.output.length):
                     raise DecodingError(
-                        f"attribute {attribute.name!r} of {descriptor.schema}.{descriptor.name} has values of "
-                        f"{attribute.length} bytes, its type {attribute.type_oid} of {field.output.length}"
+                        f"attribute {attribute.name!r} of {descriptor.schema}.{descriptor.name} "
+                        f"has values of {attribute.length} bytes, its type {attribute.type_oid} of "
+                        f"{field.output.length}"
                     )
                 attribute = AttributeLength(attribute.name, field.output.length, field.output.align)
             attributes.append(attribute)
             compiled.append(field)
         layout = Layout(attributes)
         # One block: the fields, and behind them their types' oids.
-        fields = <const TypeOutput**>calloc(len(compiled) + 1, sizeof(TypeOutput*) + sizeof(uint32_t))
+        fields = <const TypeOutput**>calloc(len(compiled) + 1,
+                                            sizeof(TypeOutput*) + sizeof(uint32_t))
         if fields == NULL:
             raise MemoryError
         target.memory = fields
@@ -431,7 +445,8 @@ cdef bytes written(CompiledType compiled, const uint8_t[::1] payload):
     cdef uint8_t none = 0
     cdef const uint8_t* data = &payload[0] if payload.shape[0] else &none
     if compiled.output.length > 0 and payload.shape[0] != compiled.output.length:
-        raise DecodingError(f"a value of {payload.shape[0]} bytes instead of {compiled.output.length}")
+        raise DecodingError(f"a value of {payload.shape[0]} bytes instead of "
+                            f"{compiled.output.length}")
     out.data = NULL
     out.size = out.capacity = 0
     try:

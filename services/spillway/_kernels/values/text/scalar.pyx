@@ -22,7 +22,8 @@ cdef enum:
     UUID_SIZE = 16
 
 
-cdef int bool_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int bool_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     return put_byte(out, c't' if data[0] else c'f')
 
 
@@ -33,7 +34,8 @@ cdef int put_octal(ByteBuffer* out, uint8_t value) except -1 nogil:
     return put_byte(out, 48 + (value & 7))
 
 
-cdef int char_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int char_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     """"char", one byte. From 15 on a byte that is no character by itself is shown in octal."""
     if data[0] >= 0x80 and type.settings.server_version_num >= CHAR_IN_OCTAL:
         return put_octal(out, data[0])
@@ -42,12 +44,14 @@ cdef int char_text(const TypeOutput* type, const uint8_t* data, size_t size, Byt
     return 0
 
 
-cdef int name_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int name_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     cdef const uint8_t* end = <const uint8_t*>memchr(data, 0, size)
     return put_bytes(out, data, end - data if end != NULL else size)
 
 
-cdef int text_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int text_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     """text, varchar, bpchar (stored padded), json (stored as it came in), pg_node_tree."""
     return put_bytes(out, data, size)
 
@@ -64,7 +68,8 @@ cdef int put_hex(ByteBuffer* out, const uint8_t* data, size_t size) except -1 no
     return 0
 
 
-cdef int bytea_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int bytea_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                    ByteBuffer* out) except -1 nogil:
     cdef size_t i
     if not type.settings.bytea_escape:
         put_bytes(out, b"\\x", 2)
@@ -79,7 +84,8 @@ cdef int bytea_text(const TypeOutput* type, const uint8_t* data, size_t size, By
     return 0
 
 
-cdef int bit_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int bit_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil:
     """bit, varbit: the number of bits, then the bits, highest first."""
     cdef int32_t count
     cdef char* p
@@ -97,7 +103,8 @@ cdef int bit_text(const TypeOutput* type, const uint8_t* data, size_t size, Byte
     return 0
 
 
-cdef int uuid_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int uuid_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                   ByteBuffer* out) except -1 nogil:
     cdef char* p
     cdef int i
     reserve(out, 36)
@@ -123,13 +130,15 @@ cdef int put_hex_number(ByteBuffer* out, uint32_t value) except -1 nogil:
     return 0
 
 
-cdef int pg_lsn_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int pg_lsn_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                     ByteBuffer* out) except -1 nogil:
     put_hex_number(out, load_u32(data + 4))
     put_byte(out, c'/')
     return put_hex_number(out, load_u32(data))
 
 
-cdef int tid_text(const TypeOutput* type, const uint8_t* data, size_t size, ByteBuffer* out) except -1 nogil:
+cdef int tid_text(const TypeOutput* type, const uint8_t* data, size_t size,
+                  ByteBuffer* out) except -1 nogil:
     """An ItemPointerData: the block number's upper half, its lower half, the offset."""
     put_byte(out, c'(')
     put_uint(out, <uint32_t>load_u16(data) << 16 | load_u16(data + 2))

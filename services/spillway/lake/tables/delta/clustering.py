@@ -1,13 +1,15 @@
-"""Current tables clustered: rows that are near each other in some columns are brought into the same files.
+"""Current tables clustered: rows that are near each other in some columns are brought into the same
+files.
 
-``OPTIMIZE … ZORDER BY`` writes the whole table anew, so it is not for each round of maintenance: a round clusters a table when
-more than a quarter of its bytes are in files that came since it was clustered last, or when it is to be clustered by other columns. What
-was done is beside the lake; who loses that file clusters once more::
+``OPTIMIZE … ZORDER BY`` writes the whole table anew, so it is not for each round of maintenance: a
+round clusters a table when more than a quarter of its bytes are in files that came since it was
+clustered last, or when it is to be clustered by other columns. What was done is beside the lake;
+who loses that file clusters once more::
 
     _spillway/clustered/<table>.json      the columns, and the time of the newest file when it was done
 
 Files are told by their times in the table's log, which whoever wrote them put there.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ _INDEXED_PROPERTY: Final = "delta.dataSkippingNumIndexedCols"
 
 
 def columns_due(path: LakePath, tables: LakeTables, name: str) -> tuple[str, ...]:
-    """Return the columns that a current table is to be clustered by now; none: that it is well as it is."""
+    """Return the columns that a current table is to be clustered by now; none: that it is well as
+    it is.
+    """
     asked = layout.load(path).clusters(name)
     if not asked:
         return ()

@@ -1,4 +1,6 @@
-"""Delta tables as an initial load writes them: see :class:`spillway.lake.tables.load_contract.LoadTables`."""
+"""Delta tables as an initial load writes them: see
+:class:`spillway.lake.tables.load_contract.LoadTables`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class DeltaLoadTables(DeltaTables):
-    """See :class:`spillway.lake.tables.load_contract.LoadTables`. A chunk's mark is its number, as version of the load's own application id."""
+    """See :class:`spillway.lake.tables.load_contract.LoadTables`. A chunk's mark is its number, as
+    version of the load's own application id.
+    """
 
     def prepare_history(self, name: str, schema: StructType, lsn: int) -> None:
         empty = self._spark.createDataFrame([], schema)

@@ -4,25 +4,33 @@
 
     history's files of the batch ──▶ last change per key (:mod:`spillway.lake.tables.plain_changes`) ──▶ MERGE by delta-rs (the library `deltalake`) ──▶ one commit
 
-MERGE in Spark does the same by nine jobs of 50 to 300 ms, and as many plans, classes compiled for each, and snapshots of the
-log: 3 to 4 s for a batch of any size. delta-rs has no JVM to wait for: a batch of 5,000 changes takes less than a tenth of a second.
-The log, the data files with their statistics, the check for conflicts, checkpoints and the cleaning of the log are the library's;
-ours is what it leaves to its caller:
+MERGE in Spark does the same by nine jobs of 50 to 300 ms, and as many plans, classes compiled for
+each, and snapshots of the log: 3 to 4 s for a batch of any size. delta-rs has no JVM to wait for: a
+batch of 5,000 changes takes less than a tenth of a second. The log, the data files with their
+statistics, the check for conflicts, checkpoints and the cleaning of the log are the library's; ours
+is what it leaves to its caller:
 
-- It accepts a transaction version that the table has already: the caller compares before (:meth:`DeltaTables.merge_plain`).
-- It reads INT96 timestamps, Spark's default, as nanoseconds, and so turns the years beyond 1677 and 2262 into others. Our session
-  doesn't write them, another one that runs OPTIMIZE may: files are looked at once (:func:`check_files`).
-- It writes the statistics of decimals as doubles, and a maximum that leaves NaN out, which Spark takes for the greatest value: readers
-  would leave out files that hold what they look for. So columns have statistics where these are exact (:func:`_has_statistics`).
-- It commits no merge that changes nothing, and a commit is what says that the table has the batch (:func:`merge`).
-- It doesn't sync. :func:`sync_commit` does, after the commit and before anybody says that the batch is durable. A power failure
-  between the two can leave a commit that names a file which isn't whole, as it can with Spark's commits.
-- Its local paths are URLs that are decoded once too often: :func:`open_table` refuses those that would not come out the same.
+- It accepts a transaction version that the table has already: the caller compares before
+  (:meth:`DeltaTables.merge_plain`).
+- It reads INT96 timestamps, Spark's default, as nanoseconds, and so turns the years beyond 1677 and
+  2262 into others. Our session doesn't write them, another one that runs OPTIMIZE may: files are
+  looked at once (:func:`check_files`).
+- It writes the statistics of decimals as doubles, and a maximum that leaves NaN out, which Spark
+  takes for the greatest value: readers would leave out files that hold what they look for. So
+  columns have statistics where these are exact (:func:`_has_statistics`).
+- It commits no merge that changes nothing, and a commit is what says that the table has the batch
+  (:func:`merge`).
+- It doesn't sync. :func:`sync_commit` does, after the commit and before anybody says that the batch
+  is durable. A power failure between the two can leave a commit that names a file which isn't
+  whole, as it can with Spark's commits.
+- Its local paths are URLs that are decoded once too often: :func:`open_table` refuses those that
+  would not come out the same.
 
-What can't be merged so is left to Spark by raising :class:`~spillway.lake.tables.plain_changes.NotDirect`, with nothing done: tables
-with features that ask more of a writer, files that delta-rs would misread. The table streams through delta-rs, which keeps to
-:data:`_MERGE_BYTES`.
-"""
+What can't be merged so is left to Spark by raising
+:class:`~spillway.lake.tables.plain_changes.NotDirect`, with nothing done: tables with features that
+ask more of a writer, files that delta-rs would misread. The table streams through delta-rs, which
+keeps to :data:`_MERGE_BYTES`.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -58,7 +66,8 @@ _SMALL_FILES_MAX: Final = 24
 _COMPACTED_BYTES: Final = 32 << 20
 #: Table features that ask nothing of who merges, or are tested here.
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
-#: What asks more of who reads its files, and read_changes gives it: a history whose columns became wider.
+#: What asks more of who reads its files, and read_changes gives it: a history whose columns became
+#: wider.
 _READ_FEATURES: Final = _FEATURES | {"typeWidening"}
 #: Writer versions up to it know no other features.
 _LEGACY_WRITER: Final = 2
@@ -99,7 +108,9 @@ def fields_of(table: DeltaTable) -> list[dict[str, Any]]:
 
 
 def files_of(table: DeltaTable, predicate: str | None = None) -> set[LakePath]:
-    """Return the table's files, those only, by their statistics, that can have rows of *predicate*."""
+    """Return the table's files, those only, by their statistics, that can have rows of
+    *predicate*.
+    """
     uris = table.file_uris(file_pruning_predicate=predicate)
     return {lake_path(unquote(uri)) for uri in uris}
 
@@ -144,7 +155,8 @@ def merge(
     merger = merger.when_matched_update(values, is_set).when_matched_delete(f"NOT {is_set}")
     merger.when_not_matched_insert(values, is_set).execute()
     if table.version() == version:
-        # Rows that came and went: delta-rs commits nothing then, and the table is to say all the same how far it is.
+        # Rows that came and went: delta-rs commits nothing then, and the table is to say all the
+        # same how far it is.
         partition_by = table.metadata().partition_columns
         table.create_write_transaction(
             [], "append", table.schema(), partition_by, commit_properties=commit
@@ -153,7 +165,8 @@ def merge(
 
 
 def compact(table: DeltaTable, schema: pa.Schema) -> bool:
-    """Make one file of small ones, in a commit of its own, if there are many; return whether it was done.
+    """Make one file of small ones, in a commit of its own, if there are many; return whether it was
+    done.
 
     With fewer, more would be written again and again; with more, each batch looks at more files.
     """
@@ -195,7 +208,9 @@ def _writer_properties(schema: pa.Schema) -> WriterProperties:
 
 
 def _has_statistics(type_: pa.DataType) -> bool:
-    """Return whether what delta-rs says of such a column's smallest and largest values is exact, or bounds them."""
+    """Return whether what delta-rs says of such a column's smallest and largest values is exact, or
+    bounds them.
+    """
     types = pa.types
     return bool(
         types.is_integer(type_)

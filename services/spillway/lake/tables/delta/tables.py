@@ -1,16 +1,19 @@
 """Lake tables in Delta Lake, through Spark.
 
 A commit's LSN is the *transaction version* of the writer's application id in the same Delta commit
-(``txnAppId``/``txnVersion``, the protocol's SetTransaction): Delta skips a write whose version it has, keeps the version in
-checkpoints when old log entries go, and hands it out with the snapshot. An LSN below 2^63 fits a version, grows with
-each batch and means the same to every process, where a batch id would begin at 0 again with a new Spark checkpoint. The commit's
-``userMetadata`` says the same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
+(``txnAppId``/``txnVersion``, the protocol's SetTransaction): Delta skips a write whose version it
+has, keeps the version in checkpoints when old log entries go, and hands it out with the snapshot.
+An LSN below 2^63 fits a version, grows with each batch and means the same to every process, where a
+batch id would begin at 0 again with a new Spark checkpoint. The commit's ``userMetadata`` says the
+same for people: ``DESCRIBE HISTORY`` shows slot and LSN range.
 
-A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.tables.delta.merge`): no Spark job, the same log. MERGE in Spark
-does what is left: TRUNCATE, unchanged TOAST values, multisets, large batches, and tables that have been given features which ask more
-of a writer. Both rewrite the files that they touch. A table of many gigabytes whose changes are everywhere is better off with
-deletion vectors (``ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)``), which leave it to Spark, cost a
-small merge seconds and save rewriting; the job leaves such properties as they are.
+A batch of plain changes is merged by delta-rs (:mod:`spillway.lake.tables.delta.merge`): no Spark
+job, the same log. MERGE in Spark does what is left: TRUNCATE, unchanged TOAST values, multisets,
+large batches, and tables that have been given features which ask more of a writer. Both rewrite the
+files that they touch. A table of many gigabytes whose changes are everywhere is better off with
+deletion vectors (``ALTER TABLE … SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)``), which
+leave it to Spark, cost a small merge seconds and save rewriting; the job leaves such properties as
+they are.
 """
 
 from __future__ import annotations
@@ -80,7 +83,8 @@ class DeltaTables:
     """See :class:`spillway.lake.tables.contract.LakeTables`."""
 
     def __init__(self, spark: SparkSession, path: LakePath, slot_name: str) -> None:
-        # Merges read their transaction id from the session's configuration: a session for each thread that merges.
+        # Merges read their transaction id from the session's configuration: a session for each
+        # thread that merges.
         self._main_session = spark
         self._threads = threading.local()
         self._path = path
@@ -88,7 +92,8 @@ class DeltaTables:
         self._application = application_of(slot_name)
         #: tables that are known to be of this slot
         self._ours: set[tuple[str, str]] = set()
-        #: current tables' files that delta-rs reads as Spark does; a table is one thread's at a time
+        #: current tables' files that delta-rs reads as Spark does; a table is one thread's at a
+        #: time
         self._checked: dict[str, set[LakePath]] = {}
         #: tables that are known to take timestamps without a zone
         self._with_ntz: set[tuple[str, str]] = set()
@@ -189,7 +194,8 @@ class DeltaTables:
             try:
                 written = self._merge_directly(name, start_lsn, columns, key, batch)
             except CommitFailedError as error:
-                # Another one was first, maintenance perhaps: then its files are the ones to merge into.
+                # Another one was first, maintenance perhaps: then its files are the ones to merge
+                # into.
                 reason: object = error
             except (NotDirect, DeltaError, OSError, pa.ArrowException) as error:
                 reason = error
@@ -207,8 +213,8 @@ class DeltaTables:
     ) -> list[tuple[LakePath, int, set[LakePath]]]:
         """Merge as :mod:`spillway.lake.tables.delta.merge` does.
 
-        Returns what is not durable yet, of the history that the batch is read from as well: tables, from which
-        version of theirs on, and their files.
+        Returns what is not durable yet, of the history that the batch is read from as well: tables,
+        from which version of theirs on, and their files.
 
         Raises:
             NotDirect: it isn't for that.
@@ -244,7 +250,8 @@ class DeltaTables:
             CommitProperties(
                 custom_metadata={"userMetadata": _user_metadata(batch)},
                 app_transactions=[Transaction(self._application, batch.end_lsn)],
-                # What it does when it is not first is its own idea of a conflict: ours is to begin anew.
+                # What it does when it is not first is its own idea of a conflict: ours is to begin
+                # anew.
                 max_commit_retries=0,
             ),
         )
@@ -282,7 +289,8 @@ class DeltaTables:
         check_same_key(name, self.key(name) or MULTISET, key)
         lease.check(self._path)
         made = self.partitions(CURRENT, name) or ()
-        # What a partition is made of may change, so it is a value like others: the key alone tells rows.
+        # What a partition is made of may change, so it is a value like others: the key alone tells
+        # rows.
         changed = partitions.added(effect.frame, made, effect.kept_columns)
         changed.createOrReplaceTempView(_VIEW)
         values = [*columns.names, *partitions.names(made)]
@@ -332,7 +340,9 @@ class DeltaTables:
         self._spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{KEY_PROPERTY}' = '{text}')")
 
     def _widen(self, kind: str, name: str, schema: StructType) -> None:
-        """Make the columns of a table as wide as those of *schema*: Delta's type widening, no file is written."""
+        """Make the columns of a table as wide as those of *schema*: Delta's type widening, no file
+        is written.
+        """
         columns = list(_retyped(self._frame(kind, name).schema, schema))
         if not columns:
             return
@@ -345,13 +355,16 @@ class DeltaTables:
             self._spark.sql(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}")
 
     def _allow_timestamps(self, kind: str, name: str, schema: StructType) -> None:
-        """Let a table take its first column of timestamps without a zone, which Delta wants to be asked for."""
+        """Let a table take its first column of timestamps without a zone, which Delta wants to be
+        asked for.
+        """
         if not _has_ntz(schema) or (kind, name) in self._with_ntz:
             return
         if not _has_ntz(self._frame(kind, name).schema):
             table = f"delta.{quoted(self._location(kind, name))}"
             self._spark.sql(
-                f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+                f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.feature.timestampNtz' = "
+                "'supported')"
             )
         self._with_ntz.add((kind, name))
 
@@ -391,12 +404,16 @@ class DeltaTables:
 
 
 def _described(fields: Iterable[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Return what of two schemas' fields must agree: types, attribute numbers and partitions by name."""
+    """Return what of two schemas' fields must agree: types, attribute numbers and partitions by
+    name.
+    """
     return {f["name"]: (f["type"], f.get("metadata") or {}) for f in fields}
 
 
 def _retyped(stored: StructType, wanted: StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield columns, and fields of structs, that have another type in *wanted*, and that type, as SQL writes them."""
+    """Yield columns, and fields of structs, that have another type in *wanted*, and that type, as
+    SQL writes them.
+    """
     for field in wanted:
         if field.name in stored.names:
             before = stored[field.name].dataType
@@ -419,8 +436,8 @@ def application_of(slot_name: str) -> str:
 def version_at(table: LakePath, application: str, lsn: int) -> int | None:
     """Return the version that a table had when it was as of *lsn*; None: there was no table then.
 
-    It is the last one before the job's next commit: what others did in between, OPTIMIZE for one, is in it, so that VACUUM
-    leaves its files.
+    It is the last one before the job's next commit: what others did in between, OPTIMIZE for one,
+    is in it, so that VACUUM leaves its files.
 
     Raises:
         LakeError: the log of then was removed.
@@ -441,7 +458,8 @@ def version_at(table: LakePath, application: str, lsn: int) -> int | None:
     if commits and int(commits[-1].stem) > 0:
         raise LakeError(
             f"{table} does not remember which version it had at {Lsn(lsn)}",
-            hint="Delta removes its log after delta.logRetentionDuration (30 days): read a later LSN, or set it higher.",
+            hint="Delta removes its log after delta.logRetentionDuration (30 days): read a later "
+            "LSN, or set it higher.",
             relation=table.name,
             lsn=str(Lsn(lsn)),
         )
@@ -449,11 +467,12 @@ def version_at(table: LakePath, application: str, lsn: int) -> int | None:
 
 
 def last_transaction(log: LakePath, application: str) -> int | None:
-    """Return the version of *application*'s last transaction among a log's newest commits, None if it isn't there.
+    """Return the version of *application*'s last transaction among a log's newest commits, None if
+    it isn't there.
 
-    Commits are JSON lines in files named by version (the Delta protocol's "Delta Log Entries"). Each commit
-    of ours has its transaction, so the newest file nearly always ends the search; maintenance by others
-    (OPTIMIZE, VACUUM, ALTER) comes between.
+    Commits are JSON lines in files named by version (the Delta protocol's "Delta Log Entries").
+    Each commit of ours has its transaction, so the newest file nearly always ends the search;
+    maintenance by others (OPTIMIZE, VACUUM, ALTER) comes between.
     """
     for commit in _newest_commits(log):
         mark = _mark(commit, application)
@@ -465,7 +484,8 @@ def last_transaction(log: LakePath, application: str) -> int | None:
 def _newest_commits(log: LakePath) -> list[LakePath]:
     """Return so many of a log's commits as a search for ours passes, the newest first."""
     if isinstance(log, ObjectPath):
-        # A list of names is a request for each thousand of them: those behind the last checkpoint are few.
+        # A list of names is a request for each thousand of them: those behind the last checkpoint
+        # are few.
         try:
             checkpoint = int(json.loads((log / "_last_checkpoint").read_text())["version"])
         except FileNotFoundError:
@@ -492,7 +512,9 @@ class _Reshape:
 
 
 def _mark(commit: LakePath, application: str) -> int | type[_Reshape] | None:
-    """Return the version of *application*'s transaction in a commit, or that it is a reshape; None: neither."""
+    """Return the version of *application*'s transaction in a commit, or that it is a reshape; None:
+    neither.
+    """
     with _lines(commit) as lines:
         for line in lines:
             if line.startswith('{"txn":'):

@@ -1,19 +1,25 @@
-"""Where a lake's Iceberg tables are registered: a catalog of the lake's own, or one that the user has.
+"""Where a lake's Iceberg tables are registered: a catalog of the lake's own, or one that the user
+has.
 
 ::
 
-    <lake>/catalog.db                       a catalog of the lake's own: PyIceberg's SqlCatalog on SQLite
-    <lake>/_spillway/iceberg.json           which one it is, for whoever reads, verifies or maintains the lake later
+    <lake>/catalog.db                       a catalog of the lake's own: PyIceberg's SqlCatalog on
+                                            SQLite
+    <lake>/_spillway/iceberg.json           which one it is, for whoever reads, verifies or
+                                            maintains the lake later
 
-A catalog by name is PyIceberg's to load: REST, Glue, Hive, SQL and others, as ``.pyiceberg.yaml`` or PYICEBERG_CATALOG__* say. Whatever it
-is, a table's commit is its compare-and-swap of the table's metadata, and files are below the lake's path.
+A catalog by name is PyIceberg's to load: REST, Glue, Hive, SQL and others, as ``.pyiceberg.yaml``
+or PYICEBERG_CATALOG__* say. Whatever it is, a table's commit is its compare-and-swap of the table's
+metadata, and files are below the lake's path.
 
-A lake on object storage has none of its own: a database is a file that is locked and written in place, which an object is not. So one is
-named before there are tables. It may know other lakes' tables, and a lake that was copied to another prefix still names it; so tables
-whose files are elsewhere are refused.
+A lake on object storage has none of its own: a database is a file that is locked and written in
+place, which an object is not. So one is named before there are tables. It may know other lakes'
+tables, and a lake that was copied to another prefix still names it; so tables whose files are
+elsewhere are refused.
 
-A table has its source's name, in a namespace for each kind and schema, of one level as not every catalog has more:
-``current_public.orders``, ``history_public.orders``, ``ddl.events``. A prefix keeps several lakes apart in one catalog.
+A table has its source's name, in a namespace for each kind and schema, of one level as not every
+catalog has more: ``current_public.orders``, ``history_public.orders``, ``ddl.events``. A prefix
+keeps several lakes apart in one catalog.
 """
 
 from __future__ import annotations
@@ -98,8 +104,10 @@ def check_choice(table_format: str, path: LakePath, choice: CatalogChoice) -> No
 
 def _unnamed(path: ObjectPath) -> InvalidRequest:
     return InvalidRequest(
-        f"the tables of a lake of Iceberg at {path} need a catalog that is named: a bucket can't have a database",
-        hint="Name one of PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__URI): --iceberg-catalog NAME.",
+        f"the tables of a lake of Iceberg at {path} need a catalog that is named: a bucket can't "
+        "have a database",
+        hint="Name one of PyIceberg's configuration (.pyiceberg.yaml, "
+        "PYICEBERG_CATALOG__<NAME>__URI): --iceberg-catalog NAME.",
     )
 
 
@@ -112,7 +120,8 @@ def choose(path: LakePath, choice: CatalogChoice) -> None:
     stored = chosen(path)
     if stored is not None and choice not in (stored, CatalogChoice()):
         raise LakeTableConflict(
-            f"the tables of the lake at {path} are in catalog {stored.catalog or 'catalog.db'!r}, prefix {stored.prefix!r}",
+            f"the tables of the lake at {path} are in catalog {stored.catalog or 'catalog.db'!r}, "
+            f"prefix {stored.prefix!r}",
             hint="Leave --iceberg-catalog and --iceberg-prefix out, or name a path of its own.",
         )
     if stored is None:
@@ -197,13 +206,17 @@ class LakeCatalog:
         return self._own(table, kind, name)
 
     def _own(self, table: Table, kind: str, name: str) -> Table:
-        """Return *table* if its files are this lake's; one directory may have several names, one prefix has not."""
+        """Return *table* if its files are this lake's; one directory may have several names, one
+        prefix has not.
+        """
         where = self._path / kind / name
         if isinstance(where, ObjectPath) and stored_path(table.location()) != where:
             raise LakeTableConflict(
-                f"the catalog has {'.'.join(table.name())} at {table.location()}, and this lake's is at {where}",
-                hint="The lake was copied, the catalog gives tables places of its own, or another lake has the same prefix: "
-                "load it afresh with an --iceberg-prefix of its own, or another catalog.",
+                f"the catalog has {'.'.join(table.name())} at {table.location()}, and this lake's "
+                f"is at {where}",
+                hint="The lake was copied, the catalog gives tables places of its own, or another "
+                "lake has the same prefix: load it afresh with an --iceberg-prefix of its own, or "
+                "another catalog.",
                 relation=name,
             )
         return table
@@ -242,7 +255,8 @@ def typed(what: str) -> Iterator[None]:
         if type(error).__name__ in {"CommitFailedException", "ValidationException"}:
             raise LakeTableConflict(
                 f"{what}: another commit came first: {text}",
-                hint="Something else writes to the lake's tables; the job goes on from what is there when it is run again.",
+                hint="Something else writes to the lake's tables; the job goes on from what is "
+                "there when it is run again.",
             ) from error
         raise failed(what, error) from error
 

@@ -1,18 +1,21 @@
-"""Data files of Iceberg tables: written where the rows are, by executors or the driver, and described by their footers.
+"""Data files of Iceberg tables: written where the rows are, by executors or the driver, and
+described by their footers.
 
 ::
 
     rows ──DataFileWriter──▶ data/<uuid>.parquet, synced ──footer──▶ data_file: counts and bounds ──▶ a manifest, by the commit
 
-A file's columns have their field ids, in lists and structs, too. Its bounds are made of the footer's raw values: those that Python's
-dates can't say, before the year 1 and after 9999, are values like others. Floats get none: footers leave NaN out, and readers don't
-agree on where it belongs.
+A file's columns have their field ids, in lists and structs, too. Its bounds are made of the
+footer's raw values: those that Python's dates can't say, before the year 1 and after 9999, are
+values like others. Floats get none: footers leave NaN out, and readers don't agree on where it
+belongs.
 
-Everything that a commit names is durable before it: data files, and by :class:`SyncedFileIO` what PyIceberg writes. On object storage
-a file is an object, which is there whole or not at all (:class:`~spillway.storage.place.ObjectWriter`), and :class:`StoreFileIO` is
-PyIceberg's way to it, by the same client and environment as all else of the lake's. A file that no commit names, of a task that was
-repeated or a batch that was cut off, is removed by maintenance.
-"""
+Everything that a commit names is durable before it: data files, and by :class:`SyncedFileIO` what
+PyIceberg writes. On object storage a file is an object, which is there whole or not at all
+(:class:`~spillway.storage.place.ObjectWriter`), and :class:`StoreFileIO` is PyIceberg's way to it,
+by the same client and environment as all else of the lake's. A file that no commit names, of a task
+that was repeated or a batch that was cut off, is removed by maintenance.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -168,7 +171,8 @@ class DataFileWriter:
 
 @dataclass(frozen=True, slots=True)
 class WriteFiles:
-    """For ``mapInArrow``: a task's rows become data files; what it yields, :data:`WRITTEN`, says which.
+    """For ``mapInArrow``: a task's rows become data files; what it yields, :data:`WRITTEN`, says
+    which.
 
     The rows' columns are *schema*'s, in its order, under whatever names.
     """
@@ -269,8 +273,12 @@ def _start(group: pq.RowGroupMetaData) -> int:
     return int(dictionary if first.has_dictionary_page and dictionary else first.data_page_offset)
 
 
-def _bounds(statistics: list[pq.Statistics], type_: IcebergType) -> tuple[bytes | None, bytes | None]:  # fmt: skip
-    """Return the smallest and the largest of raw values as Iceberg writes them; None: it has no bound."""
+def _bounds(
+    statistics: list[pq.Statistics], type_: IcebergType
+) -> tuple[bytes | None, bytes | None]:
+    """Return the smallest and the largest of raw values as Iceberg writes them; None: it has no
+    bound.
+    """
     lows, highs = [s.min_raw for s in statistics], [s.max_raw for s in statistics]
     if isinstance(type_, BooleanType):
         return to_bytes(type_, min(lows)), to_bytes(type_, max(highs))
@@ -302,13 +310,17 @@ def _unscaled(value: int) -> bytes:
 
 
 def sync_new_directory(path: Path) -> None:
-    """Make the names in *path* durable, and its own, which may be new with those of the table and the kind above it."""
+    """Make the names in *path* durable, and its own, which may be new with those of the table and
+    the kind above it.
+    """
     for directory in (path, *list(path.parents)[:3]):
         sync_directory(directory)
 
 
 class SyncedFileIO(PyArrowFileIO):
-    """PyIceberg's files: what it writes to directories is durable when it is closed, so a commit names nothing that isn't."""
+    """PyIceberg's files: what it writes to directories is durable when it is closed, so a commit
+    names nothing that isn't.
+    """
 
     def new_output(self, location: str) -> PyArrowFile:
         file = super().new_output(location)
@@ -345,7 +357,9 @@ class _SyncedStream:
 
 
 class StoreFileIO(FileIO):
-    """PyIceberg's files on object storage. What its configuration says of a store, or a catalog hands out, is not asked."""
+    """PyIceberg's files on object storage. What its configuration says of a store, or a catalog
+    hands out, is not asked.
+    """
 
     def new_input(self, location: str) -> _Object:
         return _Object(location)
@@ -358,7 +372,8 @@ class StoreFileIO(FileIO):
         try:
             _object(where).unlink(missing_ok=True)
         except LakeError as error:
-            # Old metadata goes after a commit, which is not to fail for it: so the library wants it.
+            # Old metadata goes after a commit, which is not to fail for it: so the library wants
+            # it.
             raise OSError(error.message) from error
 
 

@@ -1,7 +1,8 @@
-"""Iceberg tables as an initial load writes them: see :class:`spillway.lake.tables.load_contract.LoadTables`.
+"""Iceberg tables as an initial load writes them: see
+:class:`spillway.lake.tables.load_contract.LoadTables`.
 
-A chunk is one snapshot. That it is there is said by the table's property ``spillway.load.<LSN>``, which the same commit sets: snapshots
-may be expired before a long load is done.
+A chunk is one snapshot. That it is there is said by the table's property ``spillway.load.<LSN>``,
+which the same commit sets: snapshots may be expired before a long load is done.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class IcebergLoadTables(IcebergTables):
             self.attempts(HISTORY, name, lambda table: self._without_loaded(table, lsn))
 
     def _without_loaded(self, table: Table, lsn: int) -> None:
-        """Take the load's rows out: files of nothing else go, others are written anew without them."""
+        """Take the load's rows out: files of nothing else go, others are written anew without
+        them.
+        """
         schema = table.schema()
         field = schema.find_field("_commit_lsn")
         files = snapshots.data_files(table, table.current_snapshot())
@@ -118,7 +121,9 @@ def _property(lsn: int) -> str:
 
 
 def _same_columns(stored: StructType, wanted: StructType) -> dict[str, str]:
-    """Return which stored column each wanted one is: by attribute numbers, and names where there are none."""
+    """Return which stored column each wanted one is: by attribute numbers, and names where there
+    are none.
+    """
     by_number = {types.attnum(f): f.name for f in stored if types.attnum(f) is not None}
     unnumbered = {f.name for f in stored if types.attnum(f) is None}
     found = {f.name: by_number.get(types.attnum(f)) for f in wanted}

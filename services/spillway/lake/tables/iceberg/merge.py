@@ -1,4 +1,5 @@
-"""A batch's plain changes merged into an Iceberg table without a Spark job: copy on write, by Arrow.
+"""A batch's plain changes merged into an Iceberg table without a Spark job: copy on write, by
+Arrow.
 
 ::
 
@@ -6,12 +7,14 @@
     the table's files ──bounds of the key──▶ candidates ──key columns──▶ touched files ──rows whose key did not change──┐
                                                                              new and changed rows ──────────────────────┴─▶ new files
 
-A file is read only if the bounds of its first key column have room for one of the changed keys, and written anew only if it has one of
-them. Small files are written anew together when there are many, in the same commit: compaction costs no snapshot of its own.
+A file is read only if the bounds of its first key column have room for one of the changed keys, and
+written anew only if it has one of them. Small files are written anew together when there are many,
+in the same commit: compaction costs no snapshot of its own.
 
-Files of any age are read by field id, as the table's schema has the columns now. Memory: the batch, and one file at a time; what is too
-large for that is left to Spark, by :class:`~spillway.lake.tables.plain_changes.NotDirect`.
-"""
+Files of any age are read by field id, as the table's schema has the columns now. Memory: the batch,
+and one file at a time; what is too large for that is left to Spark, by
+:class:`~spillway.lake.tables.plain_changes.NotDirect`.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -55,7 +58,8 @@ def merge(
     columns: pa.Schema,
     key: tuple[str, ...],
 ) -> tuple[list[DataFile], list[Written]]:
-    """Write what *current* becomes by history's files *changes*; return the files that go and those that come.
+    """Write what *current* becomes by history's files *changes*; return the files that go and those
+    that come.
 
     Raises:
         NotDirect: this is not for one process.
@@ -90,7 +94,9 @@ def merge(
 def without(
     table: Table, files: list[DataFile], drop: Callable[[pa.Table], pa.ChunkedArray]
 ) -> tuple[list[DataFile], list[Written], int]:
-    """Write *files* anew without the rows of which *drop* says true; return those that have any, what comes, and how many rows go."""
+    """Write *files* anew without the rows of which *drop* says true; return those that have any,
+    what comes, and how many rows go.
+    """
     schema = table.schema()
     layout = types.file_schema(schema)
     gone, removed = [], 0

@@ -1,17 +1,20 @@
-"""Snapshots of an Iceberg table: which LSN each goes up to, which files it has, and how one is committed.
+"""Snapshots of an Iceberg table: which LSN each goes up to, which files it has, and how one is
+committed.
 
 A commit of a batch says in its snapshot's summary whose it is and up to which LSN::
 
     spillway.slot = orders    spillway.start-lsn = 0/16B3748    spillway.end-lsn = 0/16B9A10    spillway.batch-id = 7
 
-The newest snapshot that says so among the ancestors of the table's head is what is durable. What others commit in between (compaction
-by another engine) says nothing and hides nothing; a table that was rolled back has what it was rolled back to. Where all that said so are
-expired, the table's property of the same name, set in the same commit, still knows.
+The newest snapshot that says so among the ancestors of the table's head is what is durable. What
+others commit in between (compaction by another engine) says nothing and hides nothing; a table that
+was rolled back has what it was rolled back to. Where all that said so are expired, the table's
+property of the same name, set in the same commit, still knows.
 
-A commit is PyIceberg's: manifests, a manifest list, the table's metadata, and the catalog's compare-and-swap of it. Retries are ours:
-a batch is compared with what the table has before each attempt. :class:`Replacing` differs from PyIceberg's overwrite in what it carries
-over: not the manifests whose files are all gone, which would be one more with each commit for ever.
-"""
+A commit is PyIceberg's: manifests, a manifest list, the table's metadata, and the catalog's
+compare-and-swap of it. Retries are ours: a batch is compared with what the table has before each
+attempt. :class:`Replacing` differs from PyIceberg's overwrite in what it carries over: not the
+manifests whose files are all gone, which would be one more with each commit for ever.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -87,7 +90,9 @@ def durable_lsn(metadata: TableMetadata, slot_name: str) -> int:
 
 
 def _is_cut_off(oldest: Snapshot | None) -> bool:
-    """Say whether there were snapshots before the oldest that is kept; some writers forget the parent with them."""
+    """Say whether there were snapshots before the oldest that is kept; some writers forget the
+    parent with them.
+    """
     return oldest is not None and (
         oldest.parent_snapshot_id is not None or (oldest.sequence_number or 0) > 1
     )
@@ -141,8 +146,8 @@ def data_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:
     if any(m.content != ManifestContent.DATA and _lives(m) for m in manifests):
         raise LakeTableConflict(
             f"{'.'.join(table.name())} has delete files, which this lake does not read",
-            hint="Another engine deleted rows by merge-on-read. Let it rewrite the data files, with "
-            "'write.delete.mode' = 'copy-on-write' from now on.",
+            hint="Another engine deleted rows by merge-on-read. Let it rewrite the data files, "
+            "with 'write.delete.mode' = 'copy-on-write' from now on.",
             relation=table.name()[-1],
         )
     return [
@@ -171,7 +176,8 @@ def _bound(bounds: Mapping[int, bytes] | None, field: NestedField) -> int | None
 
 
 def added_after(table: Table, slot_name: str, lsn: int) -> list[DataFile] | None:
-    """Return the files that were added by commits that go beyond *lsn*; None: it can't be told from the snapshots.
+    """Return the files that were added by commits that go beyond *lsn*; None: it can't be told from
+    the snapshots.
 
     Only appends are followed: with anything else among them, files were written anew.
     """

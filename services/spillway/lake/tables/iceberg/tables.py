@@ -1,16 +1,20 @@
 """Lake tables in Apache Iceberg: Spark computes and reads, PyIceberg commits.
 
-Iceberg's own runtime for Spark ends at 4.1, and the data source needs 4.2. What is needed of it is little: rows that Spark computes are written
-as Parquet files with Iceberg's field ids by the executors (:mod:`spillway.lake.tables.iceberg.files`), and one commit by PyIceberg names
-them (:mod:`spillway.lake.tables.iceberg.snapshots`); a table is read as the Parquet files of one snapshot, by field ids, which is what Spark does
-when its schema has them. No jar is needed, no task reads metadata, and each commit is one snapshot that says its LSN.
+Iceberg's own runtime for Spark ends at 4.1, and the data source needs 4.2. What is needed of it is
+little: rows that Spark computes are written as Parquet files with Iceberg's field ids by the
+executors (:mod:`spillway.lake.tables.iceberg.files`), and one commit by PyIceberg names them
+(:mod:`spillway.lake.tables.iceberg.snapshots`); a table is read as the Parquet files of one
+snapshot, by field ids, which is what Spark does when its schema has them. No jar is needed, no task
+reads metadata, and each commit is one snapshot that says its LSN.
 
-Current tables are merged by copy on write: files that have none of the changed keys stay. A batch of plain changes is merged without
-Spark (:mod:`spillway.lake.tables.iceberg.merge`); TRUNCATE, unchanged TOAST values, multisets and large batches by a join in Spark of the touched
-files. A table that is small is joined whole, as finding its touched files would be another job.
+Current tables are merged by copy on write: files that have none of the changed keys stay. A batch
+of plain changes is merged without Spark (:mod:`spillway.lake.tables.iceberg.merge`); TRUNCATE,
+unchanged TOAST values, multisets and large batches by a join in Spark of the touched files. A table
+that is small is joined whole, as finding its touched files would be another job.
 
-ALTER TABLE that only moves columns about (add without a value, drop, rename, int → bigint) is a commit of metadata: no file is
-written anew. Everything else writes the table anew, in one commit with its new schema.
+ALTER TABLE that only moves columns about (add without a value, drop, rename, int → bigint) is a
+commit of metadata: no file is written anew. Everything else writes the table anew, in one commit
+with its new schema.
 """
 
 from __future__ import annotations
@@ -57,7 +61,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 KEY: Final = "spillway.key"
-#: How often a commit is tried again because another one was first: an initial load's beside the job's.
+#: How often a commit is tried again because another one was first: an initial load's beside the
+#: job's.
 _ATTEMPTS: Final = 5
 #: A current table is joined whole up to it.
 _WHOLE_BYTES: Final = 32 << 20
@@ -91,7 +96,8 @@ class IcebergTables:
         if table.properties.get(snapshots.SLOT) != self.slot_name:
             raise LakeTableConflict(
                 f"{'.'.join(table.name())} was not made for slot {self.slot_name}",
-                hint="Use a path and, in a shared catalog, a prefix of its own for each slot, or move that table away.",
+                hint="Use a path and, in a shared catalog, a prefix of its own for each slot, or "
+                "move that table away.",
                 relation=name,
             )
         return snapshots.durable_lsn(table.metadata, self.slot_name)
@@ -128,7 +134,9 @@ class IcebergTables:
 
     @contextmanager
     def transaction(self, table: Table) -> Iterator[Transaction]:
-        """Yield a transaction on *table*, which is committed after the block if this process may still write to the lake."""
+        """Yield a transaction on *table*, which is committed after the block if this process may
+        still write to the lake.
+        """
         with table.transaction() as transaction:
             yield transaction
             lease.check(self.path)
@@ -173,7 +181,9 @@ class IcebergTables:
                 return
 
     def _with_columns(self, kind: str, name: str, schema: StructType) -> Table:
-        """Return an append-only table that has all of *schema*'s columns, as wide: made, or given what it lacks."""
+        """Return an append-only table that has all of *schema*'s columns, as wide: made, or given
+        what it lacks.
+        """
         incoming = to_arrow_schema(schema, timezone="UTC")
         table = self._catalog.load(kind, name)
         if table is None:
@@ -219,7 +229,8 @@ class IcebergTables:
         with typed(f"{CURRENT} of {name}"), self.transaction(table) as transaction:
             as_it_is = types.follow_columns(transaction, lake, followed.sources)
             after = transaction.table_metadata.schema()
-            # Numbers of columns that have no name any more are forgotten with them; renamed ones keep theirs by id.
+            # Numbers of columns that have no name any more are forgotten with them; renamed ones
+            # keep theirs by id.
             properties = {types.NOTES: types.noted(after, schema, lake, notes_of(table))}
             if followed.key is not None:
                 properties[KEY] = json.dumps(followed.key)
@@ -306,7 +317,9 @@ class IcebergTables:
     def _touched(
         self, table: Table, files: list[DataFile], effect: DataFrame, on: tuple[str, ...]
     ) -> list[DataFile]:
-        """Return the files that have rows of the effect's, by columns that are the same where *on* are; or all."""
+        """Return the files that have rows of the effect's, by columns that are the same where *on*
+        are; or all.
+        """
         if sum(file.file_size_in_bytes for file in files) <= _WHOLE_BYTES:
             return files
         changed = effect.select(*(F.col(quoted(c)).alias(f"s {c}") for c in on))
@@ -366,8 +379,8 @@ def read_files(
 ) -> DataFrame:
     """Return the rows of data files; columns are found by ids, those that a file lacks are null.
 
-    Spark finds columns by ids and then looks up some of their types by the names that files have, which may be another
-    column's by now. So it is given names that no file has.
+    Spark finds columns by ids and then looks up some of their types by the names that files have,
+    which may be another column's by now. So it is given names that no file has.
 
     Args:
         spark: the session.
@@ -393,8 +406,9 @@ def read_files(
 
 
 def _by_id(field: StructField) -> str:
-    # Where a query asks for a part of a struct only, Spark forgets the struct's id, and finds nothing under another name.
-    # History's old key is the only one; neither it nor what is in it is ever given another name.
+    # Where a query asks for a part of a struct only, Spark forgets the struct's id, and finds
+    # nothing under another name. History's old key is the only one; neither it nor what is in it is
+    # ever given another name.
     if isinstance(field.dataType, StructType):
         return field.name
     return f"field {field.metadata[types.SPARK_FIELD_ID]} of Iceberg"
@@ -423,7 +437,11 @@ def read_at(
 
 def _schema_of(table: Table, snapshot: Snapshot) -> Schema:
     known = table.schemas()
-    return known.get(snapshot.schema_id, table.schema()) if snapshot.schema_id is not None else table.schema()  # fmt: skip
+    return (
+        known.get(snapshot.schema_id, table.schema())
+        if snapshot.schema_id is not None
+        else table.schema()
+    )
 
 
 def data_directory(table: Table) -> LakePath:
@@ -441,7 +459,9 @@ def _key(table: Table) -> tuple[str, ...]:
 
 
 def kept(batch: Batch) -> dict[str, str]:
-    """Return what a batch's commit leaves in the table's properties, for when its snapshot is expired."""
+    """Return what a batch's commit leaves in the table's properties, for when its snapshot is
+    expired.
+    """
     return {snapshots.END: snapshots.mark(batch)[snapshots.END]}
 
 

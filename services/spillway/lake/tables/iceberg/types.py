@@ -1,8 +1,10 @@
-"""Iceberg's schemas and the lake's: types, field ids, and what a schema becomes when a source's table changes.
+"""Iceberg's schemas and the lake's: types, field ids, and what a schema becomes when a source's
+table changes.
 
-A column of an Iceberg table is its field id, which is never given twice: what was written under an id is found under it, whatever the
-column is called since. So columns that come, go, get another name or a wider type of the same kind change the table's metadata and no
-file. Iceberg knows fewer types than the lake, and fewer ways to widen one:
+A column of an Iceberg table is its field id, which is never given twice: what was written under an
+id is found under it, whatever the column is called since. So columns that come, go, get another
+name or a wider type of the same kind change the table's metadata and no file. Iceberg knows
+fewer types than the lake, and fewer ways to widen one:
 
 ==========================  =========================================================
 in the lake                 in Iceberg
@@ -17,11 +19,12 @@ date                        date
 array, struct               list, struct
 ==========================  =========================================================
 
-:func:`widest` is where history's columns for several types begin: int → long, float → double and decimals of more digits before the point
-stay one column; int → double, int → decimal, and decimals of another scale don't.
+:func:`widest` is where history's columns for several types begin: int → long, float → double and
+decimals of more digits before the point stay one column; int → double, int → decimal, and decimals
+of another scale don't.
 
-The property :data:`NOTES` says of field ids what Iceberg has no place for: the attribute number at the source, and smallint. It
-changes in the commit that changes the schema.
+The property :data:`NOTES` says of field ids what Iceberg has no place for: the attribute number at
+the source, and smallint. It changes in the commit that changes the schema.
 """
 
 from __future__ import annotations
@@ -131,7 +134,9 @@ def iceberg_schema(schema: pa.Schema) -> Schema:
 
 
 def widest(stored: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
-    """Return the type that a stored column becomes to hold *incoming*'s values, too; None: it can't."""
+    """Return the type that a stored column becomes to hold *incoming*'s values, too; None: it
+    can't.
+    """
     wide = schema_types.widest(stored, incoming)
     if wide is None or wide == stored:
         return wide
@@ -146,7 +151,9 @@ def _promotes(one: IcebergType, other: IcebergType) -> bool:
 
 
 def file_schema(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema of the table's data files: each field has its id, those in lists and structs, too."""
+    """Return the Arrow schema of the table's data files: each field has its id, those in lists and
+    structs, too.
+    """
     return pa.schema([_file_field(field) for field in schema.fields])
 
 
@@ -166,7 +173,8 @@ def _file_type(type_: IcebergType) -> pa.DataType:
     if known is None:
         raise LakeTableConflict(
             f"a column of type {type_} is not of this lake's making",
-            hint="Another engine added it. Drop it there, or move the table away and load it afresh.",
+            hint="Another engine added it. Drop it there, or move the table away and load it "
+            "afresh.",
         )
     return known
 
@@ -193,7 +201,9 @@ def _lake_type(own: int, type_: IcebergType, notes: Notes) -> pa.DataType:
 
 
 def spark_schema(schema: Schema, notes: Notes) -> SparkStruct:
-    """Return Spark's schema for reading the table's files by field ids; attribute numbers are in the metadata."""
+    """Return Spark's schema for reading the table's files by field ids; attribute numbers are in
+    the metadata.
+    """
     spark = from_arrow_schema(lake_schema(schema, notes), prefer_timestamp_ntz=True)
     fields = []
     for field, ours in zip(spark.fields, schema.fields, strict=True):
@@ -230,7 +240,8 @@ def noted(schema: Schema, wanted: SparkStruct, lake: pa.Schema, notes: Notes) ->
 
     Args:
         schema: the table's.
-        wanted: columns that were just made or seen to, by name; their metadata has the attribute numbers.
+        wanted: columns that were just made or seen to, by name; their metadata has the attribute
+            numbers.
         lake: their lake types.
         notes: what was noted of the others.
     """
@@ -261,7 +272,9 @@ def _small(field: NestedField, type_: pa.DataType) -> Iterator[tuple[int, bool]]
 
 
 def add_columns(update: UpdateSchema, stored: Schema, incoming: pa.Schema) -> bool:
-    """Stage what a history table needs to hold *incoming*, which has been merged with it; return whether that is anything."""
+    """Stage what a history table needs to hold *incoming*, which has been merged with it; return
+    whether that is anything.
+    """
     return _added(update, StructType(*stored.fields), list(incoming), ())
 
 
@@ -286,7 +299,8 @@ def _added(
 
 
 def follow_columns(transaction: Transaction, wanted: pa.Schema, sources: Mapping[str, str]) -> bool:
-    """Stage the columns of a current table in *transaction*; return whether its files have them as they are, all but what they lack.
+    """Stage the columns of a current table in *transaction*; return whether its files have them as
+    they are, all but what they lack.
 
     A column whose type can't be promoted is another one for Iceberg: the old one goes, with its id.
 
@@ -321,7 +335,9 @@ def follow_columns(transaction: Transaction, wanted: pa.Schema, sources: Mapping
 
 
 def _promotes_all(stored: IcebergType, wanted: IcebergType) -> bool:
-    """Say whether files of the one type are read as the other; of lists and structs: they are the same but for ids."""
+    """Say whether files of the one type are read as the other; of lists and structs: they are the
+    same but for ids.
+    """
     return _same(stored, wanted) or _promotes(stored, wanted)
 
 

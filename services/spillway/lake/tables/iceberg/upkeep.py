@@ -1,4 +1,5 @@
-"""Maintenance of Iceberg tables, as :mod:`spillway.lake.tables.maintenance` asks for it: without Spark, one table at a time.
+"""Maintenance of Iceberg tables, as :mod:`spillway.lake.tables.maintenance` asks for it: without
+Spark, one table at a time.
 
 ::
 
@@ -7,13 +8,14 @@
     snapshots that were superseded before the retention ──▶ expired
     files that nothing names any more, older than the retention ──▶ removed
 
-A snapshot's age is that of the one that took its place: the newest that is older than a pinned LSN may be years old, and stays.
-PyIceberg forgets snapshots and leaves their files; so what the ones that are left name is gathered, and of the rest below the table's
-directories goes what is older than any batch or reader takes.
+A snapshot's age is that of the one that took its place: the newest that is older than a pinned LSN
+may be years old, and stays. PyIceberg forgets snapshots and leaves their files; so what the ones
+that are left name is gathered, and of the rest below the table's directories goes what is older
+than any batch or reader takes.
 
-Compaction beside an append of the job's loses the race for the commit and tries again; what it wrote is good for that, as the files
-that it replaces are still there. Memory: a file.
-"""
+Compaction beside an append of the job's loses the race for the commit and tries again; what it
+wrote is good for that, as the files that it replaces are still there. Memory: a file.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ class IcebergUpkeep:
         return removed
 
     def expire(self, before: datetime) -> None:
-        """Forget snapshots that were superseded before *before*, and remove files that are older and of no use."""
+        """Forget snapshots that were superseded before *before*, and remove files that are older
+        and of no use.
+        """
         table = self._table()
         millis = _micros(before) // 1000
         old, after = [], None
@@ -104,7 +108,8 @@ class IcebergUpkeep:
         if old:
             self._tables.attempts(
                 self._kind, self._name,
-                lambda table: table.maintenance.expire_snapshots().by_ids(_known(table, old)).commit(),
+                lambda table: table.maintenance.expire_snapshots().by_ids(_known(table,
+                                                                                 old)).commit(),
             )  # fmt: skip
         self._remove_files(before)
 
@@ -157,7 +162,9 @@ def _known(table: Table, wanted: list[int]) -> list[int]:
 
 
 def _named(table: Table) -> set[str]:
-    """Return the names, which are unique, of all files that the table or one of its snapshots needs."""
+    """Return the names, which are unique, of all files that the table or one of its snapshots
+    needs.
+    """
     metadata = table.metadata
     paths = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     paths |= {statistics.statistics_path for statistics in metadata.statistics}

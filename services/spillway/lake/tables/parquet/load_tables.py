@@ -1,4 +1,6 @@
-"""Parquet tables as an initial load writes them: see :class:`spillway.lake.tables.load_contract.LoadTables`."""
+"""Parquet tables as an initial load writes them: see
+:class:`spillway.lake.tables.load_contract.LoadTables`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 
 class ParquetLoadTables(ParquetTables):
-    """See :class:`spillway.lake.tables.load_contract.LoadTables`. Chunks wait where readers don't look, and become one of history's directories together.
+    """See :class:`spillway.lake.tables.load_contract.LoadTables`. Chunks wait where readers don't
+    look, and become one of history's directories together.
 
     ::
 

@@ -2,18 +2,23 @@
 
 ::
 
-    history/<table>/end_lsn=<decimal, 20 digits>/part-*.parquet    one directory a batch, or an initial load
-    history/<table>/_table.json                                    slot, schema, and where it begins, if it was loaded
-    current/<table>/v-<decimal, 20 digits>/part-*.parquet          a whole copy of the table as of an LSN
-    current/<table>/_table.json                                    slot, schema, key, which copy counts, the first LSN
+    history/<table>/end_lsn=<decimal, 20 digits>/part-*.parquet    one directory a batch, or an
+                                                                   initial load
+    history/<table>/_table.json                                    slot, schema, and where it
+                                                                   begins, if it was loaded
+    current/<table>/v-<decimal, 20 digits>/part-*.parquet          a whole copy of the table as of
+                                                                   an LSN
+    current/<table>/_table.json                                    slot, schema, key, which copy
+                                                                   counts, the first LSN
 
-A batch is written into a directory that readers don't see, synced, and renamed into place: the rename is the commit, and the
-LSN in the name is what it goes up to. The current table is written whole for each batch (Parquet files don't
-change), and one atomic replacement of ``_table.json`` moves readers to the new copy; the one before it stays
-for readers that are at work, older ones go.
+A batch is written into a directory that readers don't see, synced, and renamed into place: the
+rename is the commit, and the LSN in the name is what it goes up to. The current table is written
+whole for each batch (Parquet files don't change), and one atomic replacement of ``_table.json``
+moves readers to the new copy; the one before it stays for readers that are at work, older ones go.
 
-Honest limits: a batch costs as much as the table is large; readers must follow ``_table.json`` (:func:`current_path`);
-the rename is atomic on a POSIX file system only, not on object storage. Use Delta for anything but small tables.
+Honest limits: a batch costs as much as the table is large; readers must follow ``_table.json``
+(:func:`current_path`); the rename is atomic on a POSIX file system only, not on object storage. Use
+Delta for anything but small tables.
 """
 
 from __future__ import annotations
@@ -63,7 +68,8 @@ def current_path(lake: Path, name: str) -> Path:
 
 
 def copy_at(table: Path, lsn: int) -> Path | None:
-    """Return the newest copy of a current table that is not after *lsn*; None: there was no table then.
+    """Return the newest copy of a current table that is not after *lsn*; None: there was no table
+    then.
 
     Raises:
         LakeError: the copy of then was removed; only the last two stay.
@@ -84,7 +90,8 @@ def copy_at(table: Path, lsn: int) -> Path | None:
     if before is None:
         raise LakeError(
             f"{table} has no copy of {Lsn(lsn)} any more",
-            hint="Without a table format the last two copies stay. Use --format delta for time travel.",
+            hint="Without a table format the last two copies stay. Use --format delta for time "
+            "travel.",
             relation=table.name,
             lsn=str(Lsn(lsn)),
         )
@@ -94,7 +101,9 @@ def copy_at(table: Path, lsn: int) -> Path | None:
 def read_batches(
     spark: SparkSession, table: Path, start_lsn: int, upto_lsn: int | None = None
 ) -> DataFrame | None:
-    """Return a history table's batches that go beyond *start_lsn*; None: there was no such table at *upto_lsn*."""
+    """Return a history table's batches that go beyond *start_lsn*; None: there was no such table at
+    *upto_lsn*.
+    """
     if not (table / _DESCRIPTION).exists():
         return None
     schema = _spark_schema(json.loads((table / _DESCRIPTION).read_text()))
@@ -154,7 +163,8 @@ class ParquetTables:
             self._write(rows, table, f"{_BATCH}{batch.end_lsn:020d}")
 
     def _widen(self, name: str, incoming: pa.Schema, begins: int = 0, kind: str = HISTORY) -> None:
-        """Make history's schema have *incoming*'s columns, before their rows: a column that no file has reads as null.
+        """Make history's schema have *incoming*'s columns, before their rows: a column that no file
+        has reads as null.
 
         A new table has nothing before *begins*.
         """
@@ -248,7 +258,8 @@ class ParquetTables:
             if (leftover / LOAD_MARK).exists():
                 raise LakeTableConflict(
                     f"{leftover} has loaded rows, and a batch ends at the same byte",
-                    hint="Give --max-bytes-per-batch as a multiple of 8: no record of WAL ends elsewhere.",
+                    hint="Give --max-bytes-per-batch as a multiple of 8: no record of WAL ends "
+                    "elsewhere.",
                 )
             if leftover.exists():
                 shutil.rmtree(leftover)

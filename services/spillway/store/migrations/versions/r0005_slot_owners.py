@@ -1,4 +1,6 @@
-"""Who has a slot, and whose a temporary one is: what one process knew of its own slots, known to all."""
+"""Who has a slot, and whose a temporary one is: what one process knew of its own slots, known to
+all.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns: nobody has a slot that was had under the former release, whose process has ended."""
+    """Add the columns: nobody has a slot that was had under the former release, whose process has
+    ended.
+    """
     op.add_column("slots", sa.Column("owner_token", sa.BigInteger))
     op.add_column("slots", sa.Column("active_token", sa.BigInteger))
     op.add_column("slots", sa.Column("active_pid", sa.BigInteger))
