@@ -72,6 +72,7 @@ CASES = (
     ("recv -S s1 -n --grpc https://127.0.0.1:1/v1", 1, "is no address of gRPC's"),
     ("slot show \udcff", 1, "is not text in UTF-8"),
     ("source add y password=secret\udcff", 1, "is not text in UTF-8"),
+    ("user create u", 2, "Missing option '--database'"),
     ("decode --wal-dir /nonexistent", 1, "Give one of --state, --data-directory and --dsn"),
     ("decode --wal-dir /nonexistent --dsn host=a", 1, "/nonexistent is no directory"),
     ("certify --dsn nonsense", 1, "Write postgresql://user:password@host:port/database"),
