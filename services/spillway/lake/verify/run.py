@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
-from spillway.consumer.connect import DEFAULT_ADDRESS, connect, exports_of
+from spillway.consumer.connect import DEFAULT_ADDRESS, connect
 from spillway.consumer.snapshots import Source
 from spillway.errors import LakeError, LakeTableConflict, NotReady
 from spillway.lake.job.run import JobSettings, run_job
@@ -125,11 +125,7 @@ def verify(
         source_options=settings.source_options,
     )
     with closing(connect(job.options())) as client:
-        source = Source(
-            settings.source_dsn,
-            client.position(lake.slot).options,
-            exports_of(job.options(), lake.slot),
-        )
+        source = Source(settings.source_dsn, client.position(lake.slot).options)
     with session_for(settings, lake.table_format, spark) as session:
         return _Verifier(settings, lake, job, source, session, tell, on_table).run()
 
