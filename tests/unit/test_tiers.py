@@ -98,6 +98,7 @@ LONG_ALONE: Final = {
         "integration/lake/test_lake_benchmark.py::test_lake",
         "integration/test_benchmark.py::test_ranges",
         "integration/test_benchmark.py::test_scenarios",
+        "integration/test_benchmark.py::test_starts",
     },
 }
 
