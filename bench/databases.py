@@ -9,6 +9,7 @@ every database has passed them.
 from __future__ import annotations
 
 import statistics
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import latency
@@ -18,6 +19,7 @@ from bench.ranges import call
 from bench.service import bench_source
 from bench.source import flushed_lsn, wait_until
 from spillway.pg.lsn import Lsn
+from spillway.sessions.settings import SessionSettings
 
 if TYPE_CHECKING:
     from bench.scenarios import Scene
@@ -28,6 +30,7 @@ _IDLE: Final = 49
 #: A small scale is for those who look whether it runs.
 _IDLE_SMALL: Final = 3
 _SMALL: Final = 0.05
+_CHECKPOINT_INTERVAL_S: Final = SessionSettings().checkpoint_interval_s
 
 
 def many_databases(scene: Scene) -> dict[str, Any]:
@@ -82,9 +85,12 @@ def _measure(
         for slot in slots:
             service.wait_decoded(slot, lsn)
 
-    # Caches are warm, and what the slots' creation left is done.
+    # Caches are warm, and what the slots' creation left is done: the first checkpoint of each
+    # database, which comes with the first WAL after its interval.
+    time.sleep(_CHECKPOINT_INTERVAL_S + 1)
     call(on.bench, "pgbench", 50)
     wait_passed()
+    time.sleep(1)
     runs: dict[str, list[float]] = {"live": [], "backlog": []}
     for _ in range(scene.repeats):
         cpu_s = cpu_seconds(service.pid)

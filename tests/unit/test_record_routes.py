@@ -41,10 +41,10 @@ def of_database(number: int) -> bytes:
     return struct.pack("<III", DBINFO, number, 1663)
 
 
-def batch_of(*records: tuple[tuple[int, int], bytes]) -> RecordBatch:
+def batch_of(*records: tuple[tuple[int, int], bytes], xid: int = 7) -> RecordBatch:
     wal = WalWriter(WAL_VERSIONS[15], START)
     for (rmid, info), body in records:
-        wal.append(body, rmid=rmid, info=info, xid=7)
+        wal.append(body, rmid=rmid, info=info, xid=xid)
     walker = Walker(wal.version, START, wal.segment_size)
     walker.feed(START, bytes(wal.data))
     batch = walker.next_batch(1 << 20)
@@ -97,6 +97,14 @@ def batch_of(*records: tuple[tuple[int, int], bytes]) -> RecordBatch:
 )  # fmt: skip
 def test_whom_a_record_concerns(kind: tuple[int, int], body: bytes, database: int) -> None:
     assert batch_of((kind, body)).routes_by_database() == {database: [0]}
+
+
+@pytest.mark.parametrize("rmid", [rmgr.RM_CLOG_ID, rmgr.RM_COMMIT_TS_ID])
+def test_new_pages_of_the_commit_log_are_nobodys(rmid: int) -> None:
+    page = ((rmid, 0), main_data(bytes(4)))
+    assert batch_of(page, xid=0).routes_by_database() == {}
+    # Whatever has an xid may be a transaction's first record.
+    assert batch_of(page, xid=7).routes_by_database() == {EVERYONE: [0]}
 
 
 def test_the_chains_of_a_batch() -> None:

@@ -555,6 +555,24 @@ def test_who_is_concerned_leads_from_then_on(
 
 
 @pytest.mark.usefixtures("patient")
+def test_who_only_passes_does_not_leave_a_busy_one_behind(
+    stored: Stored, shared: SharedWalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_walk, "KEPT_BYTES", 1 << 19)
+    monkeypatch.setattr(shared_walk, "_AWAY_S", JOIN_S)
+    busy = shared.reader(START, V15, ALL)
+    idle = Waiting(shared, Interested(OTHER))
+    until(lambda: bool(stored.waits))
+    # The busy one does not come yet: the other walks ahead, but not too far.
+    lsns = stored.append(5_000)
+    until(lambda: any(walk.waiting for walk in shared._walks))
+    decoded = take_all(busy)
+    assert idle.call() is None
+    assert decoded == lsns
+    assert shared.walks == 1
+    assert idle.reader.position == stored.wal.lsn
+
+
 def test_who_does_not_come_back_is_not_waited_for(stored: Stored, shared: SharedWalk) -> None:
     idle = [Waiting(shared, Interested(OTHER + n)) for n in range(3)]
     until(lambda: sum(len(walk.waiting) for walk in shared._walks) == 2)

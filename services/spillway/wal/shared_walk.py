@@ -24,7 +24,9 @@ have another lead meanwhile would cost a switch of threads there and one back fo
 others give it AWAY_S: one of them, the *deputy*, looks after that time, and leads if nobody does.
 Who leads and makes a batch for another alone lets that one lead: it will be needed again. While
 more is stored than was walked, whoever comes back from decoding a batch leads at once, so that
-several busy databases are decoded side by side.
+several busy databases are decoded side by side. And who leads through batches that are another's
+alone, which that one is slow to take, makes one each AWAY_S: else it would be left behind, and walk
+all of it a second time, for those who have nothing to do but to pass.
 
 Batches are immutable and own what their records point to, so that any number of threads go through
 one at the same time. What a reader does with a batch is its own matter: one that fails, or takes
@@ -206,7 +208,7 @@ class _Walk:
                 return None
             if self.deputy is None:
                 self.deputy = reader
-            is_to_look = self.deputy is reader or left_s <= 0
+            is_to_look = self.deputy is reader or (left_s <= 0 and self.is_at_end)
             return _AWAY_S - away_s if is_to_look else patience_s
         if self.deputy is reader:
             if away_s < _AWAY_S:
@@ -278,6 +280,20 @@ class _Walk:
                 if self.last_own(reader) >= number or self.next_of_all(number)[0] < self.seen:
                     reader.woken.notify()
             self.seen = self.next
+
+    def overtaken(self) -> RecordReader | None:
+        """Return a reader that is at work, and will soon be left behind by what concerns it, if
+        there is one.
+        """
+        if self.kept_bytes <= KEPT_BYTES // 2:
+            return None
+        edge = self.first + len(self.batches) // 2
+        for of in self.databases.values():
+            for reader in of.readers:
+                is_behind = self.first <= reader.number < edge and reader.number <= of.last
+                if is_behind and reader not in self.waiting:
+                    return reader
+        return None
 
     def last_own(self, reader: RecordReader) -> int:
         """Return the number of the last batch that may concern *reader* by more than what is
@@ -622,8 +638,9 @@ class RecordReader:
                     if is_passed:
                         self._step_over(batch)
                     shared._trim(walk)  # noqa: SLF001
-                    if is_passed and woken is not None:
-                        walk.resign(woken)
+                    heir = woken or walk.overtaken()
+                    if is_passed and heir is not None:
+                        walk.resign(heir)
                         return True
                 if is_passed:
                     continue

@@ -16,6 +16,9 @@ Everyone's (database 0) is whatever does not plainly concern one database alone:
   of streamed ones end;
 - ends of transactions that are not plain (``parse_end``), or prepared.
 
+Nobody's is a new page of the commit log or of commit timestamps, which comes every 32,768 xids and
+would wake every session.
+
 Plain ends of transactions are listed once more, of all databases: a session needs those of others
 only as long as it has transactions in progress, which one of them might end. A plain commit says
 whose it is, and is in that database's chain, too.
@@ -38,8 +41,10 @@ from spillway._kernels.wal.record_batch cimport (RecordBatch, Route, WalBlockRef
 cdef enum:
     RM_XACT_ID = 1
     RM_SMGR_ID = 2
+    RM_CLOG_ID = 3
     RM_HEAP2_ID = 9
     RM_HEAP_ID = 10
+    RM_COMMIT_TS_ID = 18
     RM_LOGICALMSG_ID = 21
     # Operations, without the highest bit of info.
     OPMASK = 0x70
@@ -145,6 +150,12 @@ cdef uint32_t database_of(RecordBatch batch, const WalRecord *record) noexcept n
     return 0
 
 
+cdef inline bint _is_nobodys(const WalRecord *record) noexcept nogil:
+    """Say whether the record concerns no decoding: not even a transaction's beginning is in it."""
+    return (record.rmid == RM_CLOG_ID or record.rmid == RM_COMMIT_TS_ID) and (
+        record.xid == 0 and record.top_xid == 0 and record.block_count == 0)
+
+
 cdef bint route_records(RecordBatch batch) noexcept nogil:
     """Make the index of a batch that is complete; False when memory is out."""
     cdef const WalRecord *record
@@ -166,6 +177,8 @@ cdef bint route_records(RecordBatch batch) noexcept nogil:
     for i in range(count):
         record = &batch.records[i]
         following[i] = count
+        if _is_nobodys(record):
+            continue
         if record.rmid == RM_XACT_ID:
             op = record.info & OPMASK
             database = 0
