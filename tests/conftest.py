@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from spillway.demo.private_postgres import Setting
 
 jvm.start_quickly()
+# As `spillway`'s commands: PySpark forks to start a JVM, while tests' clients are in gRPC.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _sessions: dict[int, Cluster] = {}
 _logs = pytest.StashKey[dict["Path", int]]()

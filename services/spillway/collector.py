@@ -11,8 +11,8 @@ catalog once the session has caught up. What is set aside is freed as ever when 
 any more; only cycles among it stay. So whoever ends such a thing asks for a look: the engine's
 upkeep has all looked through once, for all who asked, and what is left is set aside again.
 
-Only a program that serves is meant to do that, and `spillway serve` does not yet: see there. Where
-nobody has said :meth:`Collector.begin` the collector is left alone.
+Only a program that serves does that. Where nobody has said :meth:`Collector.begin` the collector is
+left alone.
 """
 
 from __future__ import annotations

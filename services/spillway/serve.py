@@ -192,8 +192,7 @@ async def running(settings: ServeSettings) -> AsyncIterator[Ports]:
             await subscriptions.load()
             await engine.settle(_HEAD_START_S)
             interfaces = await asyncio.to_thread(_import_interfaces)
-            # The collector is not begun: in one run of the tests a service aborted a second after
-            # it had set its heap aside, and whether that was the cause is not known yet.
+            collector.begin()
             with _own_socket(data.root, needed=certificate is not None) as own_socket:
                 async with interfaces.listening(
                     engine,

@@ -9,10 +9,11 @@ import struct
 import subprocess
 import sys
 import termios
+from typing import Final
 
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+#: A session's leader that opens a terminal has it as its own: Ctrl-C goes to whoever is in the
+#: foreground there. Arguments: the terminal, and the program with its own.
+_TAKE_TERMINAL: Final = 'exec "$@" <>"$0"'
 
 
 class Terminal:
@@ -25,14 +26,12 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         environment = {k: v for k, v in (env or os.environ).items() if k not in {"COLUMNS", "CI"}}
         self.process = subprocess.Popen(
-            [sys.executable, *command],
+            ["sh", "-c", _TAKE_TERMINAL, os.ttyname(theirs), sys.executable, *command],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             env={**environment, "TERM": "xterm"},
             start_new_session=True,
-            # The terminal is the session's own: Ctrl-C goes to whoever is in its foreground.
-            preexec_fn=_take_terminal,  # noqa: PLW1509 - one system call
         )
         os.close(theirs)
         self.output = ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.forks import forks, without_forks
 from harness.oracle import create_slot
 from harness.tiers import majors_by_tier
 
@@ -40,6 +41,16 @@ def test_database_is_fresh(pg: Database) -> None:
     assert int(pg.value("SHOW server_version_num")) // 10000 == pg.cluster.major
 
 
+def test_forks_are_counted() -> None:
+    before = forks()
+    subprocess.run(["true"], check=True, start_new_session=True, umask=0o077)
+    assert forks() == before
+    # Popen's word for it is not for programs that stay: see test_architecture.py.
+    arguments = {"user": os.geteuid()}
+    subprocess.run(["true"], check=True, **arguments)
+    assert forks() == before + 1
+
+
 @pytest.mark.parametrize("major", majors_by_tier([14, 15, 16, 17, 18]))
 def test_kill_and_recover(fresh_cluster: ClusterFactory, major: int) -> None:
     cluster = fresh_cluster(major, wal_segment_size_mb=1, full_page_writes=False)
@@ -47,7 +58,8 @@ def test_kill_and_recover(fresh_cluster: ClusterFactory, major: int) -> None:
 
     cluster.kill()
     assert not cluster.running
-    cluster.start()
+    with without_forks():
+        cluster.start()
 
     assert cluster.value("SELECT count(*) FROM t") == 100
     assert cluster.value("SHOW wal_segment_size") == "1MB"

@@ -41,8 +41,6 @@ def test_a_session_is_set_aside_and_looked_through_when_it_ended(
     tmp_path: Path, pg: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector = Counting()
-    # Serve does not yet.
-    collector.begin()
     for module in (serve, engine_module, session_module):
         monkeypatch.setattr(module, "collector", collector)
     with service_in_process(tmp_path / "data") as service:

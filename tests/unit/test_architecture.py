@@ -711,3 +711,77 @@ def test_the_harness_imports_no_test() -> None:
         "oracle.test_scenarios"
     ]
     assert _tests_imported("import conftest, harness.oracle") == ["conftest"]
+
+
+# How programs are started.
+
+#: What takes the words of Popen.
+_STARTS = {
+    "Popen", "run", "call", "check_call", "check_output",
+    "create_subprocess_exec", "create_subprocess_shell",
+}  # fmt: skip
+#: Popen's words for what it can do only in a forked child.
+_FORKS_FOR = {"user", "group", "extra_groups"}
+_FORKS = {
+    ("os", "fork"), ("os", "forkpty"), ("pty", "fork"), ("pty", "spawn"),
+    ("multiprocessing", "Pool"), ("multiprocessing", "Process"), ("futures", "ProcessPoolExecutor"),
+}  # fmt: skip
+
+
+def _forks(text: str) -> set[str]:
+    """What in a module forks the process that it runs in."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            room = (node.module or "").split(".")[-1]
+            found.update(alias.name for alias in node.names if (room, alias.name) in _FORKS)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if (node.value.id, node.attr) in _FORKS:
+                found.add(node.attr)
+        elif isinstance(node, ast.keyword) and node.arg == "preexec_fn":
+            found.add(node.arg)
+        if isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in _STARTS:
+                found.update({word.arg or "" for word in node.keywords} & _FORKS_FOR)
+            elif called == "get_context" and [ast.unparse(a) for a in node.args] != ["'spawn'"]:
+                found.add(called)
+    return found
+
+
+def test_nobody_forks() -> None:
+    """A forked child runs on in a copy of a process whose other threads it does not have.
+
+    gRPC's handlers of forks run there, and while its threads are busy they end one child in six by
+    SIGSEGV or SIGABRT before it has become its program: to whoever waits for that, the program did
+    it. Popen without these words does not fork (harness.forks counts). What must be done in the
+    child, a small program does that then becomes the other: `sh -c 'ulimit …; exec "$@"'`.
+    """
+    rooms = ("services", "client", "bench", "scripts", "terraform", "tests")
+    paths = [path for room in rooms for path in (PROJECT / room).rglob("*.py")]
+    found = {
+        path.relative_to(PROJECT).as_posix(): forks
+        for path in paths
+        if ".venv" not in path.parts and (forks := _forks(path.read_text()))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Popen(['true'], preexec_fn=f)", {"preexec_fn"}),
+        ("words = dict(preexec_fn=f)", {"preexec_fn"}),
+        ("subprocess.run(['true'], user=1, extra_groups=[])", {"user", "extra_groups"}),
+        ("await asyncio.create_subprocess_exec('true', group=1)", {"group"}),
+        ("import os\nif os.fork() == 0: ...", {"fork"}),
+        ("from pty import spawn", {"spawn"}),
+        ("multiprocessing.Process(target=f).start()", {"Process"}),
+        ("from concurrent.futures import ProcessPoolExecutor", {"ProcessPoolExecutor"}),
+        ("multiprocessing.get_context()", {"get_context"}),
+        ("multiprocessing.get_context('spawn')", set()),
+        ("connect(user='u'); Popen(['true'], start_new_session=True, umask=7)", set()),
+    ],
+)
+def test_what_counts_as_a_fork(text: str, found: set[str]) -> None:
+    assert _forks(text) == found

@@ -27,6 +27,11 @@ from spillway.errors import SpillwayError
 from spillway.settings import Settings
 from spillway.wording import for_commands
 
+#: gRPC's handlers of forks, which its library has on unless this says 0. What they do in a forked
+#: child while other threads are in gRPC kills one in six before it has become the program that it
+#: was forked for. We start programs without a fork; Spark forks to start its JVM, when a job's
+#: client is connected.
+_GRPC_FORK_HANDLERS: Final = "GRPC_ENABLE_FORK_SUPPORT"
 #: Set by the shell when it asks for completions.
 _COMPLETE: Final = "_SPILLWAY_COMPLETE"
 #: Boxes and colours are for terminals.
@@ -195,6 +200,8 @@ def demo(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line and return the exit code."""
+    # gRPC reads it when a command first needs it.
+    os.environ.setdefault(_GRPC_FORK_HANDLERS, "0")
     if _COMPLETE in os.environ:
         _complete_lake()
     try:

@@ -27,12 +27,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 import psycopg
 
@@ -66,6 +67,17 @@ while kill -0 "$0"; do sleep 0.1; done
 """
 
 
+#: Arguments: a user's id, a group's, and the program with its arguments, which takes this one's
+#: place and process id.
+_AS_USER: Final = """
+import os, sys
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[1]))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """The system user that a server runs as."""
@@ -92,6 +104,20 @@ def server_account() -> Account | None:
         "PostgreSQL does not run as root, and this system has neither a user postgres nor nobody",
         hint="Run as an ordinary user.",
     )
+
+
+def _as_servers_user(arguments: list[str]) -> list[str]:
+    """Return the command that runs *arguments* as the servers' user.
+
+    Popen's own *user* and *group* make it fork, and what gRPC does in a forked child while its
+    threads are busy kills one in three before it becomes the program: see
+    tests/unit/test_architecture.py.
+    """
+    account = server_account()
+    if account is None:
+        return arguments
+    ids = [str(account.uid), str(account.gid)]
+    return [sys.executable, "-I", "-S", "-c", _AS_USER, *ids, *arguments]
 
 
 def make_directory(prefix: str) -> Path:
@@ -234,16 +260,13 @@ class PrivatePostgres:
             *self.initdb_options,
         ]
         done = subprocess.run(
-            arguments,
+            _as_servers_user(arguments),
             check=False,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=[] if account else None,
         )
         if done.returncode != 0:
             raise PrivatePostgresError(
@@ -264,18 +287,16 @@ class PrivatePostgres:
             self.initialise()
         self.port = self.port or free_port()
         self._write_settings()
-        account = server_account()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(self.bin_directory / "postgres"), "-D", str(self.data_directory)],
+                _as_servers_user(
+                    [str(self.bin_directory / "postgres"), "-D", str(self.data_directory)]
+                ),
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                user=account.uid if account else None,
-                group=account.gid if account else None,
-                extra_groups=[] if account else None,
             )
         _RUNNING.add(self)
         self._warden = subprocess.Popen(
