@@ -6,15 +6,19 @@ import contextlib
 import os
 import platform
 import subprocess
+import sys
 from collections import defaultdict
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any
 
 import spillway
 
 PROJECT = Path(__file__).resolve().parents[1]
+#: Most of what the service imports.
+_IMPORTED = ("spillway", "fastapi", "pydantic", "sqlalchemy", "psycopg", "grpc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -94,7 +98,23 @@ def describe(server_version: str) -> dict[str, Any]:
         "spillway": f"{spillway.__version__} at {_commit()}",
         "python": platform.python_version(),
         "grpc": version("grpcio"),
+        "compiles_at_each_start": compiles_at_each_start(*_IMPORTED),
     }
+
+
+def compiles_at_each_start(*packages: str) -> bool:
+    """Say whether a program that imports *packages* compiles them each time: their bytecode is not
+    there, and Python may not or can't keep it.
+    """
+    for package in packages:
+        spec = find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        kept = Path(cache_from_source(spec.origin))
+        folder = next(parent for parent in kept.parents if parent.exists())
+        if not kept.exists() and (sys.dont_write_bytecode or not os.access(folder, os.W_OK)):
+            return True
+    return False
 
 
 def _processor() -> str:

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _forks = 0
-_HANDLER: Final = ctypes.CFUNCTYPE(None)
 
 
-@_HANDLER
 def _prepare() -> None:
     global _forks  # noqa: PLW0603 - the C library keeps the handler for as long as the process runs
     _forks += 1
 
 
+#: Kept for as long.
+_HANDLER: Final = ctypes.CFUNCTYPE(None)(_prepare)
 # What pthread_atfork() of a program calls: that one is no symbol of the library.
-ctypes.CDLL(None).__register_atfork(_prepare, None, None, None)
+ctypes.CDLL(None).__register_atfork(_HANDLER, None, None, None)
 
 
 def forks() -> int:

@@ -4,12 +4,15 @@ integration/.
 
 from __future__ import annotations
 
+import compileall
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bench.goals import goals
 from bench.latency import summary
+from bench.machine import compiles_at_each_start
 from bench.report import write_report
 from bench.results import POSTGRESQL, SPILLWAY, BenchFailed, Measurement, Results, Run
 from bench.throughput import GRPC, GRPC_COLD, IN_PROCESS, PEEK, RECVLOGICAL, check_same
@@ -189,3 +192,24 @@ def test_a_report_of_nothing_has_all_goals(tmp_path) -> None:
     report = write_report(Results(ENVIRONMENT, SETTINGS), tmp_path / "new")
     assert report.count("not measured") == len(goals(Results(ENVIRONMENT, SETTINGS)))
     assert (tmp_path / "new" / "results.json").exists()
+
+
+def test_figures_of_starts_without_bytecode_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_by_this_test").mkdir()
+    module = tmp_path / "imported_by_this_test" / "__init__.py"
+    module.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert not compiles_at_each_start("imported_by_this_test"), "the first one keeps it"
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert compiles_at_each_start("imported_by_this_test")
+    said = "Each start compiles what it imports"
+    slow = Results(ENVIRONMENT | {"compiles_at_each_start": True}, SETTINGS)
+    assert said in write_report(slow, tmp_path / "slow")
+    # What make install does.
+    compileall.compile_dir(tmp_path / "imported_by_this_test", quiet=2)
+    assert not compiles_at_each_start("imported_by_this_test")
+    quick = Results(ENVIRONMENT | {"compiles_at_each_start": False}, SETTINGS)
+    assert said not in write_report(quick, tmp_path / "quick")

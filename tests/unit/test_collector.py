@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -91,3 +92,51 @@ def test_it_is_left_alone_where_nobody_began(collector: Collector, clock: Clock)
     clock.now_s += GATHER_S
     collector.look()
     assert (gc.get_freeze_count(), collector.collections) == (0, 0)
+
+
+def test_it_is_on_again_after_the_last_who_had_it_off(collector: Collector) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with collector.off():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with collector.off():
+        thread.start()
+        assert inside.wait(10)
+        assert not gc.isenabled()
+    assert not gc.isenabled(), "the other one is still at work"
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="lost"), collector.off():
+        raise ValueError("lost")
+    assert gc.isenabled()
+
+
+def test_who_had_it_off_before_keeps_it_off(collector: Collector) -> None:
+    gc.disable()
+    try:
+        with collector.off():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_it_is_off_until_the_program_has_begun(collector: Collector) -> None:
+    collector.start()
+    collector.start()
+    assert not gc.isenabled()
+    with collector.off():
+        collector.begin()
+        assert not gc.isenabled(), "a catalog is being read"
+    assert gc.isenabled()
+
+
+def test_a_start_that_fails_leaves_it_on(collector: Collector) -> None:
+    collector.start()
+    collector.end()
+    assert gc.isenabled()

@@ -32,8 +32,6 @@ BackgroundWriterMain, bgwriter.c
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -62,6 +60,7 @@ from spillway.catalog.source_queries import (
     wait_for_old_transactions,
 )
 from spillway.catalog.tuple_store import NO_BLOCK, CatalogTuple
+from spillway.collector import collector
 from spillway.errors import SourceError
 from spillway.pg.lsn import Lsn
 
@@ -73,10 +72,6 @@ if TYPE_CHECKING:
     from spillway.catalog.layout import CatalogLayout
 
 
-_collector = threading.Lock()
-#: how many blocks keep the collector off, and whether it was on before the first of them
-_uncollected = 0
-_was_collecting = True
 #: Every so much of a catalog is worth saying.
 _TELL_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 1 << 20
@@ -173,7 +168,10 @@ def _read_in_snapshot(
         heaps.locations.relation_map = relation_map
         for oid in layouts:
             heaps.locations.current[oid] = heaps.locations.add(locations[oid], oid, complete=False)
-        with uncollected():
+        # Rows of a large catalog are a million objects within a few seconds, none of them in a
+        # cycle, and the collector would go through those that there are again and again: for
+        # 20,000 tables two of five seconds, when all were there at once.
+        with collector.off():
             _copy_catalogs(connection, heaps, progress)
         consistent_lsn = Lsn.parse(
             query_value(connection, "SELECT pg_current_wal_insert_lsn()::text")
@@ -189,29 +187,6 @@ def _read_in_snapshot(
         snapshot_xmin=xmin,
         snapshot_xmax=xmax,
     )
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Keep Python's collector off within the block; several may be at work.
-
-    Rows of a large catalog are a million objects within a few seconds, none of them in a cycle, and
-    the collector would go through those that there are again and again: for 20,000 tables two of
-    five seconds, when all were there at once.
-    """
-    global _uncollected, _was_collecting  # noqa: PLW0603 - the collector is the process's
-    with _collector:
-        if _uncollected == 0:
-            _was_collecting = gc.isenabled()
-            gc.disable()
-        _uncollected += 1
-    try:
-        yield
-    finally:
-        with _collector:
-            _uncollected -= 1
-            if _uncollected == 0 and _was_collecting:
-                gc.enable()
 
 
 def _copy_catalogs(

@@ -23,6 +23,7 @@ from typer.exceptions import TyperException
 
 import spillway
 from spillway.cli import certify, decode, recv, slot, source, subscription, user
+from spillway.collector import collector
 from spillway.errors import SpillwayError
 from spillway.settings import Settings
 from spillway.wording import for_commands
@@ -73,6 +74,7 @@ def _program(
 
 @app.command()
 def serve(
+    context: typer.Context,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where WAL and transactions are kept.")
     ] = None,
@@ -103,6 +105,9 @@ def serve(
 
     What is not given is taken from the environment (SPILLWAY_DATA_DIR, SPILLWAY_HOST, …).
     """
+    # Until it listens: begin() is then serve's.
+    collector.start()
+    context.call_on_close(collector.end)
     from spillway.memory import limit_arenas  # noqa: PLC0415 - heavy
     from spillway.serve import ServeSettings, tls_files  # noqa: PLC0415 - heavy
     from spillway.serve import serve as run  # noqa: PLC0415 - heavy
