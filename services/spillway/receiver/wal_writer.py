@@ -168,8 +168,7 @@ class WalWriter:
         """What was appended, for readers of this process."""
         return self._shown
 
-    # --
-    # opening -------------------------------------------------------------------------------------
+    # -- opening ------------------------------------------------------------------------------
 
     def _lock_directory(self) -> None:
         try:
@@ -228,8 +227,7 @@ class WalWriter:
             raise self._storage_error(error, "mend", number * size) from error
         return mended
 
-    # -- what is
-    # there -------------------------------------------------------------------------------
+    # -- what is there ------------------------------------------------------------------------
 
     @property
     def system_id(self) -> str:
@@ -268,8 +266,7 @@ class WalWriter:
         """Disk space that the segment files take."""
         return len(self._segments) * self._segment_size
 
-    # -- writing: one
-    # thread -------------------------------------------------------------------------
+    # -- writing: one thread ------------------------------------------------------------------
 
     def append(self, lsn: int, data: bytes | bytearray | memoryview) -> None:
         """Take WAL bytes that begin at *lsn*, which must be ``received_lsn``. Readable in this
@@ -456,8 +453,7 @@ class WalWriter:
     def _store_history(self, timeline: int, history: bytes) -> None:
         replace_file(self.directory / history_name(timeline), history)
 
-    # --
-    # removing ------------------------------------------------------------------------------------
+    # -- removing -----------------------------------------------------------------------------
 
     def remove_before(self, lsn: int) -> None:
         """Remove the segment files that lie wholly before *lsn*, never one with bytes not yet
@@ -480,8 +476,7 @@ class WalWriter:
         except OSError as error:
             raise self._storage_error(error, "remove segments of", lsn) from error
 
-    # -- closing and
-    # errors --------------------------------------------------------------------------
+    # -- closing and errors -------------------------------------------------------------------
 
     def close(self) -> None:
         """Close without a sync (sync first to keep everything); readers of this process that wait
