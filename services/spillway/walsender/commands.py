@@ -47,14 +47,9 @@ _WAIT_POLL_S: Final = 0.05
 #: says more of the server.
 _PLAIN_SETTINGS: Final = frozenset(
     {
-        "client_encoding", "data_directory_mode", "integer_datetimes", "max_replication_slots", (
-            "max_wal_senders"
-        ),
-        "server_encoding", "server_version", "server_version_num", "wal_level", (
-            "wal_segment_size"
-        ), (
-            "wal_sender_timeout"
-        ),
+        "client_encoding", "data_directory_mode", "integer_datetimes", "max_replication_slots",
+        "max_wal_senders", "server_encoding", "server_version", "server_version_num", "wal_level",
+        "wal_segment_size", "wal_sender_timeout",
     }
 )  # fmt: skip
 #: What pg_recvlogical can't begin without, where the source was never asked and can't be now: the
