@@ -229,37 +229,39 @@ class WalWriter:
 
     # -- what is there ------------------------------------------------------------------------
 
+    # As a reader of this process has it; see WalReader for what each of them is.
+
     @property
     def system_id(self) -> str:
-        """System identifier of the cluster, decimal."""
-        return str(self._state_file.state.system_id)
+        """The cluster's."""
+        return self._shown.system_id
 
     @property
     def segment_size(self) -> int:
-        """The cluster's ``wal_segment_size``."""
-        return self._segment_size
+        """The cluster's."""
+        return self._shown.segment_size
 
     @property
     def timeline(self) -> int:
         """Timeline of what is appended next."""
-        return self._state_file.state.timeline
+        return self._shown.timeline
 
     @property
     def first_lsn(self) -> Lsn:
         """The oldest byte that is kept."""
-        return self._state_file.state.first_lsn
+        return self._shown.first_lsn
 
     @property
     def flushed_lsn(self) -> Lsn:
         """End of what is durable: what may be confirmed to the primary."""
-        return self._state_file.state.flushed_lsn
+        return self._shown.flushed_lsn
 
     @property
     def received_lsn(self) -> Lsn:
         """End of what is appended. Falls back to ``flushed_lsn`` when a sync fails, else only
         grows.
         """
-        return self._shown.end_lsn
+        return self._shown.received_lsn
 
     @property
     def retained_bytes(self) -> int:
