@@ -31,7 +31,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from spillway.errors import Conflict, LsnNotRetained, NotReady, UnknownSnapshot
@@ -301,9 +301,7 @@ class SnapshotExports:
             attempts=attempts,
             reason=reason,
             taken_at=datetime.fromtimestamp(taken.taken_at_us / 1e6, UTC),
-            held_until=datetime.fromtimestamp(
-                now.timestamp() + self._settings.snapshot_hold_s, UTC
-            ),
+            held_until=now + timedelta(seconds=self._settings.snapshot_hold_s),
         )
 
     async def _in_worker(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
