@@ -47,6 +47,8 @@ class ActiveConsumer:
             since=self._since,
             last_feedback_at=self.last_feedback_at,
             sent_lsn=self.sent_lsn,
+            protocol=self._caller.protocol,
+            user=self._caller.user,
         )
 
     def fed_back(self) -> None:

@@ -18,7 +18,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from spillway.caller import calling
+from spillway.caller import POSTGRESQL, calling
 from spillway.errors import MetadataError, SpillwayError
 from spillway.pg.boolean import parse_bool
 from spillway.users.registry import may_use_database
@@ -235,7 +235,8 @@ class Session:
         """
         skipping = False
         client = self._parameters.get("application_name")
-        with calling(self._address, client):
+        user = self._parameters.get("user")
+        with calling(self._address, client, protocol=POSTGRESQL, user=user):
             while True:
                 kind, body = await messages.read_message(self._connection.reader)
                 letter = chr(kind)
