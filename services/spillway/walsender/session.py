@@ -26,6 +26,7 @@ from spillway.walsender.commands import Answer, Commands
 from spillway.walsender.copy_stream import BATCH_BYTES, ClientGone, CopyStream, open_writes_of
 from spillway.walsender.failures import WireError, not_supported, protocol_violation, told
 from spillway.walsender.grammar import (
+    AlterSlot,
     CreateSlot,
     DropSlot,
     StartLogical,
@@ -305,7 +306,7 @@ class Session:
             return
         work = commands.run(command)
         # PostgreSQL looks after the client while it waits for a consistent point.
-        waits = isinstance(command, CreateSlot | DropSlot)
+        waits = isinstance(command, CreateSlot | DropSlot | AlterSlot)
         answer = await (self._while_there(work) if waits else work)
         await self._answer(answer, command.tag)
 
