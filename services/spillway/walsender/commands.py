@@ -162,6 +162,11 @@ class Commands:
         """The source's, which answers are as of."""
         return self._database.major
 
+    @property
+    def may_run_sql(self) -> bool:
+        """Whether the user may run SQL."""
+        return self._user.run_sql
+
     def check_sql(self) -> None:
         """Insist that the user may run SQL.
 
@@ -169,7 +174,12 @@ class Commands:
             WireError: it may not.
         """
         if not self._user.run_sql:
-            raise WireError("42501", "permission denied to run SQL commands")
+            raise WireError(
+                "42501",
+                "permission denied to run SQL commands",
+                hint="An administrator of the service gives the right: spillway user alter "
+                "--run-sql.",
+            )
 
     async def usable_slot(self, slot_name: str) -> SlotInfo:
         """Return a slot of this database that the user may read.
@@ -298,9 +308,9 @@ class Commands:
         Raises:
             WireError: it is another one.
         """
-        words = {"export": "EXPORT_SNAPSHOT", "use": "USE_SNAPSHOT", "nothing": ""}
-        spelling = words[snapshot] if self.major < _MAJOR_OF_OPTION_LISTS else ""
-        command = f"CREATE_REPLICATION_SLOT ... {spelling or f"(SNAPSHOT '{snapshot}')"}"
+        is_old = self.major < _MAJOR_OF_OPTION_LISTS
+        option = f"{snapshot.upper()}_SNAPSHOT" if is_old else f"(SNAPSHOT '{snapshot}')"
+        command = f"CREATE_REPLICATION_SLOT ... {option}"
         status = b"I" if self.sql is None else self.sql.status
         if snapshot == "export" and status != b"I":
             raise WireError("XX000", f"{command} must not be called inside a transaction")
@@ -327,12 +337,8 @@ class Commands:
             if error.sqlstate != _ACTIVE_SQL_TRANSACTION:
                 raise
             within = "subtransaction" in error.message
-            rule = (
-                "must not be called in a subtransaction"
-                if within
-                else "must be called before any query"
-            )
-            raise WireError("XX000", f"{command} {rule}") from None
+            rule = "not be called in a subtransaction" if within else "be called before any query"
+            raise WireError("XX000", f"{command} must {rule}") from None
 
     async def _hand_over(self, command: CreateSlot) -> str:
         """Give the client the snapshot that a slot was made with, and return its name; without one,
