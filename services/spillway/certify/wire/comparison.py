@@ -1,8 +1,17 @@
 """One subject on both sides: what the primary sends is held against what the service sends.
 
-Frame by frame, each with its LSNs, what it says and where it stands; of a subject that is streamed
-while transactions are in progress, transaction by transaction (:mod:`.transactions` says why, and
-what is left out). Who is ahead is not read from any more, until the other one has come after.
+Frame by frame, each with its LSNs, what it says and where it stands. Of live traffic announcements
+that repeat what was announced before are left out: a walsender makes them whenever its session
+hears of a change to a table, which is no matter of the WAL. They are left out with the option
+``origin`` too: of a transaction that its origin keeps out, PostgreSQL does not throw away what
+others made invalid while it was in progress, and ours does.
+
+Transaction by transaction, where more is left open (:mod:`.transactions` says what): of what is
+streamed while transactions are in progress; and with ``two_phase``, since a server that decodes a
+prepared transaction when it has been rolled back leaves out what it would need the catalog for.
+What differs in such a one counts only if it was not rolled back.
+
+Who is ahead is not read from any more, until the other one has come after.
 """
 
 from __future__ import annotations
@@ -31,6 +40,10 @@ _AHEAD_BYTES_MAX: Final = 8 << 20
 _AHEAD_MAX: Final = 10_000
 #: Frames that are taken in one go, so that feedback is given in between.
 _AT_ONCE: Final = 2_000
+_ROLLED_BACK: Final = b"r"
+#: where a message's xid is, with the transaction's name behind it
+_ROLLED_BACK_XID_AT: Final = 34
+_PREPARED_XID_AT: Final = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +74,14 @@ class WireCompared:
 class _Side:
     """What came from one side and was not compared yet."""
 
-    def __init__(self, connection: SlotConnection, assembler: Assembler | None) -> None:
+    def __init__(
+        self, connection: SlotConnection, assembler: Assembler | None, *, once: bool
+    ) -> None:
         self.connection = connection
         self.assembler = assembler
+        self._once = once
+        #: letter and OID → what was announced
+        self._announced: dict[bytes, bytes] = {}
         self.frames: deque[Frame] = deque()
         self.transactions: deque[Transaction] = deque()
         self._waiting_bytes = 0
@@ -81,11 +99,20 @@ class _Side:
                 break
             taken += len(frame.data) + 1
             if self.assembler is None:
+                if self._repeats(frame.data):
+                    continue
                 self.frames.append(frame)
                 self._waiting_bytes += len(frame.data)
             elif (ended := self.assembler.take(frame)) is not None:
                 self.transactions.append(ended)
         return taken
+
+    def _repeats(self, data: bytes) -> bool:
+        if not self._once or data[:1] not in b"RY":
+            return False
+        before = self._announced.get(data[:5])
+        self._announced[data[:5]] = data
+        return before == data
 
     def frame(self) -> Frame:
         frame = self.frames.popleft()
@@ -102,15 +129,34 @@ class _Side:
 class WireComparison:
     """One subject on both sides, from the moment at which both stream."""
 
-    def __init__(self, subject: Subject, ours: SlotConnection, theirs: SlotConnection) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        ours: SlotConnection,
+        theirs: SlotConnection,
+        *,
+        is_live: bool,
+    ) -> None:
+        """Begin.
+
+        Args:
+            subject: what both were asked for.
+            ours: the service's side, which streams.
+            theirs: the walsender's, likewise.
+            is_live: leave out announcements that only repeat what was announced.
+        """
         self.subject = subject
-        by_transactions = "streaming" in subject.options
         self._ours, self._theirs = (
-            _Side(connection, Assembler() if by_transactions else None)
+            _Side(
+                connection,
+                Assembler() if by_transactions(subject) else None,
+                once=subject.plugin == "pgoutput" and (is_live or "origin" in subject.options),
+            )
             for connection in (ours, theirs)
         )
         self._announced: tuple[dict[bytes, bytes], dict[bytes, bytes]] = ({}, {})
-        self._in_transaction = False
+        #: of prepared transactions, by their xid and name, whose end is not known yet
+        self._forgivable: dict[bytes, WireDifference] = {}
         self.result = WireCompared()
 
     def close(self) -> None:
@@ -146,6 +192,8 @@ class WireComparison:
 
     def finish(self, lsn: int) -> None:
         """Insist, once both sides have reached *lsn*, that neither has what the other has not."""
+        if self.result.difference is None:
+            self.result.difference = next(iter(self._forgivable.values()), None)
         if self.result.difference is not None:
             return
         for side, other in ((self._ours, self._theirs), (self._theirs, self._ours)):
@@ -203,20 +251,37 @@ class WireComparison:
         ours, theirs = (side.transactions.popleft() for side in (self._ours, self._theirs))
         if ours.title != theirs.title:
             self._differ_in_transactions(ours, theirs)
+        else:
+            self._compare_changes(ours, theirs)
+        ours.close()
+        theirs.close()
+        if self.result.difference is not None:
             return
         result = self.result
-        pairs = itertools.zip_longest(*self._applied(ours, theirs))
-        for our_change, their_change in pairs:
-            if our_change != their_change or _is_corrupted():
-                self._differ_in_changes(our_change, their_change)
-                return
-            result.frames += 1
-            result.bytes += len(their_change.data)
+        if (kind := theirs.title[:1]) == _ROLLED_BACK:
+            self._forgivable.pop(theirs.title[_ROLLED_BACK_XID_AT:], None)
+        elif kind == b"K":
+            result.difference = self._forgivable.pop(theirs.title[_PREPARED_XID_AT:], None)
         result.transactions += 1
         result.before.append(_titled(theirs))
         self._done(theirs.end_lsn)
-        ours.close()
-        theirs.close()
+
+    def _compare_changes(self, ours: Transaction, theirs: Transaction) -> None:
+        result = self.result
+        ours_and_theirs = self._applied(ours, theirs)
+        for our_change, their_change in itertools.zip_longest(*ours_and_theirs):
+            if our_change != their_change or _is_corrupted():
+                difference = self._difference_in_changes(our_change, their_change)
+                if theirs.title[:1] == b"P":
+                    self._forgivable[theirs.title[_PREPARED_XID_AT:]] = difference
+                    # What is announced in there goes on to count.
+                    deque(ours_and_theirs[0], maxlen=0)
+                    deque(ours_and_theirs[1], maxlen=0)
+                else:
+                    result.difference = difference
+                return
+            result.frames += 1
+            result.bytes += len(their_change.data)
 
     def _applied(
         self, ours: Transaction, theirs: Transaction
@@ -232,14 +297,17 @@ class WireComparison:
             self.result.transactions + 1, tuple(self.result.before), *shown, byte
         )
 
-    def _differ_in_changes(self, ours: Change | None, theirs: Change | None) -> None:
+    def _difference_in_changes(self, ours: Change | None, theirs: Change | None) -> WireDifference:
         byte = None
         if ours is not None and theirs is not None and ours.data != theirs.data:
             byte = first_difference(ours.data, theirs.data)
         shown = ("nothing" if one is None else _changed(one) for one in (ours, theirs))
-        self.result.difference = WireDifference(
-            self.result.transactions + 1, tuple(self.result.before), *shown, byte
-        )
+        return WireDifference(self.result.transactions + 1, tuple(self.result.before), *shown, byte)
+
+
+def by_transactions(subject: Subject) -> bool:
+    """Whether transactions are compared, or frames."""
+    return "streaming" in subject.options or "two_phase" in subject.options
 
 
 def _is_corrupted() -> bool:

@@ -1,8 +1,12 @@
 """Both sides of every subject, side by side for a while.
 
 The slots are made on both sides before anything is compared, and all streams begin where the last
-of them became consistent: what commits from there on is whole on either side. With the built-in
-workload all of this happens in a database of its own.
+of them became consistent: what commits from there on is whole on either side.
+
+Live traffic is compared as it comes. The built-in workload runs to its end first, in a database of
+its own, and is compared afterwards: a walsender also hears of tables that are changed while it
+runs, and announces them again wherever it is just then. Without that, what it sends is a matter of
+the WAL alone, and every announcement can be insisted on.
 """
 
 from __future__ import annotations
@@ -12,11 +16,11 @@ import secrets
 import select
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spillway.certify.load import Load, workload_database
 from spillway.certify.rendering import Subject
-from spillway.certify.wire.comparison import WireComparison
+from spillway.certify.wire.comparison import WireComparison, by_transactions
 from spillway.certify.wire.connection import SlotConnection
 from spillway.certify.wire.report import WireReport, WireSubjectReport
 from spillway.errors import SourceError, SystemIdMismatch
@@ -115,6 +119,15 @@ def _publish(dsn: str) -> None:
         connection.execute(f"CREATE PUBLICATION {_PUBLICATION} FOR ALL TABLES")
 
 
+class _Pair(NamedTuple):
+    """A subject's slot on both sides."""
+
+    subject: Subject
+    slot_name: str
+    theirs: SlotConnection
+    ours: SlotConnection
+
+
 class _Run:
     def __init__(
         self,
@@ -136,7 +149,7 @@ class _Run:
         """Do it all; *stack* closes what is opened."""
         suffix = secrets.token_hex(4)
         started_s = time.monotonic()
-        start_lsn = self._begin(stack, subjects, suffix)
+        pairs, start_lsn = self._create_slots(stack, subjects, suffix)
         load = Load(
             self._dsn,
             self._facts,
@@ -146,10 +159,15 @@ class _Run:
             interrupted=self._stop,
         )
         stack.callback(load.end)
+        if self._settings.seed is not None:
+            self._say("running the workload")
+            load.start()
+            self._wait_for(load)
+            load.end()
         self._say("comparing")
-        load.start()
-        self._follow(load)
-        load.end()
+        self._start_streams(stack, pairs, start_lsn)
+        if self._settings.seed is None:
+            self._follow()
         end_lsn = self._finish()
         number = self._facts.server_version_num
         return WireReport(
@@ -163,35 +181,42 @@ class _Run:
             load.summary,
         )
 
-    def _begin(self, stack: contextlib.ExitStack, subjects: Sequence[Subject], suffix: str) -> int:
+    def _create_slots(
+        self, stack: contextlib.ExitStack, subjects: Sequence[Subject], suffix: str
+    ) -> tuple[list[_Pair], int]:
+        """Create each subject's slots; return them, and where all of them are consistent."""
         wake_up = WakeUp()
-        pairs = []
+        pairs: list[_Pair] = []
         start_lsn = 0
         self._say("creating slots on both sides, where transactions in progress are waited for")
         for number, subject in enumerate(subjects):
             slot_name = f"spillway_certify_{number}_{suffix}"
             settings = _STREAMING_SETTINGS if "streaming" in subject.options else {}
-            pair = []
+            both = []
             for name, dsn in (("PostgreSQL", self._dsn), ("Spillway", self._wire_dsn)):
                 connection = SlotConnection(name, dsn, wake_up, settings)
                 stack.callback(connection.close)
                 if not number:
                     self._check_system(connection)
                 start_lsn = max(start_lsn, connection.create_slot(slot_name, subject))
-                pair.append(connection)
-            pairs.append((subject, slot_name, *pair))
+                both.append(connection)
+            pairs.append(_Pair(subject, slot_name, theirs=both[0], ours=both[1]))
+        return pairs, start_lsn
+
+    def _start_streams(
+        self, stack: contextlib.ExitStack, pairs: Sequence[_Pair], start_lsn: int
+    ) -> None:
+        is_live = self._settings.seed is None
         self._comparisons = []
-        for subject, slot_name, theirs, ours in pairs:
-            for connection in (theirs, ours):
-                connection.start(slot_name, subject, start_lsn)
-            comparison = WireComparison(subject, ours, theirs)
+        for pair in pairs:
+            for connection in (pair.theirs, pair.ours):
+                connection.start(pair.slot_name, pair.subject, start_lsn)
+                # Before the workload's database is: a slot whose database is gone is another
+                # matter.
+                stack.callback(connection.drop_slot, pair.slot_name)
+            comparison = WireComparison(pair.subject, pair.ours, pair.theirs, is_live=is_live)
             stack.callback(comparison.close)
             self._comparisons.append(comparison)
-        # Before the workload's database is: a slot of a database that is gone is another matter.
-        for _, slot_name, *pair in pairs:
-            for connection in pair:
-                stack.callback(connection.drop_slot, slot_name)
-        return start_lsn
 
     def _check_system(self, connection: SlotConnection) -> None:
         found = connection.system_id()
@@ -202,13 +227,13 @@ class _Run:
                 hint="Write dbname=source/database in --wire, with the source that --dsn is of.",
             )
 
-    def _follow(self, load: Load) -> None:
+    def _wait_for(self, load: Load) -> None:
+        while not (load.done or self._stop.is_set()):
+            self._stop.wait(_WAIT_S)
+
+    def _follow(self) -> None:
         deadline_s = time.monotonic() + self._settings.duration_s
-        while not self._stop.is_set() and not load.done:
-            if self._settings.seed is None and time.monotonic() >= deadline_s:
-                return
-            if self._differs():
-                return
+        while not self._stop.is_set() and time.monotonic() < deadline_s and not self._differs():
             self._step()
 
     def _finish(self) -> Lsn:
@@ -245,7 +270,7 @@ def _reported(comparison: WireComparison) -> WireSubjectReport:
     return WireSubjectReport(
         subject.plugin,
         dict(subject.options),
-        "transactions" if "streaming" in subject.options else "frames",
+        "transactions" if by_transactions(subject) else "frames",
         result.transactions,
         result.frames,
         result.bytes,

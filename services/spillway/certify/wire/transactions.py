@@ -115,7 +115,9 @@ class Assembler:
         kind = frame.data[:1]
         if kind == b"S":
             self._xid = int.from_bytes(frame.data[1:5], "big")
-            self._open = self._streamed.setdefault(self._xid, Transaction())
+            if self._xid not in self._streamed:
+                self._streamed[self._xid] = Transaction()
+            self._open = self._streamed[self._xid]
             self._in_part = True
         elif kind == b"E":
             self._open, self._in_part = None, False
@@ -170,7 +172,8 @@ class Assembler:
                 ended = self._streamed.pop(int.from_bytes(data[26:30], "big"), None)
             else:
                 ended, self._open = self._open, None
-        ended = Transaction() if ended is None else ended
+        if ended is None:
+            ended = Transaction()
         if title[:1] == b"C" and ended.is_empty:
             ended.close()
             return None
