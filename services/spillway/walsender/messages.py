@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spillway.walsender.client_encoding import ClientEncoding
+
 CANCEL_REQUEST: Final = 80877102
 SSL_REQUEST: Final = 80877103
 GSSENC_REQUEST: Final = 80877104
@@ -187,20 +189,20 @@ def error_fields(body: bytes) -> dict[str, str]:
     return {part[0]: part[1:] for part in parts}
 
 
-def parse_query(body: bytes) -> str:
+def parse_query(body: bytes, encoding: ClientEncoding) -> str:
     """Give the text of a Query.
 
     Raises:
-        WireError: it is no string.
+        WireError: it is no string in the client's encoding.
     """
     if body[-1:] != b"\0" or b"\0" in body[:-1]:
         raise protocol_violation("invalid string in message")
     try:
-        return body[:-1].decode()
+        return body[:-1].decode(encoding.codec)
     except UnicodeDecodeError as error:
         byte = body[error.start]
         raise WireError(
-            "22021", f'invalid byte sequence for encoding "UTF8": 0x{byte:02x}'
+            "22021", f'invalid byte sequence for encoding "{encoding.client}": 0x{byte:02x}'
         ) from None
 
 

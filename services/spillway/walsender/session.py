@@ -25,8 +25,15 @@ from spillway.pg.boolean import parse_bool
 from spillway.receiver.connect_errors import quote_identifier
 from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages
+from spillway.walsender.client_encoding import ClientEncoding
 from spillway.walsender.commands import Answer, Commands
-from spillway.walsender.copy_stream import BATCH_BYTES, ClientGone, CopyStream, open_writes_of
+from spillway.walsender.copy_stream import (
+    BATCH_BYTES,
+    ClientGone,
+    ConvertedText,
+    CopyStream,
+    open_writes_of,
+)
 from spillway.walsender.failures import WireError, protocol_violation, told
 from spillway.walsender.grammar import (
     AlterSlot,
@@ -60,7 +67,6 @@ _TEXT_SETTINGS: Final = frozenset(
 )
 #: What libpq clients of walsenders send first (CVE-2018-1058): no names are looked up here.
 _SEARCH_PATH_STATEMENT: Final = b"SELECT pg_catalog.set_config('search_path', '', false)"
-_ENCODINGS_AS_IS: Final = frozenset({"UTF8", "SQLASCII", ""})
 _DURATION: Final = re.compile(r"\s*([0-9]+)\s*(us|ms|s|min|h|d)?\s*")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
@@ -120,6 +126,8 @@ class Session:
         self.key = key
         self._parameters: Mapping[str, str] = {}
         self._is_streaming = False
+        #: as asked for at the start
+        self._encoding = ClientEncoding("UTF8", "UTF8")
         #: as given at the start, or set since, that matter here; names in lower case
         self._session_settings: dict[str, str] = {}
         self._command: asyncio.Task[None] | None = None
@@ -186,7 +194,8 @@ class Session:
             self.key = self.key[:4]
         commands = Commands(self._engine, user, database, self._settings)
         if self._kind != "sql":
-            self._check_encoding(database)
+            given = self._session_settings.get("client_encoding")
+            self._encoding = ClientEncoding.of(given, database.encoding)
             statuses = self._statuses(database)
             self._sql = ReplicationSql(
                 self._connection,
@@ -254,28 +263,12 @@ class Session:
             )
         return database
 
-    def _check_encoding(self, database: ServedDatabase) -> None:
-        """Refuse what would need conversion, which isn't served yet, rather than send other bytes
-        than PostgreSQL does.
-        """
-        client = self._parameters.get("client_encoding", "").upper()
-        plain = re.sub("[^A-Z0-9]", "", client).replace("UNICODE", "UTF8")
-        if database.encoding == "UTF8" and plain in _ENCODINGS_AS_IS:
-            return
-        raise WireError(
-            "0A000",
-            f"conversion between {client or database.encoding} and {database.encoding} is not "
-            "supported by this server",
-            hint="Only databases in UTF8 are served on this port, to clients in UTF8.",
-            fatal=True,
-        )
-
     def _statuses(self, database: ServedDatabase) -> dict[str, str]:
         """Give what a server of the source's major reports."""
         number, given = database.server_version_num, self._parameters
         statuses = {
             "application_name": given.get("application_name", ""),
-            "client_encoding": "UTF8",
+            "client_encoding": self._encoding.client,
             "DateStyle": "ISO, MDY",
             "default_transaction_read_only": "off",
             "in_hot_standby": "off",
@@ -386,7 +379,7 @@ class Session:
         if not is_command(body, commands.major):
             await self._run_plain(commands, body)
             return
-        command = parse_command(messages.parse_query(body), commands.major)
+        command = parse_command(self._text(body), commands.major)
         assert command is not None
         status = self._session_sql.status
         if status == b"E":
@@ -426,6 +419,14 @@ class Session:
             raise ClientGone
         return working.result()
 
+    def _text(self, body: bytes) -> str:
+        return messages.parse_query(body, self._client_encoding())
+
+    def _client_encoding(self) -> ClientEncoding:
+        """Return what the client speaks now: it may have set it in its session of the source."""
+        name = self._session_sql.parameter("client_encoding")
+        return self._encoding if name is None else ClientEncoding.of(name, self._encoding.server)
+
     async def _answer(self, answer: Answer, tag: str) -> None:
         parts = []
         if answer.columns:
@@ -458,7 +459,7 @@ class Session:
         sql = self._session_sql
         statement = body[:-1].strip().rstrip(b";").rstrip()
         if not statement and not sql.is_open:
-            messages.parse_query(body)
+            self._text(body)
             await self._connection.send(messages.empty_query_response())
         elif statement == _SEARCH_PATH_STATEMENT and not sql.is_open:
             # Every libpq client of a walsender begins with it, also while the source is down.
@@ -484,6 +485,8 @@ class Session:
             for name, value in self._session_settings.items()
             if name in _TEXT_SETTINGS and slot.plugin in built_in
         }
+        encoding = self._client_encoding()
+        conversion = encoding.conversion(slot.plugin, {**slot.options, **options})
         async with self._engine.stream(
             command.slot_name,
             start_lsn=command.start_lsn or None,
@@ -499,6 +502,7 @@ class Session:
                     stream,
                     open_writes_of(slot.plugin, {**slot.options, **options}),
                     self._wal_sender_timeout_s(),
+                    None if conversion is None else ConvertedText(conversion, encoding.failure),
                 ).run()
             finally:
                 self._is_streaming = False
@@ -536,7 +540,7 @@ def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
         if equals:
             given[name.replace("-", "_").lower()] = value
     given |= {name.lower(): value for name, value in parameters.items()}
-    wanted = _TEXT_SETTINGS | {"wal_sender_timeout"}
+    wanted = _TEXT_SETTINGS | {"wal_sender_timeout", "client_encoding"}
     return {name: value for name, value in given.items() if name in wanted}
 
 

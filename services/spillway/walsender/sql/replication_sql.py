@@ -83,6 +83,10 @@ class ReplicationSql:
         """Whether the upstream is at work."""
         return self._is_busy
 
+    def parameter(self, name: str) -> str | None:
+        """Return what a parameter is in the client's session of the source; None: there is none."""
+        return None if self._upstream is None else self._upstream.parameters.get(name)
+
     async def open(self) -> None:
         """Connect, if that has not been done, and tell the client of parameters that are other than
         it was told.
