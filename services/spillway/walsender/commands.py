@@ -274,9 +274,18 @@ class Commands:
     async def clean_up(self) -> None:
         """End what ends with the connection."""
         await self.end_export()
+        await self.drop_temporary()
+
+    async def drop_temporary(self) -> None:
+        """Drop the temporary slots that were made here, which end with the connection, and with a
+        command that fails in it.
+        """
         for slot_name in tuple(self.temporary):
             try:
                 await self._engine.drop_slot(slot_name)
+                self.temporary.discard(slot_name)
+            except UnknownSlot:
+                self.temporary.discard(slot_name)
             except SpillwayError as error:
                 log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
 

@@ -357,21 +357,26 @@ class Session:
         except WireError as error:
             if error.fatal:
                 raise
-            await self._fail(error)
+            await self._fail(commands, error)
         except SpillwayError as error:
             failure = told(error, commands.major)
             if failure.fatal:
                 raise failure from None
-            await self._fail(failure)
+            await self._fail(commands, failure)
         except asyncio.CancelledError:
             if not self._cancelled:
                 raise
-            await self._fail(WireError("57014", "canceling statement due to user request"))
+            await self._fail(
+                commands, WireError("57014", "canceling statement due to user request")
+            )
         self._cancelled = False
         await self._ready()
 
-    async def _fail(self, error: WireError) -> None:
-        """Tell of a failure, which is that of the transaction too."""
+    async def _fail(self, commands: Commands, error: WireError) -> None:
+        """Tell of a failure, which is that of the transaction too, and the end of temporary
+        slots.
+        """
+        await commands.drop_temporary()
         await self._connection.send(messages.error_response(error))
         await self._session_sql.fail_block()
 
