@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from harness.java_clients import Jvm
 
 _TIMEOUT_S = 120.0
-#: What two engines that read the same WAL don't share: when they read it, and how far each had
-#: confirmed what it had before.
-_OF_THE_RUN = {"ts_ms", "ts_us", "ts_ns"}
-_OF_THE_SLOT = {"sequence"}
+#: Of an event, what two engines that read the same WAL don't share: when they made it.
+_CLOCK = frozenset({"ts_ms", "ts_us", "ts_ns"})
+#: Of the source of a snapshot's row: when, and at which place in WAL and among other rows, it was
+#: read.
+_READ = _CLOCK | {"lsn", "txId", "sequence", "snapshot"}
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,14 @@ class Event:
         """The LSN of the change, or of the snapshot."""
         return int(self.value["source"]["lsn"])
 
-    def compared(self, without: frozenset[str] = frozenset()) -> tuple[str, str, str]:
-        """What must be equal, whatever server it came from: all but the engine's clock, how far
-        its slot was confirmed, and *without* of ``source``.
-        """
+    def compared(self) -> tuple[str, str, str]:
+        """What must be equal, whatever server it came from."""
         value = self.value
         if isinstance(value, dict):
-            value = {name: one for name, one in value.items() if name not in _OF_THE_RUN}
-            if isinstance(value.get("source"), dict):
-                left_out = _OF_THE_SLOT | without
-                if self.read:
-                    # A snapshot's rows have the time at which they were read.
-                    left_out |= _OF_THE_RUN
+            value = {name: one for name, one in value.items() if name not in _CLOCK}
+            if self.read:
                 value["source"] = {
-                    name: one for name, one in value["source"].items() if name not in left_out
+                    name: one for name, one in value["source"].items() if name not in _READ
                 }
         return self.topic, json.dumps(self.key), json.dumps(value, sort_keys=True)
 
@@ -130,8 +125,9 @@ class DebeziumEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._jvm.process.poll() is None:
+    def __exit__(self, failure: object, *_: object) -> None:
+        # One that is at its beginning can't be closed; the JVM's end is enough.
+        if failure is None and self._jvm.process.poll() is None:
             self.close()
 
     @property

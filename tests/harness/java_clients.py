@@ -17,21 +17,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
+import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-from py4j.java_gateway import CallbackServerParameters, JavaGateway, launch_gateway
+from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaGateway
 
 from harness.servers import cache_directory
 from spillway.errors import JarsMissing, JavaMissing
 from spillway.lake import jars
 from spillway.lake.jars import Jar
-
-if TYPE_CHECKING:
-    import subprocess
-    pass
 
 _DEBEZIUM: Final = "3.6.3.Final"
 _KAFKA: Final = "4.3.0"
@@ -147,20 +143,23 @@ class Jvm:
         assert spark.origin is not None
         (py4j,) = Path(spark.origin).parent.glob("jars/py4j-*.jar")
         self._log = log.open("ab")
-        port, token, self.process = launch_gateway(
-            jarpath=str(py4j),
-            classpath=os.pathsep.join(map(str, paths)),
-            javaopts=["-Xmx512m", "-Dorg.slf4j.simpleLogger.logFile=System.err"],
-            java_path=jars.java_command(),
-            die_on_exit=True,
-            redirect_stdout=self._log,
-            redirect_stderr=self._log,
-            enable_auth=True,
-            return_proc=True,
-        )
-        self.process: subprocess.Popen[bytes]
+        # It ends with its standard input, should this process be killed.
+        self.process = subprocess.Popen(
+            [
+                jars.java_command(), "-Xmx512m", "-cp", os.pathsep.join(map(str, (py4j, *paths))),
+                "py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        port, token = (self.process.stdout.readline().decode().strip() for _ in range(2))
+        assert port, f"the JVM did not start: {log.read_text()[-2000:]}"
         self.gateway = JavaGateway(
-            gateway_parameters=_parameters(port, token),
+            gateway_parameters=GatewayParameters(
+                port=int(port), auth_token=token, auto_convert=True
+            ),
             callback_server_parameters=CallbackServerParameters(
                 port=0, daemonize=True, daemonize_connections=True
             ),
@@ -181,28 +180,25 @@ class Jvm:
 
     def kill(self) -> None:
         """End it as SIGKILL does."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
+        if self._log.closed:
+            return
+        self.process.kill()
         self.process.wait()
         self.gateway.shutdown_callback_server()
         self.gateway.close()
-        self._log.close()
+        for pipe in (self.process.stdin, self.process.stdout, self._log):
+            assert pipe is not None
+            pipe.close()
 
 
-def _parameters(port: int, token: str) -> Any:
-    from py4j.java_gateway import GatewayParameters
-
-    return GatewayParameters(port=port, auth_token=token, auto_convert=True)
-
-
-def main() -> int:
+def main() -> None:
+    """Bring the jars."""
     try:
         jars.resolve(folder(), CLIENTS)
     except (JarsMissing, JavaMissing) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+        # Their tests say so, and are skipped.
+        print(f"the Java clients can't be had: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

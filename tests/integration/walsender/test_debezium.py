@@ -1,0 +1,143 @@
+"""Debezium's embedded engine, stock: what it makes of the service's slot equals what it makes of
+the primary's.
+"""
+
+from __future__ import annotations
+
+import base64
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from harness.debezium import DebeziumEngine, properties
+from harness.pg_port import serving
+from harness.pgjdbc import Door
+from spillway.demo.private_postgres import SUPERUSER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from harness.cluster import Database
+    from harness.debezium import Event
+    from harness.java_clients import Jvm
+
+SCHEMA = """
+CREATE TYPE mood AS ENUM ('sad', 'happy');
+CREATE TABLE kinds (id int PRIMARY KEY, big bigint, name text, price numeric(12,2), free numeric,
+    at timestamptz, day date, hour time, doc jsonb, raw bytea, code uuid, tags text[],
+    feeling mood, good bool, reading double precision, small smallint, letter char(3), place point,
+    lasts interval);
+CREATE TABLE whole (a int, b text);
+ALTER TABLE whole REPLICA IDENTITY FULL;
+CREATE TABLE parts (id int, region text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+CREATE TABLE parts_eu PARTITION OF parts FOR VALUES IN ('eu');
+CREATE TABLE parts_us PARTITION OF parts FOR VALUES IN ('us');
+INSERT INTO kinds (id, name, price, at, tags, feeling, doc)
+    SELECT i, repeat('n', i), i * 1.25, '2026-01-01Z'::timestamptz + i * '1 hour'::interval,
+        ARRAY['a', NULL, i::text], 'sad', jsonb_build_object('i', i)
+    FROM generate_series(1, 60) i;
+INSERT INTO whole SELECT i, 'w' || i FROM generate_series(1, 20) i;
+INSERT INTO parts SELECT i, (ARRAY['eu', 'us'])[1 + i % 2] FROM generate_series(1, 20) i;
+"""
+#: Debezium reads the rows of partitions by their parent, too.
+SNAPSHOT_ROWS = 120
+
+#: A transaction a line.
+WORKLOAD = [
+    """INSERT INTO kinds VALUES ({0}, 1 << 40, 'ä€', 1.5, 1e30, '2026-05-05 05:05:05.123456+02',
+        '2026-05-05', '05:05', '{{"a": [1]}}', '\\x00ff', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11',
+        '{{x,"y z"}}', 'happy', true, 0.1, -3, 'ab', '(1,2)', '1 mon 2 days')""",
+    """UPDATE kinds SET id = id + 1000 WHERE id = {0};
+        UPDATE kinds SET price = NULL WHERE id = {0} + 1000""",
+    "DELETE FROM kinds WHERE id = {0} + 1000",
+    # A large value that a later change leaves alone.
+    """INSERT INTO kinds (id, name)
+        SELECT {0} + 1, string_agg(md5(g::text), '') FROM generate_series(1, 2000) g""",
+    "UPDATE kinds SET big = 7 WHERE id = {0} + 1",
+    """SAVEPOINT s; INSERT INTO whole VALUES ({0}, 'gone');
+        ROLLBACK TO s; INSERT INTO whole VALUES ({0}, 'stays')""",
+    "UPDATE whole SET b = 'other' WHERE a = {0}; DELETE FROM whole WHERE a = {0}",
+    """INSERT INTO parts
+        SELECT i, (ARRAY['eu', 'us'])[1 + i % 2] FROM generate_series({0}, {0} + 30) i""",
+    "UPDATE parts SET region = 'us' WHERE id = {0} + 2",
+    "SELECT pg_logical_emit_message(true, 'within', 'a transaction')",
+    "ALTER TABLE whole ADD COLUMN c{0} int DEFAULT 7; INSERT INTO whole VALUES ({0}, 'wider')",
+    "TRUNCATE whole",
+    "SELECT pg_logical_emit_message(false, 'end', '{0}')",
+]
+
+
+def configuration(door: Door, directory: Path, **more: str) -> dict[str, str]:
+    directory.mkdir(exist_ok=True)
+    return properties(
+        door.host, door.port, door.user, door.password, door.database, directory,
+        snapshot_max_threads="4", skipped_operations="none", **more,
+    )  # fmt: skip
+
+
+def work(database: Database, number: int) -> None:
+    """Run the workload, which ends with the message *number*."""
+    with database.connect() as connection:
+        for line in WORKLOAD:
+            connection.execute(f"BEGIN; {line.format(number)}; COMMIT".encode())
+
+
+def has_ended(number: int) -> Callable[[list[Event]], bool]:
+    return lambda events: bool(events) and _is_end(events[-1], number)
+
+
+def _is_end(event: Event, number: int) -> bool:
+    message = event.value and event.value.get("message")
+    return bool(message) and message["prefix"] == "end" and message["content"] == _base64(number)
+
+
+def _base64(number: int) -> str:
+    return base64.b64encode(str(number).encode()).decode()
+
+
+def test_events_equal_the_primarys(
+    pg: Database, tmp_path: Path, start_jvm: Callable[[], Jvm]
+) -> None:
+    pg.execute(SCHEMA)
+    with serving(pg, tmp_path / "data") as (service, _):
+        service.call("PATCH", "/users/alice", json={"run_sql": True})
+        assert service.pg_port is not None
+        doors = {
+            "primary": Door(pg.cluster.port, SUPERUSER, pg.name),
+            "service": Door(service.pg_port, "alice", pg.name),
+        }
+        # Two connectors of one name don't fit into one JVM.
+        jvms = {name: start_jvm() for name in doors}
+        events: dict[str, list[Event]] = {name: [] for name in doors}
+        for number, more in enumerate(({}, {"slot_drop_on_stop": "true"})):
+            if number:
+                # While nobody reads.
+                work(pg, 10_000)
+            with ExitStack() as stack:
+                # One after the other: the first makes the publication.
+                engines = {}
+                for name, door in doors.items():
+                    options = configuration(door, tmp_path / name, slot_name=f"from_{name}", **more)
+                    engines[name] = stack.enter_context(DebeziumEngine(jvms[name], options))
+                    if not number:
+                        engines[name].wait_until(lambda seen: len(seen) >= SNAPSHOT_ROWS)
+                work(pg, 10_000 * (number + 2))
+                for name, engine in engines.items():
+                    engine.wait_until(has_ended(10_000 * (number + 2)))
+                    events[name] += engine.events
+        assert service.call("GET", "/slots")["slots"] == []
+        assert pg.query("SELECT 1 FROM pg_replication_slots WHERE slot_type = 'logical'") == []
+    rows = {
+        name: sorted(event.compared() for event in seen if event.read)
+        for name, seen in events.items()
+    }
+    assert len(rows["primary"]) == SNAPSHOT_ROWS
+    assert rows["service"] == rows["primary"]
+    streams = {
+        name: [event.compared() for event in seen if not event.read]
+        for name, seen in events.items()
+    }
+    assert len(streams["primary"]) >= 3 * 50
+    assert streams["service"] == streams["primary"]
+    operations = {(event.value or {}).get("op") for event in events["service"]}
+    assert operations == set("rcudtm") | {None}
