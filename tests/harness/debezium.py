@@ -44,15 +44,17 @@ class Event:
         """The LSN of the change, or of the snapshot."""
         return int(self.value["source"]["lsn"])
 
-    def compared(self) -> tuple[str, str, str]:
-        """What must be equal, whatever server it came from."""
+    def compared(self, *, restarted: bool = False) -> tuple[str, str, str]:
+        """What must be equal, whatever server it came from; of an engine that was *restarted* in
+        between without what it has of the commit before.
+        """
         value = self.value
         if isinstance(value, dict):
             value = {name: one for name, one in value.items() if name not in _CLOCK}
-            if self.read:
-                value["source"] = {
-                    name: one for name, one in value["source"].items() if name not in _READ
-                }
+            left_out = _READ if self.read else {"sequence"} if restarted else frozenset()
+            value["source"] = {
+                name: one for name, one in value["source"].items() if name not in left_out
+            }
         return self.topic, json.dumps(self.key), json.dumps(value, sort_keys=True)
 
 

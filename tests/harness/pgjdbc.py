@@ -140,10 +140,10 @@ def columns(connection: Any, sql: str, *parameters: Any) -> list[tuple[str, str]
         statement.close()
 
 
-def failure(run: Callable[[], Any]) -> Failure | None:
+def failure(run: Callable[..., Any], *arguments: Any) -> Failure | None:
     """Run something and return the server's error, if it made one."""
     try:
-        run()
+        run(*arguments)
     except Py4JJavaError as error:
         exception = error.java_exception
         message = exception.getServerErrorMessage()

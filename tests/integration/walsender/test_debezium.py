@@ -5,16 +5,21 @@ the primary's.
 from __future__ import annotations
 
 import base64
-from contextlib import ExitStack
+import itertools
+import threading
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from harness.debezium import DebeziumEngine, properties
-from harness.pg_port import serving
+import pytest
+
+from harness.debezium import Application, DebeziumEngine, properties
+from harness.pg_port import create_user, serving
 from harness.pgjdbc import Door
-from spillway.demo.private_postgres import SUPERUSER
+from harness.serve_process import ServeProcess
+from spillway.demo.private_postgres import SUPERUSER, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from harness.cluster import Database
@@ -141,3 +146,127 @@ def test_events_equal_the_primarys(
     assert streams["service"] == streams["primary"]
     operations = {(event.value or {}).get("op") for event in events["service"]}
     assert operations == set("rcudtm") | {None}
+
+
+@pytest.mark.long
+def test_over_kills(pg18: Database, tmp_path: Path, start_jvm: Callable[[], Jvm]) -> None:
+    """The snapshot is exact under load, and whatever is killed afterwards, nothing lacks and the
+    order is the primary's.
+    """
+    pg18.execute("CREATE TABLE ledger (id int PRIMARY KEY, note text)")
+    pg18.execute("CREATE TABLE state (id int PRIMARY KEY, n int)")
+    pg18.execute("INSERT INTO ledger SELECT -i, 'before' FROM generate_series(1, 20000) i")
+    pg18.execute("INSERT INTO state SELECT i, 0 FROM generate_series(0, 99) i")
+    port = free_port()
+    (tmp_path / "serve").mkdir()
+    serve = ServeProcess(tmp_path / "serve" / "data", environment={"SPILLWAY_PG_PORT": str(port)})
+    try:
+        serve.service().create_source(pg18.cluster.dsn())
+        create_user(serve.service(), "alice", pg18.name, manage_slots=True, run_sql=True)
+        primary = Application()
+        ours = Application()
+        with _load(pg18):
+            door = Door(pg18.cluster.port, SUPERUSER, pg18.name)
+            options = configuration(door, tmp_path / "primary", slot_name="from_primary")
+            oracle = DebeziumEngine(start_jvm(), options, primary)
+            oracle.wait_until(_streams)
+            options = configuration(
+                Door(port, "alice", pg18.name), tmp_path / "service",
+                slot_name="from_service", retriable_restart_connector_wait_ms="500",
+            )  # fmt: skip
+            jvm = start_jvm()
+            engine = DebeziumEngine(jvm, options, ours)
+            engine.wait_until(_streams)
+            for kill in range(6):
+                known = len(ours.events)
+                engine.wait_until(lambda seen, known=known: len(seen) >= known + 100)
+                if kill % 2:
+                    serve.kill()
+                    serve.start()
+                else:
+                    jvm.kill()
+                    jvm = start_jvm()
+                    engine = DebeziumEngine(jvm, options, ours)
+        pg18.execute("SELECT pg_logical_emit_message(false, 'end', '1')")
+        oracle.wait_until(has_ended(1))
+        engine.wait_until(has_ended(1))
+    finally:
+        serve.kill()
+    expected = _in_order(primary.events)
+    found = _in_order(ours.events)
+    # The later of the two slots has less: from there on they are equal.
+    assert found == expected[expected.index(found[0]) :]
+    tables = {
+        table: dict(pg18.query(f"SELECT id, {column} FROM {table}"))
+        for table, column in (("ledger", "note"), ("state", "n"))
+    }
+    for application in (primary, ours):
+        assert _as_tables(application.events) == tables
+        read, created = (
+            {event.key["id"] for event in application.events if _is(event, "ledger", operation)}
+            for operation in "rc"
+        )
+        assert not read & created
+        assert len(read | created) == len(tables["ledger"])
+
+
+def _streams(events: list[Event]) -> bool:
+    return bool(events) and _is(events[-1], "ledger", "c")
+
+
+def _is(event: Event, table: str, operation: str) -> bool:
+    return event.topic.endswith(table) and bool(event.value) and event.value["op"] == operation
+
+
+def _in_order(events: list[Event]) -> list[tuple[str, str, str]]:
+    """What was streamed; what came again after a kill counts where it came first."""
+    return list(dict.fromkeys(event.compared(restarted=True) for event in events if not event.read))
+
+
+def _as_tables(events: list[Event]) -> dict[str, dict[int, object]]:
+    """Apply all of them, as a consumer with upserts does."""
+    tables: dict[str, dict[int, object]] = {"ledger": {}, "state": {}}
+    for event in events:
+        table = tables.get(event.topic.rpartition(".")[2])
+        if table is None or event.value is None:
+            continue
+        row = event.value["after"]
+        if row is None:
+            table.pop(event.key["id"], None)
+        else:
+            table[row["id"]] = row.get("note", row.get("n"))
+    return tables
+
+
+@contextmanager
+def _load(database: Database) -> Iterator[None]:
+    """Transactions that overlap, each with a new row of the one table and changes of the other."""
+    ended = threading.Event()
+
+    def work() -> None:
+        with ExitStack() as stack:
+            connections = [stack.enter_context(database.connect()) for _ in range(3)]
+            for number in itertools.count():
+                connection = connections[number % 3]
+                connection.execute("COMMIT" if connection.info.transaction_status else "SELECT")
+                if ended.is_set():
+                    break
+                # Three that are open at once never change the same row.
+                row = number % 99
+                connection.execute(
+                    f"BEGIN; INSERT INTO ledger VALUES ({number}, 'n{number}');"
+                    f"UPDATE state SET n = n + 1 WHERE id = {row};"
+                    + (f"DELETE FROM state WHERE id = {row};" if number % 7 == 0 else "")
+                    + (f"INSERT INTO state VALUES ({row}, 1) ON CONFLICT (id) DO NOTHING;")
+                )
+                ended.wait(0.02)
+            for connection in connections:
+                connection.execute("COMMIT" if connection.info.transaction_status else "SELECT")
+
+    writer = threading.Thread(target=work)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()

@@ -12,11 +12,14 @@ from harness.pg_port import serving
 from harness.pgjdbc import (
     Door,
     Failure,
+    all_rows,
+    columns,
     confirm,
     connect,
     failure,
     pending,
     read_until,
+    rows,
     stream,
 )
 from spillway.demo.private_postgres import SUPERUSER
@@ -114,7 +117,7 @@ def _failures(api: Any) -> list[Failure | None]:
     return [
         failure(_create(api, "jdbc").make),
         failure(api.replicationStream().logical().withSlotName("none").start),
-        failure(lambda: api.dropReplicationSlot("none")),
+        failure(api.dropReplicationSlot, "none"),
     ]
 
 
@@ -198,3 +201,193 @@ def _producing(database: Database) -> Iterator[None]:
     finally:
         ended.set()
         producer.join()
+
+
+def test_sql(pg: Database, tmp_path: Path, jvm: Jvm) -> None:
+    with serving(pg, tmp_path) as (service, _):
+        said = []
+        for door in doors(pg, service):
+            connection = connect(jvm, door, ApplicationName="a program")
+            said.append([(step.__name__, step(jvm, connection)) for step in STEPS])
+            connection.close()
+        assert said[1] == said[0]
+
+
+def _prepared(_: Jvm, connection: Any) -> object:
+    """The fifth time the driver names the statement, and takes results in binary."""
+    statement = connection.prepareStatement(
+        "SELECT ?::int + 1, ?::text, now() - now(), 1.50::numeric"
+    )
+    found = []
+    for number in range(8):
+        statement.setInt(1, number)
+        statement.setString(2, f"ä{number}")
+        found += all_rows(statement.executeQuery())
+    statement.close()
+    return found
+
+
+def _batch(_: Jvm, connection: Any) -> object:
+    connection.createStatement().execute("CREATE TABLE made (id int PRIMARY KEY, name text)")
+    connection.setAutoCommit(False)
+    statement = connection.prepareStatement("INSERT INTO made VALUES (?, ?)")
+    for number in range(300):
+        statement.setInt(1, number)
+        statement.setString(2, "n" * number)
+        statement.addBatch()
+    counts = list(statement.executeBatch())
+    connection.commit()
+    connection.setAutoCommit(True)
+    return counts
+
+
+def _cursor(_: Jvm, connection: Any) -> object:
+    """Some rows at a time of a portal, with another statement between."""
+    connection.setAutoCommit(False)
+    statement = connection.createStatement()
+    statement.setFetchSize(70)
+    result = statement.executeQuery("SELECT id, name FROM made ORDER BY id")
+    found = []
+    while result.next():
+        found.append((result.getInt(1), result.getString(2)))
+        if len(found) % 100 == 0:
+            found += rows(connection, "SELECT count(*) FROM made")
+    connection.commit()
+    connection.setAutoCommit(True)
+    return found
+
+
+def _errors(_: Jvm, connection: Any) -> object:
+    connection.setAutoCommit(False)
+    statement = connection.createStatement()
+    found = [failure(statement.execute, sql) for sql in ("SELECT 1 / 0", "SELECT 1", "no")]
+    connection.rollback()
+    statement.execute("DELETE FROM made WHERE id = 1")
+    savepoint = connection.setSavepoint()
+    found.append(failure(statement.execute, "INSERT INTO made VALUES (2)"))
+    connection.rollback(savepoint)
+    connection.commit()
+    connection.setAutoCommit(True)
+    return [*found, *rows(connection, "SELECT count(*) FROM made")]
+
+
+def _copy(jvm: Jvm, connection: Any) -> object:
+    manager = connection.getCopyAPI()
+    reader = jvm.names.java.io.StringReader
+    lines = "".join(f"{number}\tcopied\n" for number in range(1000, 4000))
+    found = [
+        manager.copyIn("COPY made FROM STDIN", reader(lines)),
+        failure(manager.copyIn, "COPY made FROM STDIN", reader("x\ty\n")),
+    ]
+    cancelled = manager.copyIn("COPY made FROM STDIN")
+    cancelled.writeToCopy(b"9999\tgone\n", 0, 10)
+    cancelled.cancelCopy()
+    written = jvm.names.java.io.StringWriter()
+    found += [manager.copyOut("COPY made TO STDOUT", written), written.toString()]
+    data = jvm.names.java.io.ByteArrayOutputStream()
+    found += [manager.copyOut("COPY made TO STDOUT (FORMAT binary)", data)]
+    return [*found, bytes(data.toByteArray())]
+
+
+def _large_values(_: Jvm, connection: Any) -> object:
+    large = "x" * 3_000_000
+    return rows(connection, "SELECT ?::text, repeat('y', 2000000)", large)
+
+
+def _catalog(_: Jvm, connection: Any) -> object:
+    metadata = connection.getMetaData()
+    return [
+        metadata.getDatabaseProductVersion(),
+        all_rows(metadata.getTables(None, "public", "%", None)),
+        all_rows(metadata.getColumns(None, "public", "%", "%")),
+        all_rows(metadata.getPrimaryKeys(None, "public", "made")),
+        columns(connection, "SELECT * FROM made WHERE id = ?", 1),
+    ]
+
+
+def _state(_: Jvm, connection: Any) -> object:
+    """What the server reports by itself, and what belongs to the session."""
+    statement = connection.createStatement()
+    statement.execute("SET application_name = 'renamed'; SET search_path = pg_catalog, public")
+    statement.execute("DO $$ BEGIN RAISE WARNING 'look'; END $$")
+    warning = statement.getWarnings().getMessage()
+    statement.execute("LISTEN told; NOTIFY told, 'this'")
+    (notification,) = connection.getNotifications()
+    return [
+        warning,
+        notification.getParameter(),
+        connection.getParameterStatus("application_name"),
+        connection.getParameterStatus("server_version"),
+        rows(connection, "SELECT current_setting('application_name'), current_setting('TimeZone')"),
+        columns(connection, "SELECT * FROM pg_replication_slots"),
+    ]
+
+
+def _cancel(_: Jvm, connection: Any) -> object:
+    statement = connection.createStatement()
+    sleeping: list[Failure | None] = []
+    thread = threading.Thread(
+        target=lambda: sleeping.append(failure(statement.execute, "SELECT pg_sleep(60)"))
+    )
+    thread.start()
+    while thread.is_alive():
+        # One that comes before the statement does ends nothing.
+        statement.cancel()
+        thread.join(0.05)
+    return [sleeping, rows(connection, "SELECT 1")]
+
+
+def _drop(_: Jvm, connection: Any) -> object:
+    return connection.createStatement().execute("DROP TABLE made")
+
+
+STEPS = (
+    _prepared,
+    _batch,
+    _cursor,
+    _errors,
+    _copy,
+    _large_values,
+    _catalog,
+    _state,
+    _cancel,
+    _drop,
+)
+
+
+def test_slots_by_sql(pg: Database, tmp_path: Path, jvm: Jvm) -> None:
+    """What tools ask of slots on an ordinary connection, by one statement that stays prepared."""
+    with serving(pg, tmp_path) as (service, _):
+        said = []
+        for door in doors(pg, service):
+            connection = connect(jvm, door)
+            find = connection.prepareStatement(
+                "SELECT slot_name, plugin, database, active, confirmed_flush_lsn IS NOT NULL"
+                " FROM pg_replication_slots WHERE slot_name = ? AND database = ?"
+            )
+            find.setString(1, "mine")
+            find.setString(2, pg.name)
+            found: list[object] = []
+            for number in range(12):
+                if number % 4 == 1:
+                    found.append(_create_by_sql(connection))
+                    found.append(failure(_create_by_sql, connection))
+                elif number % 4 == 3:
+                    found.append(_drop_by_sql(connection))
+                found.append(all_rows(find.executeQuery()))
+            find.close()
+            found.append(failure(_drop_by_sql, connection))
+            connection.close()
+            said.append(found)
+        assert said[1] == said[0]
+        assert [("mine", "pgoutput", pg.name, "f", "t")] in said[0]
+
+
+def _create_by_sql(connection: Any) -> object:
+    return rows(
+        connection, "SELECT slot_name FROM pg_create_logical_replication_slot('mine', 'pgoutput')"
+    )
+
+
+def _drop_by_sql(connection: Any) -> object:
+    return rows(connection, "select pg_drop_replication_slot('mine')")
