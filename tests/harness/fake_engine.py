@@ -368,9 +368,11 @@ class FakeEngine:
             )
         return self.snapshots[slot_name]
 
-    async def release_snapshot(self, slot_name: str) -> None:
+    async def release_snapshot(self, slot_name: str, snapshot_name: str | None = None) -> None:
         self._slot(slot_name)
-        self.snapshots.pop(slot_name, None)
+        held = self.snapshots.get(slot_name)
+        if held is not None and snapshot_name in (None, held.snapshot_name):
+            del self.snapshots[slot_name]
 
     async def list_slots(self) -> list[SlotInfo]:
         self._raise_next()

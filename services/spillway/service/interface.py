@@ -167,8 +167,10 @@ class EngineInterface(Protocol):
         """
         ...
 
-    async def release_snapshot(self, slot_name: str) -> None:
-        """Give up the snapshot that is held for a slot; nothing, if there is none."""
+    async def release_snapshot(self, slot_name: str, snapshot_name: str | None = None) -> None:
+        """Give up the snapshot that is held for a slot; nothing, if there is none, or another one
+        than *snapshot_name* where that is given.
+        """
         ...
 
     async def list_slots(self) -> list[SlotInfo]: ...

@@ -4,6 +4,10 @@ the source's own major.
 Slots are the engine's; only SHOW asks the source. Its answers are remembered, so that a client can
 connect again while the primary is down.
 
+A snapshot that is exported with a slot is one that the service holds on the source
+(:mod:`spillway.service.exports`): anybody can import it there, until the connection's next command
+or its end.
+
 Source: IdentifySystem, CreateReplicationSlot, ReadReplicationSlot
 (src/backend/replication/walsender.c)
 """
@@ -11,12 +15,14 @@ Source: IdentifySystem, CreateReplicationSlot, ReadReplicationSlot
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import psycopg
 from psycopg import sql
 
-from spillway.errors import SlotActive, SourceError, UnknownSlot
+from spillway.errors import SlotActive, SourceError, SpillwayError, UnknownSlot
 from spillway.receiver.source_session import source_session
 from spillway.service.model import SlotSpec
 from spillway.users.registry import may_use_database, may_use_slot
@@ -33,12 +39,14 @@ from spillway.walsender.grammar import (
 from spillway.walsender.messages import INT4, INT8, TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from spillway.service.interface import EngineInterface
     from spillway.service.model import SlotInfo
     from spillway.store.rows import UserRow
     from spillway.walsender.databases import ServedDatabase
+
+log = logging.getLogger(__name__)
 
 _MAJOR_OF_INT8_TIMELINE: Final = 16
 _MAJOR_OF_OPTION_LISTS: Final = 15
@@ -79,7 +87,6 @@ class Commands:
         user: whose rights count.
         database: where the connection is.
         settings: what sources have answered to SHOW, by source and name; shared by all connections.
-        is_client_there: asked while something is waited for.
     """
 
     def __init__(
@@ -88,15 +95,15 @@ class Commands:
         user: UserRow,
         database: ServedDatabase,
         settings: dict[tuple[str, str], tuple[str, str]],
-        is_client_there: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._user = user
         self._database = database
         self._settings = settings
-        self._is_client_there = is_client_there
         #: temporary slots that were made here: they end with the connection
         self.temporary: set[str] = set()
+        #: the slot whose snapshot is exported, and the snapshot's name
+        self._export: tuple[str, str] | None = None
 
     async def run(
         self,
@@ -206,6 +213,26 @@ class Commands:
         column, value = self._settings[key]
         return Answer(((column, TEXT),), (value,))
 
+    async def end_export(self) -> None:
+        """Give up the snapshot that the command before has exported, if any: each command begins
+        with that, as in PostgreSQL.
+        """
+        if self._export is not None:
+            slot_name, snapshot_name = self._export
+            self._export = None
+            # It went with its slot.
+            with contextlib.suppress(UnknownSlot):
+                await self._engine.release_snapshot(slot_name, snapshot_name)
+
+    async def clean_up(self) -> None:
+        """End what ends with the connection."""
+        await self.end_export()
+        for slot_name in tuple(self.temporary):
+            try:
+                await self._engine.drop_slot(slot_name)
+            except SpillwayError as error:
+                log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
+
     async def _create(self, command: CreateSlot) -> Answer:
         if not (self._user.manage_slots and may_use_slot(self._user, command.slot_name)):
             self._refuse("create", command.slot_name)
@@ -218,12 +245,6 @@ class Commands:
                 "XX000",
                 f"CREATE_REPLICATION_SLOT ... {spelling} must be called inside a transaction",
             )
-        if command.snapshot == "export":
-            raise not_supported(
-                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') is not supported by this server",
-                "Say (SNAPSHOT 'nothing'), or NOEXPORT_SNAPSHOT; or create the slot with spillway "
-                "slot create.",
-            )
         slot = await self._engine.create_slot(
             SlotSpec(
                 slot_name=command.slot_name,
@@ -233,8 +254,14 @@ class Commands:
                 temporary=command.temporary,
                 two_phase=command.two_phase,
                 failover=command.failover,
+                exports_snapshot=command.snapshot == "export",
+                keeps_snapshot=command.snapshot == "export",
             )
         )
+        snapshot_name = None
+        if command.snapshot == "export":
+            snapshot_name = await self._snapshot_of(command.slot_name)
+            self._export = command.slot_name, snapshot_name
         if command.temporary:
             self.temporary.add(command.slot_name)
         columns = (
@@ -244,7 +271,18 @@ class Commands:
             ("output_plugin", TEXT),
         )
         position = str(slot.confirmed_flush_lsn)
-        return Answer(columns, (slot.slot_name, position, None, slot.plugin))
+        return Answer(columns, (slot.slot_name, position, snapshot_name, slot.plugin))
+
+    async def _snapshot_of(self, slot_name: str) -> str:
+        """Return the name of the snapshot that a slot was made with; without one, there is to be no
+        slot either.
+        """
+        try:
+            return (await self._engine.get_snapshot(slot_name)).snapshot_name
+        except BaseException:
+            with contextlib.suppress(SpillwayError):
+                await self._engine.drop_slot(slot_name)
+            raise
 
     async def _drop(self, command: DropSlot) -> Answer:
         slot = await self._engine.get_slot(command.slot_name)
@@ -256,7 +294,7 @@ class Commands:
                 await self._engine.drop_slot(command.slot_name)
                 break
             except SlotActive:
-                if not command.wait or not self._is_client_there():
+                if not command.wait:
                     raise
             await asyncio.sleep(_WAIT_POLL_S)
         self.temporary.discard(command.slot_name)

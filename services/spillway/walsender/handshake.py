@@ -48,12 +48,29 @@ WRONG_PASSWORD_DELAY_S: Final = 1.0
 _SASL_RESPONSE: Final = ord("p")
 
 
+class ClientReader(asyncio.StreamReader):
+    """What a client sends; its end is known before what came before it is read."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        #: set once nothing more comes
+        self.ended = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        self.ended.set()
+        super().feed_eof()
+
+    def set_exception(self, exc: Exception) -> None:
+        self.ended.set()
+        super().set_exception(exc)
+
+
 class Connection:
     """A client's streams, and what is known of them."""
 
     def __init__(
         self,
-        reader: asyncio.StreamReader,
+        reader: ClientReader,
         writer: asyncio.StreamWriter,
         *,
         is_tls: bool,
@@ -199,7 +216,7 @@ async def _streams(
     accepted: socket.socket, context: ssl.SSLContext | None, end_point: bytes | None
 ) -> Connection:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(loop=loop)
+    reader = ClientReader(loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=context)
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -181,7 +181,7 @@ class WalsenderServer:
             await connection.send(messages.error_response(told(error, commands.major)))
         finally:
             del self._sessions[session.pid]
-            await session.clean_up(commands)
+            await commands.clean_up()
 
     def _cancel(self, request: CancelRequest) -> None:
         session = self._sessions.get(request.pid)

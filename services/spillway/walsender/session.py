@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spillway.caller import calling
 from spillway.errors import MetadataError, SpillwayError
@@ -24,20 +23,24 @@ from spillway.pg.boolean import parse_bool
 from spillway.users.registry import may_use_database
 from spillway.walsender import databases, handshake, messages
 from spillway.walsender.commands import Answer, Commands
-from spillway.walsender.copy_stream import BATCH_BYTES, CopyStream, open_writes_of
+from spillway.walsender.copy_stream import BATCH_BYTES, ClientGone, CopyStream, open_writes_of
 from spillway.walsender.failures import WireError, not_supported, protocol_violation, told
-from spillway.walsender.grammar import StartLogical, parse_command, syntax_error
+from spillway.walsender.grammar import (
+    CreateSlot,
+    DropSlot,
+    StartLogical,
+    parse_command,
+    syntax_error,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from spillway.service.interface import EngineInterface
     from spillway.store.rows import UserRow
     from spillway.users.registry import Users
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
-
-log = logging.getLogger(__name__)
 
 #: Session settings that change what output plugins print; those of ours take them as options.
 _TEXT_SETTINGS: Final = frozenset(
@@ -153,8 +156,7 @@ class Session:
             messages.backend_key_data(self.pid, self.key),
             messages.ready_for_query(),
         )
-        reader = self._connection.reader
-        return Commands(self._engine, user, database, self._settings, lambda: not reader.at_eof())
+        return Commands(self._engine, user, database, self._settings)
 
     def _check_kind(self) -> None:
         wanted = self._parameters.get("replication", "false")
@@ -293,6 +295,7 @@ class Session:
         await self._connection.send(messages.ready_for_query())
 
     async def _run(self, commands: Commands, text: str) -> None:
+        await commands.end_export()
         command = parse_command(text, commands.major)
         if command is None:
             await self._sql(commands, text)
@@ -300,8 +303,28 @@ class Session:
         if isinstance(command, StartLogical):
             await self._stream(commands, command)
             return
-        answer = await commands.run(command)
+        work = commands.run(command)
+        # PostgreSQL looks after the client while it waits for a consistent point.
+        waits = isinstance(command, CreateSlot | DropSlot)
+        answer = await (self._while_there(work) if waits else work)
         await self._answer(answer, command.tag)
+
+    async def _while_there(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for *work*, which may take its time, and end it if the client goes away meanwhile:
+        then it shall leave nothing behind.
+        """
+        working = asyncio.create_task(work)
+        gone = asyncio.create_task(self._connection.reader.ended.wait())
+        try:
+            await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not working.done():
+                working.cancel()
+                await asyncio.wait((working,))
+        if working.cancelled():
+            raise ClientGone
+        return working.result()
 
     async def _answer(self, answer: Answer, tag: str) -> None:
         parts = []
@@ -364,14 +387,6 @@ class Session:
         """
         match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
         return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
-
-    async def clean_up(self, commands: Commands) -> None:
-        """Drop the connection's temporary slots."""
-        for slot_name in tuple(commands.temporary):
-            try:
-                await self._engine.drop_slot(slot_name)
-            except SpillwayError as error:
-                log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
 
 
 def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
