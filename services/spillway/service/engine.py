@@ -457,13 +457,30 @@ class Engine:
             await self._rows.advance(slot, Lsn(min(upto_lsn, session.decoded_lsn)))
             return slot.confirmed_flush_lsn
 
-    async def alter_slot(self, slot_name: str, options: Mapping[str, str]) -> SlotInfo:
-        """Give an idle slot other plugin options."""
+    async def alter_slot(
+        self,
+        slot_name: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        failover: bool | None = None,
+        two_phase: bool | None = None,
+    ) -> SlotInfo:
+        """Give an idle slot other plugin options, or properties; see the interface."""
         slot = self._slot(slot_name)
         source = self._sources.get(slot.row.source)
-        validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
+        changes: dict[str, object] = {}
+        if options is not None:
+            validate_options(slot.row.plugin, options, _plugin_context(slot.row, source))
+            changes["options"] = dict(options)
         with slot.acquired("alter"):
-            await self._rows.alter(slot, options=dict(options))
+            if failover is not None:
+                changes["failover"] = failover
+            if two_phase is not None and two_phase != slot.row.two_phase:
+                # Whatever was prepared before what is confirmed was not told of: it comes whole.
+                stands = slot.confirmed_flush_lsn
+                changes |= {"two_phase": two_phase, "two_phase_at": stands if two_phase else None}
+            if changes:
+                await self._rows.alter(slot, **changes)
         return self._info(slot)
 
     # -- reading ------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from spillway.errors import UnknownUser
 from spillway.users.verifier import Verifier
 from spillway.walsender import messages, scram
 from spillway.walsender.failures import WireError, protocol_violation
+from spillway.walsender.streams import Reader
 
 if TYPE_CHECKING:
     from spillway.store.rows import UserRow
@@ -48,29 +49,12 @@ WRONG_PASSWORD_DELAY_S: Final = 1.0
 _SASL_RESPONSE: Final = ord("p")
 
 
-class ClientReader(asyncio.StreamReader):
-    """What a client sends; its end is known before what came before it is read."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        #: set once nothing more comes
-        self.ended = asyncio.Event()
-
-    def feed_eof(self) -> None:
-        self.ended.set()
-        super().feed_eof()
-
-    def set_exception(self, exc: Exception) -> None:
-        self.ended.set()
-        super().set_exception(exc)
-
-
 class Connection:
     """A client's streams, and what is known of them."""
 
     def __init__(
         self,
-        reader: ClientReader,
+        reader: Reader,
         writer: asyncio.StreamWriter,
         *,
         is_tls: bool,
@@ -216,7 +200,7 @@ async def _streams(
     accepted: socket.socket, context: ssl.SSLContext | None, end_point: bytes | None
 ) -> Connection:
     loop = asyncio.get_running_loop()
-    reader = ClientReader(loop)
+    reader = Reader(loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=context)
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import pq
 
 from harness.pg_port import create_user, dsn_of, serving
-from harness.replication_client import ReplicationClient
+from harness.replication_client import Failure, ReplicationClient
 from spillway.service.settings import EngineSettings
 
 if TYPE_CHECKING:
@@ -27,6 +27,25 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 60.0
 CREATE = "CREATE_REPLICATION_SLOT {} LOGICAL test_decoding"
+
+
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+#: What runs before a slot is made with a snapshot.
+BEFORE: dict[str, tuple[str, ...]] = {
+    "no transaction": (),
+    "read committed": ("BEGIN",),
+    "serializable": ("BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY",),
+    "read write": ("BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE",),
+    "a query": (BEGIN, "SELECT 1"),
+    "no query": (BEGIN, "SHOW transaction_isolation", "SET LOCAL work_mem = '5MB'"),
+    "a subtransaction": (BEGIN, "SAVEPOINT s"),
+    "a query in a subtransaction": (BEGIN, "SAVEPOINT s", "SELECT 1"),
+    "a subtransaction that is over": (BEGIN, "SAVEPOINT s", "RELEASE s"),
+    "a failure": (BEGIN, "SELECT 1/0"),
+    "a failed command": (BEGIN, "START_REPLICATION SLOT s LOGICAL"),
+    "all is right": (BEGIN,),
+}
 
 
 def _until(happened: Callable[[], Any]) -> None:
@@ -80,10 +99,25 @@ def test_exact_under_load(pg: Database, tmp_path: Path) -> None:
                 )
                 written[0] += 2
 
+    def used(name: str) -> tuple[list[int], ReplicationClient, str]:
+        client = ReplicationClient(dsn)
+        client.run(BEGIN)
+        reply = client.run(CREATE.format(name) + " USE_SNAPSHOT")
+        assert reply.failure is None, reply
+        ((made, point, snapshot, plugin),) = reply.rows
+        assert (made, snapshot, plugin) == (name, None, "test_decoding")
+        # Others commit meanwhile, and it does not see that.
+        moved = written[0]
+        _until(lambda: written[0] > moved)
+        rows = [int(str(row[0])) for row in client.run("SELECT id FROM t").rows]
+        assert client.run("COMMIT").tag == "COMMIT"
+        return rows, client, str(point)
+
     writer = threading.Thread(target=write)
     with serving(pg, tmp_path) as (service, dsn), ReplicationClient(pg.dsn) as theirs:
         # Its creation waits for what runs, as those of PostgreSQL always do.
         service.create_slot("first", pg.name)
+        service.call("PATCH", "/users/alice", json={"run_sql": True})
         expected = theirs.run(CREATE.format("s TEMPORARY"))
         # Prepared before, and committed after: no snapshot sees it, all slots bring it.
         pg.execute("BEGIN; INSERT INTO t VALUES (-1); PREPARE TRANSACTION 'p'")
@@ -98,6 +132,7 @@ def test_exact_under_load(pg: Database, tmp_path: Path) -> None:
                 # Not before others have written: a snapshot waits for its readers.
                 seen = written[0]
                 _until(lambda least=seen: written[0] > least + 20)  # type: ignore[misc]
+            through_sql = [used(name) for name in ("four", "five")]
             found = made[0][1]
             assert (found.columns, found.tag) == (expected.columns, expected.tag)
         finally:
@@ -115,6 +150,11 @@ def test_exact_under_load(pg: Database, tmp_path: Path) -> None:
                 assert len(seen_rows) not in (0, len(everything))
                 came = _streamed(ours, pg, str(name), point)
             assert sorted(seen_rows + came) == everything
+        for number, (rows, client, point) in enumerate(through_sql):
+            with client:
+                assert 0 < len(rows) < len(everything)
+                came = _streamed(client, pg, ("four", "five")[number], point)
+            assert sorted(rows + came) == everything
 
 
 def test_lifetime(pg15: Database, tmp_path: Path) -> None:
@@ -221,3 +261,39 @@ def _cancelled(client: ReplicationClient) -> str:
     result = client.pgconn.get_result()
     assert result is not None
     return result.error_message.decode()
+
+
+def test_rules_are_those_of_postgresql(pg: Database, tmp_path: Path) -> None:
+    """Which transaction a slot's snapshot is given to, and what becomes of it when it fails."""
+    with serving(pg, tmp_path) as (service, dsn):
+        service.call("PATCH", "/users/alice", json={"run_sql": True})
+        service.create_slot("first", pg.name)
+        differing = []
+        for what, before in BEFORE.items():
+            for spelling in ("USE_SNAPSHOT", "EXPORT_SNAPSHOT", "NOEXPORT_SNAPSHOT"):
+                said = [_said(to, before, spelling) for to in (pg.dsn, dsn)]
+                if said[0] != said[1]:
+                    differing.append((what, spelling, *said))
+        assert not differing, "\n".join(map(str, differing))
+        assert _slots(service) == {"first"}
+        # The first command of all makes the connection to the source as well.
+        with ReplicationClient(dsn) as client:
+            client.run(BEGIN)
+            assert client.run(CREATE.format("first")).failure == Failure(
+                "42710", 'replication slot "first" already exists'
+            )
+            assert client.run("SELECT 1").failure is not None
+
+
+def _said(to: str, before: tuple[str, ...], spelling: str) -> object:
+    """What is answered, and how the transaction stands then; without where the slot begins."""
+    with ReplicationClient(to) as client:
+        for statement in before:
+            client.run(statement)
+        reply = client.run(CREATE.format("s TEMPORARY") + f" {spelling}")
+        rows = [(row[0], row[2] is None, row[3]) for row in reply.rows]
+        status = int(client.pgconn.transaction_status)
+        after = client.run("SELECT 2").failure, client.run("ROLLBACK").tag
+        # It goes with the connection, and with whatever fails there.
+        client.run("DROP_REPLICATION_SLOT s")
+        return reply.failure, reply.columns, reply.tag, rows, status, after
