@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.java_clients import Jvm
+    from harness.pgjdbc import Door
 
 _TIMEOUT_S = 120.0
 #: Of an event, what two engines that read the same WAL don't share: when they made it.
@@ -111,10 +112,9 @@ class DebeziumEngine:
         given = jvm.names.java.util.Properties()
         for name, value in properties.items():
             given.setProperty(name, value)
-        loader = jvm.names.java.lang.Thread.currentThread().getContextClassLoader()
         self._engine = (
             jvm.names.io.debezium.engine.DebeziumEngine.create(
-                loader.loadClass("io.debezium.engine.format.Json")
+                jvm.class_named("io.debezium.engine.format.Json")
             )
             .using(given)
             .using(self.application)
@@ -153,29 +153,37 @@ class DebeziumEngine:
                 self.application.arrived.wait(left)
 
 
-def properties(
-    host: str, port: int, user: str, password: str, database: str, directory: Path, **more: str
-) -> dict[str, str]:
-    """The configuration of a connector that follows ``public`` by pgoutput; in *more*, names have
-    ``_`` for ``.``.
+def kept_offsets(directory: Path) -> dict[str, str]:
+    """The properties of an embedded engine that a connector in Kafka Connect has not: its offsets
+    are kept in *directory*, and its events are plain JSON.
     """
+    directory.mkdir(exist_ok=True)
     return {
         "name": "engine",
-        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-        "topic.prefix": "shop",
-        "database.hostname": host,
-        "database.port": str(port),
-        "database.user": user,
-        "database.password": password,
-        "database.dbname": database,
-        "plugin.name": "pgoutput",
-        "slot.name": "debezium",
-        "snapshot.mode": "initial",
         "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
         "offset.storage.file.filename": str(directory / "offsets"),
         "offset.flush.interval.ms": "200",
         "poll.interval.ms": "50",
         "key.converter.schemas.enable": "false",
         "value.converter.schemas.enable": "false",
+    }
+
+
+def properties(door: Door, directory: Path, **more: str) -> dict[str, str]:
+    """The configuration of a connector that follows ``public`` by pgoutput; in *more*, names have
+    ``_`` for ``.``.
+    """
+    return {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "topic.prefix": "shop",
+        "database.hostname": door.host,
+        "database.port": str(door.port),
+        "database.user": door.user,
+        "database.password": door.password,
+        "database.dbname": door.database,
+        "plugin.name": "pgoutput",
+        "slot.name": "debezium",
+        "snapshot.mode": "initial",
+        **kept_offsets(directory),
         **{name.replace("_", "."): value for name, value in more.items()},
     }

@@ -178,6 +178,10 @@ class Jvm:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    def class_named(self, name: str) -> Any:
+        """Return a ``java.lang.Class``."""
+        return self.names.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+
     def kill(self) -> None:
         """End it as SIGKILL does."""
         if self._log.closed:

@@ -45,7 +45,6 @@ class Failure(NamedTuple):
 
 def connect(jvm: Jvm, door: Door, *, replication: bool = False, **more: str) -> Any:
     """Return a ``java.sql.Connection``; with *replication* it is for ``getReplicationAPI``."""
-    properties = jvm.names.java.util.Properties()
     asked = {"user": door.user, "password": door.password, **more}
     if replication:
         # As the driver's documentation has it.
@@ -54,9 +53,14 @@ def connect(jvm: Jvm, door: Door, *, replication: bool = False, **more: str) -> 
             "assumeMinServerVersion": "9.4",
             "preferQueryMode": "simple",
         }
+    return connect_with(jvm, f"jdbc:postgresql://{door.host}:{door.port}/{door.database}", asked)
+
+
+def connect_with(jvm: Jvm, url: str, asked: Mapping[str, str]) -> Any:
+    """Return a ``java.sql.Connection``."""
+    properties = jvm.names.java.util.Properties()
     for name, value in asked.items():
         properties.setProperty(name, value)
-    url = f"jdbc:postgresql://{door.host}:{door.port}/{door.database}"
     return jvm.names.java.sql.DriverManager.getConnection(url, properties)
 
 

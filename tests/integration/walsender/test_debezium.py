@@ -73,11 +73,7 @@ WORKLOAD = [
 
 
 def configuration(door: Door, directory: Path, **more: str) -> dict[str, str]:
-    directory.mkdir(exist_ok=True)
-    return properties(
-        door.host, door.port, door.user, door.password, door.database, directory,
-        snapshot_max_threads="4", skipped_operations="none", **more,
-    )  # fmt: skip
+    return properties(door, directory, snapshot_max_threads="4", skipped_operations="none", **more)
 
 
 def work(database: Database, number: int) -> None:
