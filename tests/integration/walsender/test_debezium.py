@@ -65,10 +65,11 @@ WORKLOAD = [
     """INSERT INTO parts
         SELECT i, (ARRAY['eu', 'us'])[1 + i % 2] FROM generate_series({0}, {0} + 30) i""",
     "UPDATE parts SET region = 'us' WHERE id = {0} + 2",
-    "SELECT pg_logical_emit_message(true, 'within', 'a transaction')",
+    """SELECT pg_logical_emit_message(true, 'within', 'a transaction'),
+        pg_logical_emit_message(false, 'outside', 'of one')""",
     "ALTER TABLE whole ADD COLUMN c{0} int DEFAULT 7; INSERT INTO whole VALUES ({0}, 'wider')",
     "TRUNCATE whole",
-    "SELECT pg_logical_emit_message(false, 'end', '{0}')",
+    "SELECT pg_logical_emit_message(true, 'end', '{0}')",
 ]
 
 
@@ -183,7 +184,7 @@ def test_over_kills(pg18: Database, tmp_path: Path, start_jvm: Callable[[], Jvm]
                     jvm.kill()
                     jvm = start_jvm()
                     engine = DebeziumEngine(jvm, options, ours)
-        pg18.execute("SELECT pg_logical_emit_message(false, 'end', '1')")
+        pg18.execute("SELECT pg_logical_emit_message(true, 'end', '1')")
         oracle.wait_until(has_ended(1))
         engine.wait_until(has_ended(1))
     finally:
