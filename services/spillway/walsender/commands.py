@@ -163,6 +163,11 @@ class Commands:
         return self._database.major
 
     @property
+    def source(self) -> str:
+        """The source's name."""
+        return self._database.source
+
+    @property
     def may_run_sql(self) -> bool:
         """Whether the user may run SQL."""
         return self._user.run_sql
@@ -180,6 +185,21 @@ class Commands:
                 hint="An administrator of the service gives the right: spillway user alter "
                 "--run-sql.",
             )
+
+    def may_see(self, slot: SlotInfo) -> bool:
+        """Whether a slot is one of this source, in a database that the user may use."""
+        return slot.source == self._database.source and may_use_database(
+            self._user, slot.source, slot.database
+        )
+
+    def check_manages(self, slot_name: str) -> None:
+        """Insist that the user may make slots of that name, drop them and end their sessions.
+
+        Raises:
+            WireError: it may not.
+        """
+        if not (self._user.manage_slots and may_use_slot(self._user, slot_name)):
+            self._refuse("manage", slot_name)
 
     async def usable_slot(self, slot_name: str) -> SlotInfo:
         """Return a slot of this database that the user may read.

@@ -41,6 +41,8 @@ from spillway.walsender.grammar import (
 from spillway.walsender.messages import LongQuery
 from spillway.walsender.sql.relay import Relay
 from spillway.walsender.sql.replication_sql import ReplicationSql
+from spillway.walsender.sql.slots import Slots
+from spillway.walsender.sql.statements import may_speak_of_slots
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -65,6 +67,8 @@ _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
 _MAJOR_OF_SEARCH_PATH: Final = 18
 #: What belongs to the extended protocol: refused, and then passed over until Sync.
 _EXTENDED: Final = frozenset(b"PBEDC")
+
+_HEAD_BYTES: Final = 5
 #: Startup parameters that are ours; a source gets the others as they are.
 _OURS: Final = frozenset({"user", "database", "replication"})
 
@@ -209,7 +213,7 @@ class Session:
             raise
         # What clients compare with pg_backend_pid(), and with who notifies them.
         self.pid = upstream.pid
-        self._relay = Relay(self._connection, upstream)
+        self._relay = Relay(self._connection, upstream, Slots(self._engine, commands))
         return upstream.statuses
 
     def _is_replication(self) -> bool:
@@ -452,6 +456,10 @@ class Session:
 
     async def _run_sql(self, commands: Commands, query: bytes, rest_bytes: int = 0) -> None:
         commands.check_sql()
+        if not rest_bytes and may_speak_of_slots(query) and self._session_sql.status != b"E":
+            text = query[_HEAD_BYTES:-1]
+            changed = await Slots(self._engine, commands).simple(text)
+            query = messages.message(b"Q", changed + b"\0")
         await self._session_sql.run(query, rest_bytes)
 
     async def _stream(self, commands: Commands, command: StartLogical) -> None:
