@@ -47,6 +47,8 @@ INSERT INTO parts SELECT i, (ARRAY['eu', 'us'])[1 + i % 2] FROM generate_series(
 #: Debezium reads the rows of partitions by their parent, too.
 SNAPSHOT_ROWS = 120
 
+LOGICAL_SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'logical'"
+
 #: A transaction a line.
 WORKLOAD = [
     """INSERT INTO kinds VALUES ({0}, 1 << 40, 'ä€', 1.5, 1e30, '2026-05-05 05:05:05.123456+02',
@@ -123,12 +125,16 @@ def test_events_equal_the_primarys(
                     engines[name] = stack.enter_context(DebeziumEngine(jvms[name], options))
                     if not number:
                         engines[name].wait_until(lambda seen: len(seen) >= SNAPSHOT_ROWS)
+                assert [slot["slot_name"] for slot in service.call("GET", "/slots")["slots"]] == [
+                    "from_service"
+                ]
+                assert pg.query(LOGICAL_SLOTS) == [("from_primary",)]
                 work(pg, 10_000 * (number + 2))
                 for name, engine in engines.items():
                     engine.wait_until(has_ended(10_000 * (number + 2)))
                     events[name] += engine.events
         assert service.call("GET", "/slots")["slots"] == []
-        assert pg.query("SELECT 1 FROM pg_replication_slots WHERE slot_type = 'logical'") == []
+        assert pg.query(LOGICAL_SLOTS) == []
     rows = {
         name: sorted(event.compared() for event in seen if event.read)
         for name, seen in events.items()
