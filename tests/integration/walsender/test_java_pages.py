@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import sys
-import time
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,9 @@ from harness.pgjdbc import connect_with
 from harness.servers import client
 from harness.service import service_in_process
 from spillway.demo.private_postgres import SUPERUSER
-from spillway.pg.lsn import Lsn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from harness.cluster import Database
     from harness.debezium import Event
@@ -107,7 +107,7 @@ def test_debezium(pg18: Database, tmp_path: Path, jvm: Jvm) -> None:
     with service_in_process(tmp_path / "data") as service:
         service.create_source(pg18.cluster.dsn(), pg18.name)
         page = Page("use-debezium.md", service, pg18, tmp_path)
-        user, create_slot, drop_slot = page.blocks("sh")
+        user, create_slot, wait, drop_slot = page.blocks("sh")
         page.run(user)
         four_lines, others = page.properties()
         # A connector that begins here.
@@ -134,18 +134,39 @@ def test_debezium(pg18: Database, tmp_path: Path, jvm: Jvm) -> None:
         with DebeziumEngine(jvm, {**others, **primary, **offsets}) as engine:
             engine.wait_until(lambda seen: len(seen) == 4)
             page.run(create_slot)
-            begins = Lsn.parse(service.slot("orders")["confirmed_flush_lsn"])
-            pg18.execute("INSERT INTO t VALUES (4)")
-            engine.wait_until(lambda seen: len(seen) == 5)
-            _wait_for_primary(pg18, lambda confirmed: confirmed > begins)
+            with _changing(pg18):
+                page.run(wait)
+            known = int(pg18.value("SELECT count(*) FROM t")) + 1
+            engine.wait_until(lambda seen: len(seen) == known)
         assert _slots(pg18) == [("orders",)]
-        pg18.execute("INSERT INTO t VALUES (5)")
+        pg18.execute("INSERT INTO t VALUES (-1)")
         with DebeziumEngine(jvm, {**others, **four_lines, **offsets}) as engine:
+            engine.wait_until(bool)
             page.run(drop_slot)
-            pg18.execute("INSERT INTO t VALUES (6)")
+            pg18.execute("INSERT INTO t VALUES (-2)")
             engine.wait_until(lambda seen: len(seen) == 2)
-            assert _rows(engine.events) == [("c", "t", 5), ("c", "t", 6)]
+            assert _rows(engine.events) == [("c", "t", -2), ("c", "t", -1)]
         assert _slots(pg18) == []
+
+
+@contextmanager
+def _changing(database: Database) -> Iterator[None]:
+    """Insert now and then."""
+    ended = threading.Event()
+
+    def work() -> None:
+        number = 100
+        while not ended.wait(0.2):
+            database.execute(f"INSERT INTO t VALUES ({number})")
+            number += 1
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        worker.join()
 
 
 def _rows(events: list[Event]) -> list[tuple[str, str, int]]:
@@ -157,13 +178,3 @@ def _rows(events: list[Event]) -> list[tuple[str, str, int]]:
 
 def _slots(database: Database) -> list[tuple[object, ...]]:
     return database.query("SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'logical'")
-
-
-def _wait_for_primary(database: Database, reached: Callable[[Lsn], bool]) -> None:
-    confirmed = (
-        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'orders'"
-    )
-    deadline = time.monotonic() + 60
-    while not reached(Lsn.parse(database.value(confirmed))):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
