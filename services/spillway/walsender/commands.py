@@ -209,6 +209,7 @@ class Commands:
             WireError: it is of another database, or not for this user.
         """
         slot = await self._engine.get_slot(slot_name)
+        self.check_database()
         self._check_rights(slot)
         if (slot.source, slot.database) != (self._database.source, self._database.name):
             raise WireError(
@@ -244,14 +245,16 @@ class Commands:
         # A standby says how far it has WAL, too.
         position = str(source.flushed_lsn)
         return Answer(
-            columns, (source.system_id, str(source.timeline), position, self._database.name)
+            columns, (source.system_id, str(source.timeline), position, self._database.name or None)
         )
 
     async def _show(self, name: str) -> Answer:
         if name not in _PLAIN_SETTINGS and not self._user.run_sql:
             raise WireError("42501", f'permission denied to examine "{name}"')
         key = self._database.source, name
-        dsn = self._engine.conninfo(self._database.source, self._database.name)
+        # Every server has that one.
+        database = self._database.name or "postgres"
+        dsn = self._engine.conninfo(self._database.source, database)
         try:
             self._settings[key] = await asyncio.to_thread(_ask_setting, dsn, name)
         except SourceError:
@@ -282,7 +285,17 @@ class Commands:
             except SpillwayError as error:
                 log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
 
+    def check_database(self) -> None:
+        """Insist on a connection with a database.
+
+        Raises:
+            WireError: it is one for physical replication.
+        """
+        if not self._database.name:
+            raise WireError("55000", "logical decoding requires a database connection")
+
     async def _create(self, command: CreateSlot) -> Answer:
+        self.check_database()
         if not (self._user.manage_slots and may_use_slot(self._user, command.slot_name)):
             self._refuse("create", command.slot_name)
         await self._check_name(command.slot_name)

@@ -5,7 +5,7 @@ On a replication connection commands come one by one as simple queries. A replic
 answered here; anything else is SQL, which the source answers (:mod:`spillway.walsender.sql`), but
 for the one statement that every libpq client begins with, where no SQL may be run. The extended
 protocol is refused as a walsender does. A connection without ``replication`` is the source's from
-its login on.
+its login on; one with ``replication=true`` has no database, and knows commands alone.
 
 Source: PostgresMain, exec_replication_command (src/backend/tcop/postgres.c,
 src/backend/replication/walsender.c)
@@ -17,13 +17,13 @@ import asyncio
 import contextlib
 import re
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spillway.caller import calling
 from spillway.errors import MetadataError, SpillwayError
 from spillway.pg.boolean import parse_bool
 from spillway.receiver.connect_errors import quote_identifier
-from spillway.users.registry import may_use_database
+from spillway.users.registry import may_use_database, may_use_source
 from spillway.walsender import databases, handshake, messages
 from spillway.walsender.commands import Answer, Commands
 from spillway.walsender.copy_stream import BATCH_BYTES, ClientGone, CopyStream, open_writes_of
@@ -73,6 +73,10 @@ _HEAD_BYTES: Final = 5
 _OURS: Final = frozenset({"user", "database", "replication"})
 
 
+#: A walsender with a database, one without, a backend.
+Kind = Literal["logical", "physical", "sql"]
+
+
 class Session:
     """One client.
 
@@ -120,6 +124,7 @@ class Session:
         self._session_settings: dict[str, str] = {}
         self._command: asyncio.Task[None] | None = None
         self._cancelled = False
+        self._kind: Kind = "sql"
         #: SQL of a replication connection; None: the connection is no such
         self._sql: ReplicationSql | None = None
         #: a normal connection; None: it is none, or has no source yet
@@ -175,12 +180,12 @@ class Session:
                 fatal=True,
             )
         user = await handshake.authenticate(self._connection, name, self._users)
-        is_replication = self._is_replication()
+        self._kind = self._kind_asked_for()
         database = await self._database(user)
         if startup.minor < messages.NEWEST_MINOR:
             self.key = self.key[:4]
         commands = Commands(self._engine, user, database, self._settings)
-        if is_replication:
+        if self._kind != "sql":
             self._check_encoding(database)
             statuses = self._statuses(database)
             self._sql = ReplicationSql(
@@ -216,27 +221,29 @@ class Session:
         self._relay = Relay(self._connection, upstream, Slots(self._engine, commands))
         return upstream.statuses
 
-    def _is_replication(self) -> bool:
-        """Whether it is a connection for replication."""
+    def _kind_asked_for(self) -> Kind:
         wanted = self._parameters.get("replication", "false")
         if wanted == "database":
-            return True
+            return "logical"
         asked = parse_bool(wanted)
         if asked is None:
             raise WireError(
                 "22023", f'invalid value for parameter "replication": "{wanted}"', fatal=True
             )
-        if asked:
-            raise WireError(
-                "0A000",
-                "physical replication connections are not supported by this server",
-                hint="Connect with replication=database for logical replication.",
-                fatal=True,
-            )
-        return False
+        return "physical" if asked else "sql"
 
     async def _database(self, user: UserRow) -> ServedDatabase:
         dbname = self._parameters.get("database") or user.name
+        if self._kind == "physical":
+            source = await databases.find_source(self._engine, dbname)
+            if not may_use_source(user, source.source):
+                raise WireError(
+                    "42501",
+                    f'permission denied for source "{source.source}"',
+                    detail=f'User "{user.name}" is for no database of it.',
+                    fatal=True,
+                )
+            return source
         database = await databases.find(self._engine, dbname)
         if not may_use_database(user, database.source, database.name):
             raise WireError(
@@ -295,12 +302,12 @@ class Session:
             WireError: it did what ends a connection.
             OSError, asyncio.IncompleteReadError: it is gone.
         """
-        if self._relay is not None:
-            await self._relay.run()
-            return
         skipping = False
         client = self._parameters.get("application_name")
         with calling(self._address, client):
+            if self._relay is not None:
+                await self._relay.run()
+                return
             while True:
                 read = await messages.read_message_or_long_query(self._connection.reader)
                 if isinstance(read, LongQuery):
@@ -387,6 +394,7 @@ class Session:
                 "current transaction is aborted, commands ignored until end of transaction block",
             )
         if isinstance(command, StartLogical):
+            commands.check_database()
             if status != b"I":
                 raise WireError("25001", f"{command.tag} cannot run inside a transaction block")
             await self._stream(commands, command)
@@ -430,7 +438,7 @@ class Session:
         there can't be one now.
         """
         sql = self._session_sql
-        if not commands.may_run_sql:
+        if self._kind == "physical" or not commands.may_run_sql:
             return False
         try:
             await sql.open()
@@ -442,6 +450,10 @@ class Session:
 
     async def _run_plain(self, commands: Commands, body: bytes) -> None:
         """Run what is no replication command."""
+        if self._kind == "physical":
+            raise WireError(
+                "0A000", "cannot execute SQL commands in WAL sender for physical replication"
+            )
         sql = self._session_sql
         statement = body[:-1].strip().rstrip(b";").rstrip()
         if not statement and not sql.is_open:

@@ -59,9 +59,11 @@ _OF_RELATION: Final = {
     "pg_get_replication_slots": ("slots", _SLOTS_OF_FUNCTION, "pg_get_replication_slots()"),
     "pg_stat_replication": ("streams", _STREAMS, "pg_stat_replication"),
 }
-#: Slots of the source that are the service's own: what it streams WAL by.
+#: Slots of the source that are the service's own, by which it streams WAL, are left out; so are
+#: those that have the name of one of ours, as from before a client moved here.
 _NOT_OURS: Final = (
-    " WHERE NOT pg_catalog.starts_with(CAST(slot_name AS pg_catalog.text), 'spillway_')"
+    " WHERE NOT pg_catalog.starts_with(CAST(theirs.slot_name AS pg_catalog.text), 'spillway_')"
+    " AND theirs.slot_name OPERATOR(pg_catalog.<>) ALL (SELECT ours.slot_name FROM "
 )
 
 
@@ -119,10 +121,10 @@ def relation_text(name: str, major: int) -> str:
         (column, kind) for column, kind, first, last in all_columns if first <= major <= last
     ]
     names = ", ".join(column for column, _ in columns)
-    condition = _NOT_OURS if rows == "slots" else ""
+    condition = _NOT_OURS + _records(rows, columns) + ") " if rows == "slots" else ""
     return (
         f"(SELECT {names} FROM {_records(rows, columns)} "  # noqa: S608 - names of ours
-        f"UNION ALL SELECT {names} FROM pg_catalog.{theirs}{condition})"
+        f"UNION ALL SELECT {names} FROM pg_catalog.{theirs} AS theirs{condition})"
     )
 
 
