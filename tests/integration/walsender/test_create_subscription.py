@@ -1,0 +1,185 @@
+"""CREATE SUBSCRIPTION on real servers, from sources of each major, through the service's port: what
+a subscriber has in the end equals what the publisher has.
+
+One service has all the sources; it and the servers are killed by tests, and started again. With
+``[primary-…]`` the subscription connects to the publisher itself: what holds there must hold here.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+import pytest
+
+from harness.pg_port import PASSWORD
+from harness.postgresql_subscription import (
+    Load,
+    Publication,
+    Subscription,
+    publisher_cluster,
+    subscriber_cluster,
+    wait_until,
+    write_with_an_origin,
+)
+from harness.serve_process import ServeProcess
+from harness.tiers import deep
+from spillway.demo.private_postgres import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from harness.cluster import Cluster, Database
+    from harness.service import Service
+
+#: Source and subscriber.
+PAIRS = [(18, 18), (14, 14), (14, 15), (14, 16), (14, 17), (14, 18), (18, 14)]
+EVERYTHING = {"binary": "on", "streaming": "parallel", "two_phase": "on", "origin": "none"}
+
+
+def pairs(*first_tier: tuple[int, int]) -> list[Any]:
+    """Give every pair as a parameter, of which these are in the first tier."""
+    return [pair if pair in first_tier else deep(pair) for pair in PAIRS]
+
+
+def named(pair: object) -> str | None:
+    return "{}-{}".format(*pair) if isinstance(pair, tuple) else None
+
+
+class Stage:
+    """The module's servers, and its service, each started when it is needed first."""
+
+    def __init__(self, directory: Any) -> None:
+        self._directory = directory
+        self._clusters: dict[tuple[str, int], Cluster] = {}
+        self._serve: ServeProcess | None = None
+        self._port = free_port()
+        self._names = 0
+
+    @property
+    def serve(self) -> ServeProcess:
+        if self._serve is None:
+            environment = {
+                "SPILLWAY_PG_PORT": str(self._port),
+                "SPILLWAY_STREAM_BYTES": "64kB",
+            }
+            self._serve = ServeProcess(self._directory / "data", environment=environment)
+            body = {"name": "alice", "password": PASSWORD, "databases": ["*"]}
+            self.service.call(
+                "POST", "/users", json={**body, "manage_slots": True, "run_sql": True}
+            )
+        return self._serve
+
+    @property
+    def service(self) -> Service:
+        return self.serve.service()
+
+    def cluster(self, role: str, major: int) -> Cluster:
+        make = {"publisher": publisher_cluster, "subscriber": subscriber_cluster}[role]
+        cluster = self._clusters.setdefault((role, major), make(major))
+        cluster.start()
+        return cluster
+
+    def conninfo(self, database: Database) -> str:
+        """Where a subscription to *database* connects: it has become a source's."""
+        name = f"pg{database.cluster.major}"
+        sources = self.service.call("GET", "/sources")["sources"]
+        if name not in [source["name"] for source in sources]:
+            self.service.create_source(database.cluster.dsn(), name)
+        return (
+            f"host=127.0.0.1 port={self._port} user=alice password='{PASSWORD}'"
+            f" dbname={name}/{database.name}"
+        )
+
+    def slots(self, database: Database) -> list[str]:
+        """The service's slots on *database*."""
+        slots = self.service.call("GET", "/slots")["slots"]
+        return [slot["slot_name"] for slot in slots if slot["database"] == database.name]
+
+    @contextmanager
+    def pair(
+        self,
+        publisher: int,
+        subscriber: int,
+        options: Mapping[str, str] = EVERYTHING,
+        *,
+        on_primary: bool = False,
+    ) -> Iterator[Subscription]:
+        """Give a subscription that is not created yet, on a database of its own on either side."""
+        self._names += 1
+        name = f"s{self._names}"
+        theirs = self.cluster("publisher", publisher).create_database(name)
+        ours = self.cluster("subscriber", subscriber).create_database(name)
+        publication = Publication(theirs, subscriber)
+        publication.fill()
+        conninfo = theirs.dsn if on_primary else self.conninfo(theirs)
+        subscription = Subscription(name, ours, publication, conninfo, options)
+        subscription.make_tables()
+        try:
+            yield subscription
+        finally:
+            for database in (theirs, ours):
+                database.cluster.start()
+            for (left,) in ours.query(
+                "SELECT subname FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid"
+                " WHERE datname = current_database()"
+            ):
+                for statement in ("DISABLE", "SET (slot_name = NONE)"):
+                    ours.execute(f'ALTER SUBSCRIPTION "{left}" {statement}')
+                ours.execute(f'DROP SUBSCRIPTION "{left}"')
+            if not on_primary:
+                for slot in self.slots(theirs):
+                    self.service.drop_slot(slot)
+            theirs.cluster.drop_database(name)
+            ours.cluster.drop_database(name)
+
+    def end(self) -> None:
+        if self._serve is not None:
+            self._serve.stop()
+        for cluster in self._clusters.values():
+            cluster.destroy()
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    stage = Stage(tmp_path_factory.mktemp("stage"))
+    yield stage
+    stage.end()
+
+
+@pytest.mark.parametrize("pair", pairs((18, 18)), ids=named)
+def test_moved_from_the_primary(stage: Stage, pair: tuple[int, int]) -> None:
+    """A subscription that runs already changes where it connects, and nothing is lost or twice."""
+    with stage.pair(*pair) as subscription:
+        theirs = subscription.publication.database
+        through_service = subscription.conninfo
+        subscription.conninfo = theirs.dsn
+        with Load(theirs, 1) as load:
+            subscription.create()
+            subscription.wait_ready()
+            # Before the subscription is past it.
+            stage.service.create_slot(
+                f"{subscription.name}_moved",
+                theirs.name,
+                "pgoutput",
+                source=f"pg{pair[0]}",
+                two_phase="two_phase" in subscription.options,
+            )
+            subscription.wait_caught_up()
+            subscription.stop()
+            subscription.connect_to(through_service)
+            subscription.alter(f"SET (slot_name = {subscription.name}_moved)")
+            subscription.alter("ENABLE")
+            load.goes_on()
+            stage.serve.kill()
+            load.goes_on()
+            stage.serve.start()
+            load.goes_on()
+        subscription.wait_caught_up()
+        subscription.check_equal()
+        subscription.drop()
+        assert stage.slots(theirs) == []
