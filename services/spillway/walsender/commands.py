@@ -136,6 +136,11 @@ class Commands:
         """The source's, which answers are as of."""
         return self._database.major
 
+    @property
+    def may_run_sql(self) -> bool:
+        """Whether the user may run SQL."""
+        return self._user.run_sql
+
     def check_sql(self) -> None:
         """Insist that the user may run SQL.
 
@@ -143,7 +148,12 @@ class Commands:
             WireError: it may not.
         """
         if not self._user.run_sql:
-            raise WireError("42501", "permission denied to run SQL commands")
+            raise WireError(
+                "42501",
+                "permission denied to run SQL commands",
+                hint="An administrator of the service gives the right: spillway user alter "
+                "--run-sql.",
+            )
 
     async def usable_slot(self, slot_name: str) -> SlotInfo:
         """Return a slot of this database that the user may read.

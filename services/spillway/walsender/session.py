@@ -1,9 +1,11 @@
 """A client's connection after it has been opened: login, commands, and the stream that one of them
 begins.
 
-Commands come one by one as simple queries. A replication command is answered here; anything else is
-SQL, which is not served yet, but for the one statement that every libpq client begins with. The
-extended protocol is refused as a walsender does.
+On a replication connection commands come one by one as simple queries. A replication command is
+answered here; anything else is SQL, which the source answers (:mod:`spillway.walsender.sql`), but
+for the one statement that every libpq client begins with, where no SQL may be run. The extended
+protocol is refused as a walsender does. A connection without ``replication`` is the source's from
+its login on.
 
 Source: PostgresMain, exec_replication_command (src/backend/tcop/postgres.c,
 src/backend/replication/walsender.c)
@@ -21,21 +23,32 @@ from typing import TYPE_CHECKING, Final
 from spillway.caller import calling
 from spillway.errors import MetadataError, SpillwayError
 from spillway.pg.boolean import parse_bool
+from spillway.receiver.connect_errors import quote_identifier
 from spillway.users.registry import may_use_database
 from spillway.walsender import databases, handshake, messages
 from spillway.walsender.commands import Answer, Commands
 from spillway.walsender.copy_stream import BATCH_BYTES, CopyStream, open_writes_of
-from spillway.walsender.failures import WireError, not_supported, protocol_violation, told
-from spillway.walsender.grammar import StartLogical, parse_command, syntax_error
+from spillway.walsender.failures import WireError, protocol_violation, told
+from spillway.walsender.grammar import (
+    Show,
+    StartLogical,
+    is_command,
+    parse_command,
+    syntax_error,
+)
+from spillway.walsender.messages import LongQuery
+from spillway.walsender.sql.relay import Relay
+from spillway.walsender.sql.replication_sql import ReplicationSql
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from spillway.service.interface import EngineInterface
     from spillway.store.rows import UserRow
     from spillway.users.registry import Users
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
+    from spillway.walsender.sql.upstream import Upstreams
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +57,7 @@ _TEXT_SETTINGS: Final = frozenset(
     {"timezone", "datestyle", "intervalstyle", "extra_float_digits", "bytea_output", "search_path"}
 )
 #: What libpq clients of walsenders send first (CVE-2018-1058): no names are looked up here.
-_SEARCH_PATH_STATEMENT: Final = "SELECT pg_catalog.set_config('search_path', '', false)"
+_SEARCH_PATH_STATEMENT: Final = b"SELECT pg_catalog.set_config('search_path', '', false)"
 _ENCODINGS_AS_IS: Final = frozenset({"UTF8", "SQLASCII", ""})
 _DURATION: Final = re.compile(r"\s*([0-9]+)\s*(us|ms|s|min|h|d)?\s*")
 _SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -52,6 +65,8 @@ _MAJOR_OF_SCRAM_ITERATIONS: Final = 16
 _MAJOR_OF_SEARCH_PATH: Final = 18
 #: What belongs to the extended protocol: refused, and then passed over until Sync.
 _EXTENDED: Final = frozenset(b"PBEDC")
+#: Startup parameters that are ours; a source gets the others as they are.
+_OURS: Final = frozenset({"user", "database", "replication"})
 
 
 class Session:
@@ -63,6 +78,7 @@ class Session:
         engine: whose slots it reads.
         users: who may come in.
         settings: see :class:`~spillway.walsender.commands.Commands`.
+        upstreams: connects to sources.
         needs_tls: refuse it if it came without.
         timeout_s: wal_sender_timeout, unless the client sets its own.
         cancel_key: the number and the secret that it may be cancelled with, of the length for the
@@ -76,6 +92,7 @@ class Session:
         engine: EngineInterface,
         users: Users,
         settings: dict[tuple[str, str], tuple[str, str]],
+        upstreams: Upstreams,
         *,
         needs_tls: bool,
         timeout_s: float,
@@ -87,6 +104,7 @@ class Session:
         self._engine = engine
         self._users = users
         self._settings = settings
+        self._upstreams = upstreams
         self._needs_tls = needs_tls
         self._timeout_s = timeout_s
         self.pid = pid
@@ -98,10 +116,20 @@ class Session:
         self._session_settings: dict[str, str] = {}
         self._command: asyncio.Task[None] | None = None
         self._cancelled = False
+        #: SQL of a replication connection; None: the connection is no such
+        self._sql: ReplicationSql | None = None
+        #: a normal connection; None: it is none, or has no source yet
+        self._relay: Relay | None = None
+        self._cancels: set[asyncio.Task[None]] = set()
 
     def cancel(self) -> None:
         """End the command that is at work, as a CancelRequest asks."""
-        if self._command is not None and not self._command.done():
+        at_work = self._relay or (self._sql if self._sql and self._sql.is_busy else None)
+        if at_work is not None:
+            request = asyncio.create_task(at_work.cancel())
+            self._cancels.add(request)
+            request.add_done_callback(self._cancels.discard)
+        elif self._command is not None and not self._command.done():
             self._cancelled = True
             self._command.cancel()
 
@@ -111,7 +139,7 @@ class Session:
         """
         if self._is_streaming:
             self._connection.writer.write(messages.command_complete("COPY 0"))
-        else:
+        elif self._relay is None or self._relay.is_between_messages:
             fatal = WireError(
                 "57P01", "terminating connection due to administrator command", fatal=True
             )
@@ -143,35 +171,67 @@ class Session:
                 fatal=True,
             )
         user = await handshake.authenticate(self._connection, name, self._users)
-        self._check_kind()
+        is_replication = self._is_replication()
         database = await self._database(user)
-        self._check_encoding(database)
         if startup.minor < messages.NEWEST_MINOR:
             self.key = self.key[:4]
+        reader = self._connection.reader
+        commands = Commands(
+            self._engine, user, database, self._settings, lambda: not reader.at_eof()
+        )
+        if is_replication:
+            self._check_encoding(database)
+            statuses = self._statuses(database)
+            self._sql = ReplicationSql(
+                self._connection,
+                lambda settings: self._upstreams.open(database, {**self._given(), **settings}),
+                statuses,
+            )
+            reported = [messages.parameter_status(*pair) for pair in statuses.items()]
+        else:
+            reported = await self._open_relay(commands, database)
         await self._connection.send(
-            *(messages.parameter_status(*pair) for pair in self._statuses(database).items()),
+            *reported,
             messages.backend_key_data(self.pid, self.key),
             messages.ready_for_query(),
         )
-        reader = self._connection.reader
-        return Commands(self._engine, user, database, self._settings, lambda: not reader.at_eof())
+        return commands
 
-    def _check_kind(self) -> None:
+    def _given(self) -> dict[str, str]:
+        """Return the client's parameters for a session of its own."""
+        return {name: value for name, value in self._parameters.items() if name not in _OURS}
+
+    async def _open_relay(self, commands: Commands, database: ServedDatabase) -> list[bytes]:
+        """Connect to the source; return what it reports of its parameters."""
+        try:
+            commands.check_sql()
+            upstream = await self._upstreams.open(database, self._given())
+        except WireError as error:
+            error.fatal = True
+            raise
+        # What clients compare with pg_backend_pid(), and with who notifies them.
+        self.pid = upstream.pid
+        self._relay = Relay(self._connection, upstream)
+        return upstream.statuses
+
+    def _is_replication(self) -> bool:
+        """Whether it is a connection for replication."""
         wanted = self._parameters.get("replication", "false")
         if wanted == "database":
-            return
+            return True
         asked = parse_bool(wanted)
         if asked is None:
             raise WireError(
                 "22023", f'invalid value for parameter "replication": "{wanted}"', fatal=True
             )
-        what = "physical replication connections" if asked else "connections for SQL"
-        raise WireError(
-            "0A000",
-            f"{what} are not supported by this server",
-            hint="Connect with replication=database for logical replication.",
-            fatal=True,
-        )
+        if asked:
+            raise WireError(
+                "0A000",
+                "physical replication connections are not supported by this server",
+                hint="Connect with replication=database for logical replication.",
+                fatal=True,
+            )
+        return False
 
     async def _database(self, user: UserRow) -> ServedDatabase:
         dbname = self._parameters.get("database") or user.name
@@ -233,17 +293,24 @@ class Session:
             WireError: it did what ends a connection.
             OSError, asyncio.IncompleteReadError: it is gone.
         """
+        if self._relay is not None:
+            await self._relay.run()
+            return
         skipping = False
         client = self._parameters.get("application_name")
         with calling(self._address, client):
             while True:
-                kind, body = await messages.read_message(self._connection.reader)
+                read = await messages.read_message_or_long_query(self._connection.reader)
+                if isinstance(read, LongQuery):
+                    await self._command_of(commands, self._run_sql(commands, *read))
+                    continue
+                kind, body = read
                 letter = chr(kind)
                 if letter == "X":
                     return
                 if letter == "S":
                     skipping = False
-                    await self._connection.send(messages.ready_for_query())
+                    await self._ready()
                 elif letter == "p":
                     raise protocol_violation(f"invalid frontend message type {kind}")
                 elif skipping or letter in "dcfH":
@@ -258,18 +325,26 @@ class Session:
                     await self._refuse(
                         "fastpath function calls not supported in a replication connection"
                     )
-                    await self._connection.send(messages.ready_for_query())
+                    await self._ready()
                 else:
-                    await self._query(commands, body)
+                    await self._command_of(commands, self._run(commands, body))
 
     async def _refuse(self, text: str) -> None:
         await self._connection.send(messages.error_response(WireError("08P01", text)))
+        await self._session_sql.fail_block()
 
-    async def _query(self, commands: Commands, body: bytes) -> None:
-        """Run a Query and say how it went."""
+    async def _ready(self) -> None:
+        await self._connection.send(messages.ready_for_query(self._session_sql.status))
+
+    @property
+    def _session_sql(self) -> ReplicationSql:
+        assert self._sql is not None
+        return self._sql
+
+    async def _command_of(self, commands: Commands, work: Coroutine[None, None, None]) -> None:
+        """Do what a Query asks for, and say how it went."""
         try:
             # A task of its own, for it can be cancelled; it inherits who the client is.
-            work = self._run(commands, messages.parse_query(body))
             self._command = asyncio.create_task(work)
             try:
                 await self._command
@@ -278,27 +353,42 @@ class Session:
         except WireError as error:
             if error.fatal:
                 raise
-            await self._connection.send(messages.error_response(error))
+            await self._fail(error)
         except SpillwayError as error:
             failure = told(error, commands.major)
             if failure.fatal:
                 raise failure from None
-            await self._connection.send(messages.error_response(failure))
+            await self._fail(failure)
         except asyncio.CancelledError:
             if not self._cancelled:
                 raise
-            cancelled = WireError("57014", "canceling statement due to user request")
-            await self._connection.send(messages.error_response(cancelled))
+            await self._fail(WireError("57014", "canceling statement due to user request"))
         self._cancelled = False
-        await self._connection.send(messages.ready_for_query())
+        await self._ready()
 
-    async def _run(self, commands: Commands, text: str) -> None:
-        command = parse_command(text, commands.major)
-        if command is None:
-            await self._sql(commands, text)
+    async def _fail(self, error: WireError) -> None:
+        """Tell of a failure, which is that of the transaction too."""
+        await self._connection.send(messages.error_response(error))
+        await self._session_sql.fail_block()
+
+    async def _run(self, commands: Commands, body: bytes) -> None:
+        if not is_command(body, commands.major):
+            await self._run_plain(commands, body)
             return
+        command = parse_command(messages.parse_query(body), commands.major)
+        assert command is not None
+        status = self._session_sql.status
+        if status == b"E":
+            raise WireError(
+                "25P02",
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
         if isinstance(command, StartLogical):
+            if status != b"I":
+                raise WireError("25001", f"{command.tag} cannot run inside a transaction block")
             await self._stream(commands, command)
+            return
+        if isinstance(command, Show) and await self._show(commands, command):
             return
         answer = await commands.run(command)
         await self._answer(answer, command.tag)
@@ -311,19 +401,38 @@ class Session:
             parts.append(messages.data_row(answer.row))
         await self._connection.send(*parts, messages.command_complete(tag))
 
-    async def _sql(self, commands: Commands, text: str) -> None:
-        statement = text.strip().rstrip(";").rstrip()
-        if not statement:
+    async def _show(self, commands: Commands, command: Show) -> bool:
+        """Have the client's own session say what a setting is; False: there is no such session, and
+        there can't be one now.
+        """
+        sql = self._session_sql
+        if not commands.may_run_sql:
+            return False
+        try:
+            await sql.open()
+        except WireError:
+            return False
+        name = ".".join(quote_identifier(part) for part in command.name.split("."))
+        await sql.run(messages.query(f"SHOW {name}"))
+        return True
+
+    async def _run_plain(self, commands: Commands, body: bytes) -> None:
+        """Run what is no replication command."""
+        sql = self._session_sql
+        statement = body[:-1].strip().rstrip(b";").rstrip()
+        if not statement and not sql.is_open:
+            messages.parse_query(body)
             await self._connection.send(messages.empty_query_response())
-        elif statement == _SEARCH_PATH_STATEMENT:
-            self._session_settings["search_path"] = ""
+        elif statement == _SEARCH_PATH_STATEMENT and not sql.is_open:
+            # Every libpq client of a walsender begins with it, also while the source is down.
+            self._session_settings["search_path"] = sql.settings["search_path"] = ""
             await self._answer(Answer((("set_config", messages.TEXT),), ("",)), "SELECT 1")
         else:
-            commands.check_sql()
-            raise not_supported(
-                "SQL commands are not supported by this server",
-                "Connect to the source for SQL.",
-            )
+            await self._run_sql(commands, messages.message(b"Q", body))
+
+    async def _run_sql(self, commands: Commands, query: bytes, rest_bytes: int = 0) -> None:
+        commands.check_sql()
+        await self._session_sql.run(query, rest_bytes)
 
     async def _stream(self, commands: Commands, command: StartLogical) -> None:
         slot = await commands.usable_slot(command.slot_name)
@@ -365,9 +474,12 @@ class Session:
         match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
         return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
 
-    async def clean_up(self, commands: Commands) -> None:
-        """Drop the connection's temporary slots."""
-        for slot_name in tuple(commands.temporary):
+    async def clean_up(self, commands: Commands | None) -> None:
+        """Drop the connection's temporary slots, and leave the source."""
+        for sql in (self._relay, self._sql):
+            if sql is not None:
+                await sql.close()
+        for slot_name in () if commands is None else tuple(commands.temporary):
             try:
                 await self._engine.drop_slot(slot_name)
             except SpillwayError as error:
