@@ -7,13 +7,11 @@ One service has all the sources; it and the servers are killed by tests, and sta
 
 from __future__ import annotations
 
+import contextlib
 import random
-import threading
-import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
 from harness.pg_port import PASSWORD
@@ -31,7 +29,7 @@ from harness.tiers import deep
 from spillway.demo.private_postgres import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from harness.cluster import Cluster, Database
     from harness.service import Service
@@ -178,6 +176,176 @@ def test_moved_from_the_primary(stage: Stage, pair: tuple[int, int]) -> None:
             stage.serve.kill()
             load.goes_on()
             stage.serve.start()
+            load.goes_on()
+        subscription.wait_caught_up()
+        subscription.check_equal()
+        subscription.drop()
+        assert stage.slots(theirs) == []
+
+
+@pytest.mark.parametrize("on_primary", [False, deep(True)], ids=["service", "primary"])
+@pytest.mark.parametrize("pair", pairs((18, 18), (14, 14)), ids=named)
+def test_from_creation_to_drop(stage: Stage, pair: tuple[int, int], *, on_primary: bool) -> None:
+    """Under load: the copy of fifty tables, everything that a subscription can be told, its end."""
+    publisher, subscriber = pair
+    with stage.pair(*pair, on_primary=on_primary) as subscription:
+        publication = subscription.publication
+        theirs, ours = publication.database, subscription.database
+        log_bytes = ours.cluster.log_file.stat().st_size
+        with Load(theirs, 2) as load:
+            load.goes_on()
+            subscription.create()
+            subscription.wait_ready()
+            load.goes_on()
+            publication.add("later")
+            publication.remove("t07")
+            subscription.alter("REFRESH PUBLICATION")
+            subscription.wait_ready()
+            subscription.stop()
+            load.goes_on()
+            subscription.alter("ENABLE")
+        if "two_phase" in subscription.options and publisher >= 15:
+            wait_until("two_phase is on", lambda: two_phase_state(subscription) == "e")
+            subscription.wait_caught_up()
+            check_prepared(subscription)
+        write_with_an_origin(theirs, 1)
+        subscription.wait_caught_up()
+        only_local = "origin" in subscription.options and publisher >= 16
+        subscription.check_equal(elsewhere="is_local" if only_local else "true")
+        if on_primary:
+            assert subscription.errors(log_bytes) == []
+            subscription.drop()
+            return
+        assert stage.slots(theirs) == [subscription.name]
+        # The publisher has no walsender of it, and no slot.
+        assert (
+            theirs.query("SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'logical'")
+            == []
+        )
+        subscription.drop()
+        assert stage.slots(theirs) == []
+        assert subscription.errors(log_bytes) == []
+
+
+def two_phase_state(subscription: Subscription) -> str:
+    """d, p (pending) or e (enabled)."""
+    return str(
+        subscription.database.value(
+            "SELECT subtwophasestate::text FROM pg_subscription WHERE subname = %s",
+            [subscription.name],
+        )
+    )
+
+
+def check_prepared(subscription: Subscription) -> None:
+    """A prepared transaction is prepared at the subscriber too, and ends there as here."""
+    theirs, ours = subscription.publication.database, subscription.database
+    for end in ("COMMIT", "ROLLBACK"):
+        with theirs.connect() as connection:
+            connection.execute("BEGIN")
+            connection.execute("INSERT INTO prepared VALUES (-%s, 'seen')", [len(end)])
+            connection.execute("PREPARE TRANSACTION 'seen'")
+            wait_until("it is prepared", lambda: prepared(ours) == 1)
+            connection.execute(f"{end} PREPARED 'seen'")
+            wait_until("it has ended", lambda: prepared(ours) == 0)
+
+
+def prepared(database: Database) -> int:
+    return int(
+        database.value("SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()")
+    )
+
+
+OPTIONS = [
+    {"copy_data": "off", "streaming": "off", "binary": "off"},
+    {"streaming": "off", "binary": "on"},
+    {"streaming": "on", "binary": "off", "origin": "any"},
+    {"streaming": "parallel", "two_phase": "on"},
+    {"streaming": "on", "two_phase": "on", "copy_data": "off", "binary": "on"},
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pair", [(18, 18), (14, 14), (15, 16), (17, 15), (16, 17)], ids=named)
+@pytest.mark.parametrize(
+    "options", OPTIONS, ids=[" ".join(f"{k}={v}" for k, v in one.items()) for one in OPTIONS]
+)
+def test_options(stage: Stage, pair: tuple[int, int], options: dict[str, str]) -> None:
+    with stage.pair(*pair, options) as subscription:
+        theirs = subscription.publication.database
+        copied = options.get("copy_data") != "off"
+        if not copied:
+            for table in subscription.publication.compared:
+                theirs.execute(f"TRUNCATE {table}")
+        log_bytes = subscription.database.cluster.log_file.stat().st_size
+        with contextlib.ExitStack() as stack:
+            if copied:
+                load = stack.enter_context(Load(theirs, 3))
+                load.goes_on()
+                subscription.create()
+            else:
+                subscription.create()
+                load = stack.enter_context(Load(theirs, 3))
+            load.goes_on()
+            subscription.wait_ready()
+            load.goes_on(100)
+        write_with_an_origin(theirs, 1)
+        subscription.wait_caught_up()
+        subscription.check_equal()
+        subscription.drop()
+        assert stage.slots(theirs) == []
+        assert subscription.errors(log_bytes) == []
+
+
+def kill_service(stage: Stage, _: Subscription) -> None:
+    stage.serve.kill()
+    stage.serve.start()
+
+
+def kill_publisher(_: Stage, subscription: Subscription) -> None:
+    subscription.publication.database.cluster.kill()
+    subscription.publication.database.cluster.start()
+
+
+def kill_subscriber(_: Stage, subscription: Subscription) -> None:
+    subscription.database.cluster.kill()
+    subscription.database.cluster.start()
+
+
+KILLS = {"service": kill_service, "publisher": kill_publisher, "subscriber": kill_subscriber}
+
+
+@pytest.mark.parametrize("seed", [1, deep(2), deep(3)])
+@pytest.mark.parametrize(
+    ("pair", "who"),
+    [
+        ((18, 18), ["service"]),
+        *(
+            deep(pair, who)
+            for pair in PAIRS
+            for who in (["service"] * 3, ["publisher"] * 3, ["subscriber"] * 3, [*KILLS] * 2)
+        ),
+    ],
+    ids=lambda value: named(value) or "+".join(value),
+)
+def test_killed(stage: Stage, pair: tuple[int, int], who: list[str], seed: int) -> None:
+    """kill -9 while fifty tables are copied, and while changes stream."""
+    rng = random.Random(seed)
+    with stage.pair(*pair) as subscription:
+        theirs = subscription.publication.database
+        with Load(theirs, seed) as load:
+            subscription.create()
+            for name in who:
+                copied = rng.randrange(55)
+                wait_until(
+                    f"{copied} tables are copied",
+                    lambda: subscription.states().get("r", 0) >= copied,
+                )
+                KILLS[name](stage, subscription)
+            subscription.wait_ready()
+            for name in who if len(who) > 1 else ():
+                load.goes_on(rng.randrange(40))
+                KILLS[name](stage, subscription)
             load.goes_on()
         subscription.wait_caught_up()
         subscription.check_equal()
