@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spillway.caller import calling
 from spillway.errors import MetadataError, SpillwayError
@@ -27,9 +26,12 @@ from spillway.receiver.connect_errors import quote_identifier
 from spillway.users.registry import may_use_database
 from spillway.walsender import databases, handshake, messages
 from spillway.walsender.commands import Answer, Commands
-from spillway.walsender.copy_stream import BATCH_BYTES, CopyStream, open_writes_of
+from spillway.walsender.copy_stream import BATCH_BYTES, ClientGone, CopyStream, open_writes_of
 from spillway.walsender.failures import WireError, protocol_violation, told
 from spillway.walsender.grammar import (
+    AlterSlot,
+    CreateSlot,
+    DropSlot,
     Show,
     StartLogical,
     is_command,
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
     from spillway.walsender.databases import ServedDatabase
     from spillway.walsender.handshake import Connection
     from spillway.walsender.sql.upstream import Upstreams
-
-log = logging.getLogger(__name__)
 
 #: Session settings that change what output plugins print; those of ours take them as options.
 _TEXT_SETTINGS: Final = frozenset(
@@ -175,10 +175,7 @@ class Session:
         database = await self._database(user)
         if startup.minor < messages.NEWEST_MINOR:
             self.key = self.key[:4]
-        reader = self._connection.reader
-        commands = Commands(
-            self._engine, user, database, self._settings, lambda: not reader.at_eof()
-        )
+        commands = Commands(self._engine, user, database, self._settings)
         if is_replication:
             self._check_encoding(database)
             statuses = self._statuses(database)
@@ -187,6 +184,7 @@ class Session:
                 lambda settings: self._upstreams.open(database, {**self._given(), **settings}),
                 statuses,
             )
+            commands.sql = self._sql
             reported = [messages.parameter_status(*pair) for pair in statuses.items()]
         else:
             reported = await self._open_relay(commands, database)
@@ -343,6 +341,7 @@ class Session:
 
     async def _command_of(self, commands: Commands, work: Coroutine[None, None, None]) -> None:
         """Do what a Query asks for, and say how it went."""
+        await commands.end_export()
         try:
             # A task of its own, for it can be cancelled; it inherits who the client is.
             self._command = asyncio.create_task(work)
@@ -390,8 +389,29 @@ class Session:
             return
         if isinstance(command, Show) and await self._show(commands, command):
             return
-        answer = await commands.run(command)
+        work = commands.run(command)
+        # PostgreSQL looks after the client while it waits for a consistent point.
+        waits = isinstance(command, CreateSlot | DropSlot | AlterSlot)
+        answer = await (self._while_there(work) if waits else work)
         await self._answer(answer, command.tag)
+
+    async def _while_there(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for *work*, which may take its time, and end it if the client goes away meanwhile:
+        then it shall leave nothing behind.
+        """
+        working = asyncio.create_task(work)
+        reader = self._connection.reader
+        reader.when_ended(working.cancel)
+        try:
+            await asyncio.wait((working,))
+        finally:
+            reader.when_ended(None)
+            if not working.done():
+                working.cancel()
+                await asyncio.wait((working,))
+        if working.cancelled():
+            raise ClientGone
+        return working.result()
 
     async def _answer(self, answer: Answer, tag: str) -> None:
         parts = []
@@ -474,16 +494,11 @@ class Session:
         match = _DURATION.fullmatch(self._session_settings.get("wal_sender_timeout", ""))
         return self._timeout_s if match is None else int(match[1]) * _SECONDS[match[2] or "ms"]
 
-    async def clean_up(self, commands: Commands | None) -> None:
-        """Drop the connection's temporary slots, and leave the source."""
+    async def leave_source(self) -> None:
+        """Close the connection to the source, if there is one."""
         for sql in (self._relay, self._sql):
             if sql is not None:
                 await sql.close()
-        for slot_name in () if commands is None else tuple(commands.temporary):
-            try:
-                await self._engine.drop_slot(slot_name)
-            except SpillwayError as error:
-                log.warning('temporary slot "%s" was not dropped: %s', slot_name, error)
 
 
 def _settings_of(parameters: Mapping[str, str]) -> dict[str, str]:
