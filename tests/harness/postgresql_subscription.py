@@ -51,7 +51,6 @@ _KINDS_ROW: Final = """INSERT INTO kinds SELECT
 
 #: Publisher's tables that are named; the fifty are t00 to t49.
 _TABLES_ON_BOTH: Final = (
-    *(f"CREATE TABLE t{i:02} (id bigint PRIMARY KEY, v int, s text)" for i in range(TABLES)),
     "CREATE TABLE keyless (a int, b text)",
     "ALTER TABLE keyless REPLICA IDENTITY FULL",
     _KINDS,
@@ -88,10 +87,13 @@ _FILLED: Final = (
 )
 
 
-def make_tables(database: Database, partitions: Sequence[str]) -> None:
-    """Make the tables that both sides have; each is partitioned in its own way."""
+def make_tables(database: Database, numbered: int, partitions: Sequence[str]) -> None:
+    """Make the tables that both sides have; each has *partitions* of its own."""
+    tables = [
+        f"CREATE TABLE t{i:02} (id bigint PRIMARY KEY, v int, s text)" for i in range(numbered)
+    ]
     with database.connect() as connection, connection.transaction():
-        for statement in (*_TABLES_ON_BOTH, *partitions):
+        for statement in (*tables, *_TABLES_ON_BOTH, *partitions):
             connection.execute(statement.encode())
 
 
@@ -122,13 +124,17 @@ def publisher_cluster(major: int) -> Cluster:
 
 
 class Publication:
-    """The publisher's tables and what is published of them, for subscribers of a major."""
+    """The publisher's tables and what is published of them, for subscribers of a major.
 
-    def __init__(self, database: Database, subscriber_major: int) -> None:
+    Of *numbered* tables, t00 and so on, the first one is large.
+    """
+
+    def __init__(self, database: Database, subscriber_major: int, numbered: int) -> None:
         self.database = database
+        self.numbered = numbered
         self.has_filters = min(database.cluster.major, subscriber_major) >= _MAJOR_OF_FILTERS
-        make_tables(database, _PARTITIONS_OF_PUBLISHER)
-        whole = [f"t{i:02}" for i in range(TABLES)]
+        make_tables(database, numbered, _PARTITIONS_OF_PUBLISHER)
+        whole = [f"t{i:02}" for i in range(numbered)]
         whole += ["keyless", "kinds", "prepared", "elsewhere", "marker"]
         chosen = ["filtered WHERE (a > 0)", "narrow (id, a)"]
         if not self.has_filters:
@@ -147,7 +153,7 @@ class Publication:
     def fill(self) -> None:
         """Write what is there before anyone subscribes."""
         with self.database.connect() as connection, connection.transaction():
-            for i in range(TABLES):
+            for i in range(self.numbered):
                 rows = 20_000 if i == 0 else 100
                 connection.execute(
                     f"INSERT INTO t{i:02} SELECT -n, n, repeat('x', n % 50)"
@@ -177,9 +183,10 @@ class Publication:
 class Writer(threading.Thread):
     """Runs random transactions on the publisher until it is told to stop, whoever is killed."""
 
-    def __init__(self, database: Database, seed: int, number: int, of: int) -> None:
+    def __init__(self, publication: Publication, seed: int, number: int, of: int) -> None:
         super().__init__(name=f"writer {number}")
-        self._database = database
+        self._database = publication.database
+        self._tables = publication.numbered
         self._random = random.Random(f"{seed}/{number}")
         self._number, self._of = number, of
         self._last_id = 0
@@ -227,7 +234,7 @@ class Writer(threading.Thread):
         return self._random.randint(-100, max(1, self._last_id * self._of))
 
     def _table(self) -> str:
-        return f"t{self._random.randrange(TABLES):02}"
+        return f"t{self._random.randrange(self._tables):02}"
 
     def _small(self, connection: psycopg.Connection[Any]) -> None:
         with connection.transaction():
@@ -339,21 +346,21 @@ class Writer(threading.Thread):
         connection.execute("UPDATE kinds SET flag = NOT flag WHERE small = %s", [number])
 
     def _truncate(self, connection: psycopg.Connection[Any]) -> None:
-        one, other = sorted(self._random.sample(range(1, TABLES), 2))
+        one, other = sorted(self._random.sample(range(1, self._tables), 2))
         connection.execute(f"TRUNCATE t{one:02}, t{other:02}")
 
 
 class Load:
-    """Two writers at once: ``with Load(database, seed): …``; all is committed or gone afterwards.
+    """Two writers at once, ``with Load(publication, seed): …``; all is committed or gone after it.
 
-    A database has a few of them, one after the other, each with its *number*.
+    A publication has a few of them, one after the other, each with its *number*.
     """
 
-    def __init__(self, database: Database, seed: int, number: int = 0) -> None:
+    def __init__(self, publication: Publication, seed: int, number: int = 0) -> None:
         assert number < _LOADS_MAX
-        self._database = database
+        self._database = publication.database
         numbers = range(2 * number, 2 * number + 2)
-        self._writers = [Writer(database, seed, one, 2 * _LOADS_MAX) for one in numbers]
+        self._writers = [Writer(publication, seed, one, 2 * _LOADS_MAX) for one in numbers]
 
     def __enter__(self) -> Self:
         for writer in self._writers:
@@ -418,7 +425,7 @@ class Subscription:
 
     def make_tables(self) -> None:
         """Make the subscriber's tables, which are empty, and partitioned in their own way."""
-        make_tables(self.database, _PARTITIONS_OF_SUBSCRIBER)
+        make_tables(self.database, self.publication.numbered, _PARTITIONS_OF_SUBSCRIBER)
 
     def create(self, **more: str) -> None:
         """CREATE SUBSCRIPTION."""
