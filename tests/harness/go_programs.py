@@ -32,20 +32,12 @@ def program(name: str) -> Path | None:
     built = cache_directory() / "go" / f"{name}-{digest.hexdigest()[:16]}"
     if built.exists():
         return built
-    go = _go()
-    if go is None:
-        return None
     built.parent.mkdir(parents=True, exist_ok=True)
     # Others may build it, too.
     new = built.with_name(f"{built.name}.{os.getpid()}")
-    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
     try:
-        subprocess.run(
-            [go, "build", "-trimpath", "-buildvcs=false", "-o", new, "."],
-            cwd=source,
-            env=environment,
-            check=True,
-        )
+        if not _build(source, new):
+            return None
         new.replace(built)
     finally:
         new.unlink(missing_ok=True)
@@ -53,6 +45,27 @@ def program(name: str) -> Path | None:
         if old != built and old.suffix == "":
             old.unlink(missing_ok=True)
     return built
+
+
+def program_of(name: str, text: str, folder: Path) -> Path | None:
+    """Build another program with the modules of the one of *name*, in *folder*; None where there is
+    no Go.
+    """
+    folder.mkdir()
+    for file in ("go.mod", "go.sum"):
+        shutil.copy(_HERE / name / file, folder)
+    (folder / "main.go").write_text(text)
+    return folder / "program" if _build(folder, folder / "program") else None
+
+
+def _build(source: Path, to: Path) -> bool:
+    go = _go()
+    if go is None:
+        return False
+    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+    command = [go, "build", "-trimpath", "-buildvcs=false", "-o", to, "."]
+    subprocess.run(command, cwd=source, env=environment, check=True)
+    return True
 
 
 def _go() -> str | None:
