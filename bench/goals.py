@@ -148,8 +148,8 @@ def eight_slots(results: Results, key: str, how: str = GRPC) -> dict[str, float]
 
 
 def _many_slots(results: Results, key: str, how: str = GRPC) -> Goal:
-    by = " on our port" if how == PG_PORT else ""
-    name = f"{key}: 8 slots{by}, delivered rows a CPU second of service or walsenders: ≥ 8 x"
+    by = "pg_recvlogical on our port, " if how == PG_PORT else ""
+    name = f"{key}: {by}8 slots, delivered rows a CPU second of service or walsenders: ≥ 8 x"
     cpu_s = eight_slots(results, key, how)
     if cpu_s is None or not min(cpu_s.values()):
         return Goal(name, "", None)

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from harness.cluster import Cluster, Database
 
 
-#: Waits for the end of a pipe that nobody writes to: ours. A process that sleeps would outlive it
-#: for good.
 #: of PostgreSQL's port, and its password
 _USER: Final = "bench"
+#: Waits for the end of a pipe that nobody writes to: ours. A process that sleeps would outlive it
+#: for good.
 _WARDEN: Final = 'read -r _; kill -KILL "$0"'
 
 
@@ -124,8 +124,8 @@ class SleepingService(Service):
         """Return the DSN of PostgreSQL's port, for the one user that there is; made at first."""
         users = [user["name"] for user in self.call("GET", "/users")["users"]]
         if _USER not in users:
-            body = {"name": _USER, "password": _USER, "databases": ["*/*"], "manage_slots": True}
-            self.call("POST", "/users", json=body)
+            user = {"name": _USER, "password": _USER, "databases": ["bench/*"]}
+            self.call("POST", "/users", json={**user, "manage_slots": True})
         return (
             f"host=127.0.0.1 port={self._pg_port} user={_USER} password={_USER} "
             f"dbname={database.name}"

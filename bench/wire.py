@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from psycopg import pq
 
@@ -130,7 +130,7 @@ class NullClient:
             text=True,
         )
 
-    def __enter__(self) -> NullClient:
+    def __enter__(self) -> Self:
         self._line()
         return self
 
