@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spillway._kernels.walsender.text_conversion import TextConversion
-    from spillway.plugins.messages import EncodedBatch
     from spillway.service.interface import SlotStream
+    from spillway.service.model import StreamBatch
     from spillway.walsender.handshake import Connection
 
 #: 2000-01-01 00:00 UTC in microseconds since 1970: where PostgreSQL's timestamps begin.
@@ -141,7 +141,7 @@ class CopyStream:
             batch = await self._stream.next_batch(wait_s)
             encoded = batch.messages
             if encoded.count:
-                frames, failure = self._frames(encoded)
+                frames, failure = self._frames(batch)
                 # Not kept while the client takes its time.
                 del encoded
                 connection.writer.write(frames)
@@ -158,10 +158,11 @@ class CopyStream:
                 wait_s = _POLL_S
             await self._drain()
 
-    def _frames(self, encoded: EncodedBatch) -> tuple[bytes, WireError | None]:
+    def _frames(self, batch: StreamBatch) -> tuple[bytes, WireError | None]:
         """Make the frames of a batch, and the error of the message behind them, if they end there;
         PostgreSQL has sent what was before it, too.
         """
+        encoded = batch.messages
         if self._text is None:
             payload, lengths, lsns = encoded.payload, encoded.lengths, encoded.lsns
             return copy_data_frames(payload, lengths, lsns, _now_us(), self._open_writes), None
