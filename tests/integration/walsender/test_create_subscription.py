@@ -424,7 +424,7 @@ def test_while_the_source_is_down(stage: Stage) -> None:
                 lambda: bool(ours.query("SELECT FROM marker WHERE n = -1")),
                 lambda: ours.cluster.log_tail(60),
             )
-            with pytest.raises(psycopg.OperationalError, match=r"could not connect|refused|down"):
+            with pytest.raises(psycopg.Error, match="could not connect to the source"):
                 Subscription("new", ours, publication, subscription.conninfo).create()
         finally:
             theirs.cluster.start()
@@ -463,7 +463,7 @@ def test_two_on_one_slot(stage: Stage) -> None:
 
 
 def test_a_publication_that_comes_later(stage: Stage) -> None:
-    """18 warns of it while it streams, and goes on."""
+    """The stream of 18 goes on without it, and with it once it is there."""
     with stage.pair(18, 18, tables=FEW) as subscription:
         publication, ours = subscription.publication, subscription.database
         theirs = publication.database
@@ -475,10 +475,8 @@ def test_a_publication_that_comes_later(stage: Stage) -> None:
         subscription.alter(f"SET PUBLICATION {names} WITH (refresh = false)")
         subscription.wait_caught_up()
         theirs.execute("INSERT INTO late VALUES (1)")
-        wait_until(
-            "it is warned",
-            lambda: 'skipped loading publication "late"' in ours.cluster.log_file.read_text(),
-        )
+        subscription.wait_caught_up()
+        assert ours.query("SELECT FROM late") == []
         theirs.execute("CREATE PUBLICATION late FOR TABLE late")
         subscription.alter("REFRESH PUBLICATION")
         publication.compared["late"] = ("*", "true")
